@@ -77,3 +77,13 @@ def test_no_folder_grows_past_15_modules() -> None:
             parent = str(path.parent.relative_to(PACKAGE))
             sizes[parent] = sizes.get(parent, 0) + 1
     assert above(sizes, FOLDER_MODULES) == LARGE_FOLDERS
+
+
+def test_a_public_class_name_exists_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        if not path.is_relative_to(PACKAGE / "locustfiles"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

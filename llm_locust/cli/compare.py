@@ -9,7 +9,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.report.compare.data import as_data
-from llm_locust.report.compare.outcome import Outcome, compare_runs
+from llm_locust.report.compare.outcome import ComparedRuns, compare_runs
 from llm_locust.report.compare.tables import sections
 from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.render.console import print_sections
@@ -124,7 +124,7 @@ def _gpus(text: str) -> float:
     return found
 
 
-def _write_page(path: Path, outcome: Outcome) -> None:
+def _write_page(path: Path, outcome: ComparedRuns) -> None:
     # Imported here: plotly takes longer to import than a comparison of two runs.
     from llm_locust.report.compare.page import page
 
@@ -134,7 +134,7 @@ def _write_page(path: Path, outcome: Outcome) -> None:
         raise StoreError(f"the page {str(path)!r} cannot be written: {e.strerror or e}") from e
 
 
-def _print(outcome: Outcome, form: str) -> None:
+def _print(outcome: ComparedRuns, form: str) -> None:
     if form == "json":
         print(shown_json(as_data(outcome), indent=2))
     elif form == "md":

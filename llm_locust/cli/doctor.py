@@ -5,7 +5,7 @@ import os
 import sys
 
 from llm_locust.client.http.target import Target
-from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.asked import Examination
 from llm_locust.doctor.checks import examine
 from llm_locust.doctor.page import as_json, exit_code, print_results
 from llm_locust.options.access import (
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(results)
 
 
-def _asked(args: argparse.Namespace) -> Asked:
+def _asked(args: argparse.Namespace) -> Examination:
     """The options' values (raises ValueError, which shows no secret)."""
     endpoint = DIALECTS[args.endpoint]
     take_default_key(args, os.environ)
@@ -80,7 +80,7 @@ def _asked(args: argparse.Namespace) -> Asked:
     headers = access_headers(key, own, (endpoint,), versioned=versioned)
     body = {} if args.body is None else parse_body(args.body)
     body_template(endpoint, "", extra_body=body)
-    return Asked(
+    return Examination(
         users=args.users,
         target=target,
         model=args.model,

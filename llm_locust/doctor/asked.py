@@ -12,7 +12,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Examination:
     """Options of one examination.
 
     Attributes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.doctor import certificate, clocks, cpu, kubernetes, limits, network, streams, target
-from llm_locust.doctor.asked import Asked, TimeLeft
+from llm_locust.doctor.asked import Examination, TimeLeft
 from llm_locust.doctor.finding import Finding
 from llm_locust.doctor.kubernetes import Access
 from llm_locust.doctor.looks import (
@@ -23,7 +23,7 @@ from llm_locust.doctor.looks import (
 class Seen:
     """All that was looked at; ``server`` is None without a URL."""
 
-    asked: Asked
+    asked: Examination
     host: HostSeen
     kubernetes: Access | None
     server: ServerSeen | None = None
@@ -61,7 +61,7 @@ HOST_CHECKS = (
 )
 
 
-def _of_server(judge: Callable[[Asked, ServerSeen], Finding]) -> Callable[[Seen], Finding]:
+def _of_server(judge: Callable[[Examination, ServerSeen], Finding]) -> Callable[[Seen], Finding]:
     def check(seen: Seen) -> Finding:
         assert seen.server is not None  # such checks are made with a URL only
         return judge(seen.asked, seen.server)
@@ -69,7 +69,7 @@ def _of_server(judge: Callable[[Asked, ServerSeen], Finding]) -> Callable[[Seen]
     return check
 
 
-def _is_https(asked: Asked) -> bool:
+def _is_https(asked: Examination) -> bool:
     return asked.target is not None and asked.target.scheme == "https"
 
 
@@ -97,7 +97,7 @@ def judged(seen: Seen) -> Iterator[Result]:
         yield Result(check, check.judge(seen))
 
 
-def examine(asked: Asked, time_left: TimeLeft | None = None) -> list[Result]:
+def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Result]:
     """Look at this machine and at the target, if there is one, and judge what was seen. Takes under 30 s.
 
     Args:

@@ -14,13 +14,13 @@ from llm_locust.client.models import Listing, list_models
 from llm_locust.client.packets.ring import CaptureError
 from llm_locust.client.packets.trial import PacketTrial, try_packets
 from llm_locust.client.probing import StampTrial
-from llm_locust.doctor.asked import Asked, OutOfTimeError, TimeLeft
+from llm_locust.doctor.asked import Examination, OutOfTimeError, TimeLeft
 from llm_locust.doctor.certificate import Certificate, TlsSeen
 from llm_locust.doctor.clocks import ServerTime
 from llm_locust.doctor.cpu import Cpu, LoopLag
 from llm_locust.doctor.kubernetes import Access, look_at_kubernetes
 from llm_locust.doctor.network import MOST_TRIED, Attempt, Resolved, try_addresses
-from llm_locust.doctor.requests import Requester, Seen
+from llm_locust.doctor.requests import DoctorRequester, SeenStream
 from llm_locust.doctor.streams import TOKENS, was_read_late
 from llm_locust.doctor.target import chosen_model
 from llm_locust.host.cgroups import cpu_limit_cores
@@ -139,11 +139,11 @@ class ServerSeen:
     tls: TlsSeen | None = None
     listing: Listing | str | None = None
     clock: ServerTime | None = None
-    first: Seen | str = "no connection"
-    stream: Seen | str = "no connection"
+    first: SeenStream | str = "no connection"
+    stream: SeenStream | str = "no connection"
 
 
-def look_at_server(asked: Asked, target: Target, time_left: TimeLeft) -> ServerSeen:
+def look_at_server(asked: Examination, target: Target, time_left: TimeLeft) -> ServerSeen:
     """Look at the server, as far as one look after another succeeds and time is left.
 
     Raises:
@@ -186,7 +186,7 @@ def _attempts(resolved: Resolved, time_left: TimeLeft) -> tuple[Attempt, ...]:
 
 
 def _shake_hands(
-    asked: Asked, target: Target, address: Address, tls: ssl.SSLContext, time_left: TimeLeft
+    asked: Examination, target: Target, address: Address, tls: ssl.SSLContext, time_left: TimeLeft
 ) -> TlsSeen | None:
     """A verified handshake; if the certificate is not accepted, a second one that only reads it."""
 
@@ -210,7 +210,7 @@ def _shake_hands(
 
 
 def _list(
-    asked: Asked, target: Target, tls: ssl.SSLContext | None, time_left: TimeLeft
+    asked: Examination, target: Target, tls: ssl.SSLContext | None, time_left: TimeLeft
 ) -> tuple[Listing | str, ServerTime | None]:
     """The list of models, or why there is none; and the server's clock."""
     try:
@@ -233,18 +233,22 @@ def _list(
 
 
 def _answers(
-    asked: Asked, target: Target, tls: ssl.SSLContext | None, listing: Listing | str, time_left: TimeLeft
-) -> tuple[Seen | str, Seen | str]:
+    asked: Examination,
+    target: Target,
+    tls: ssl.SSLContext | None,
+    listing: Listing | str,
+    time_left: TimeLeft,
+) -> tuple[SeenStream | str, SeenStream | str]:
     """The answers of one token and of 32; the second only after the first."""
     model = chosen_model(listing, asked.model)
     if model is None:
         return ("no model is known", "no model is known")
     try:
-        requester = Requester(asked, target, tls, time_left.at_most(REQUEST_CONNECT_S))
+        requester = DoctorRequester(asked, target, tls, time_left.at_most(REQUEST_CONNECT_S))
     except OutOfTimeError:
         return NO_TIME, NO_TIME
 
-    def answer(tokens: int) -> Seen | str:
+    def answer(tokens: int) -> SeenStream | str:
         try:
             limit_s = time_left.at_most(ANSWER_S)
             return probing.within(

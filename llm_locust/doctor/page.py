@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from llm_locust.doctor.checks import HOST_CHECKS, SERVER_CHECKS, Result
 from llm_locust.doctor.finding import Status
 from llm_locust.report.render.console import print_sections
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, plural
 
 #: Most characters of a figure or a change: some of it is a server's.
@@ -38,7 +38,7 @@ def _sections(results: Sequence[Result], url: str | None) -> Iterator[Section]:
     if url is not None:
         yield _table(clean(url), [result for result in results if result.check not in HOST_CHECKS])
     changes = tuple(
-        Row((r.check.label, _text(r.finding.change)), _TONES[r.finding.status])
+        TableRow((r.check.label, _text(r.finding.change)), _TONES[r.finding.status])
         for r in sorted(results, key=lambda r: r.finding.status is not Status.FAIL)
         if r.finding.change
     )
@@ -56,7 +56,7 @@ def _table(title: str, results: Sequence[Result]) -> Section:
     )
     width = max(len(check.label) for check in (*HOST_CHECKS, *SERVER_CHECKS))
     rows = tuple(
-        Row(
+        TableRow(
             (f"{r.check.label:{width}}", f"{_SHOWN[r.finding.status]:7}", _text(r.finding.figure)),
             _TONES[r.finding.status],
         )

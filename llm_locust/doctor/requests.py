@@ -9,7 +9,7 @@ from llm_locust.client.http.pool import Pool, Target
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.stream import Answer, Call, LiveCall, LlmClient
 from llm_locust.core.record import RequestRecord
-from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.asked import Examination
 from llm_locust.wire.reply import Reply
 from llm_locust.workload.body import body_template
 from llm_locust.workload.text.prompts import Prompt
@@ -22,7 +22,7 @@ QUESTION = "Count from 1 to 100 in words."
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenStream:
     """One streamed answer.
 
     Attributes:
@@ -38,14 +38,16 @@ class Seen:
     has_done: bool
 
 
-class Requester:
+class DoctorRequester:
     """Sends requests over connections of its own to ``target``, with the client of a run.
 
     Args:
         connect_s: time limit of a connection.
     """
 
-    def __init__(self, asked: Asked, target: Target, tls: ssl.SSLContext | None, connect_s: float) -> None:
+    def __init__(
+        self, asked: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
+    ) -> None:
         self._asked = asked
         self._pool = Pool(target, tls=tls, connect_timeout_s=connect_s)
         self._client = LlmClient(
@@ -61,7 +63,7 @@ class Requester:
         """Close the connections."""
         self._pool.close()
 
-    def stream(self, model: str, tokens: int, limit_s: float) -> Seen:
+    def stream(self, model: str, tokens: int, limit_s: float) -> SeenStream:
         """Send one request for a stream of ``tokens`` tokens, and wait for its end at most ``limit_s``.
 
         Failures are in the record. Raises BodyError or PromptError if the endpoint takes no such request.
@@ -91,7 +93,7 @@ class Requester:
         answer = live.conclude()
         lines = b"".join(parts).splitlines()
         done = any(line.startswith(b"data:") and line[5:].strip() == b"[DONE]" for line in lines)
-        return Seen(tokens, answer.record, answer.reply, dict(live.headers), done)
+        return SeenStream(tokens, answer.record, answer.reply, dict(live.headers), done)
 
 
 def _ignore(answer: Answer) -> None:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.doctor.finding import Finding, Status, fail, ok, skipped, warn
 from llm_locust.doctor.proxies import sender, unbuffering
-from llm_locust.doctor.requests import Seen
+from llm_locust.doctor.requests import SeenStream
 from llm_locust.metrics.requests.tokens import delivery
 from llm_locust.report.text import clean, count, number, plural, short
 from llm_locust.wire.dialects.dialect import Dialect
@@ -38,7 +38,7 @@ _ADVICE = {
 }
 
 
-def judge_first_token(seen: Seen | str) -> Finding:
+def judge_first_token(seen: SeenStream | str) -> Finding:
     """A streamed request for one token; ``seen`` is a text where none was sent."""
     if isinstance(seen, str):
         return skipped(seen)
@@ -53,7 +53,7 @@ def judge_first_token(seen: Seen | str) -> Finding:
     return fail(_failure(record), _advice(record))
 
 
-def judge_streaming(seen: Seen | str, first: Seen | str) -> Finding:
+def judge_streaming(seen: SeenStream | str, first: SeenStream | str) -> Finding:
     """Whether events come as the model makes them, or were held back on the way."""
     if isinstance(seen, str):
         return skipped(seen)
@@ -75,7 +75,7 @@ def judge_streaming(seen: Seen | str, first: Seen | str) -> Finding:
     return finding
 
 
-def was_read_late(seen: Seen, first: Seen | str) -> bool:
+def was_read_late(seen: SeenStream, first: SeenStream | str) -> bool:
     """Whether reading late can have made a burst of events that came as the model made them.
 
     Late by less than half the time that the tokens after the first took, it cannot.
@@ -89,7 +89,9 @@ def was_read_late(seen: Seen, first: Seen | str) -> bool:
     return late_ms > max(LATE_MS, making_ms / 2)
 
 
-def _judge_gaps(arrivals_ms: NDArray[np.float64], tokens: int, seen: Seen, first: Seen | str) -> Finding:
+def _judge_gaps(
+    arrivals_ms: NDArray[np.float64], tokens: int, seen: SeenStream, first: SeenStream | str
+) -> Finding:
     gaps_ms = np.diff(arrivals_ms)
     mean_ms, median_ms, events = float(gaps_ms.mean()), float(np.median(gaps_ms)), len(arrivals_ms)
     if mean_ms < BURST_GAP_MS:
@@ -115,7 +117,7 @@ def _judge_gaps(arrivals_ms: NDArray[np.float64], tokens: int, seen: Seen, first
     return ok(figure)
 
 
-def judge_usage(seen: Seen | str) -> Finding:
+def judge_usage(seen: SeenStream | str) -> Finding:
     """Token counts at the end of the stream."""
     if isinstance(seen, str):
         return skipped(seen)
@@ -136,7 +138,7 @@ def judge_usage(seen: Seen | str) -> Finding:
     return ok(figure)
 
 
-def judge_end(seen: Seen | str, endpoint: Dialect) -> Finding:
+def judge_end(seen: SeenStream | str, endpoint: Dialect) -> Finding:
     """The stream's end. Without one a cut stream looks like a complete one."""
     if isinstance(seen, str):
         return skipped(seen)
@@ -156,7 +158,7 @@ def judge_end(seen: Seen | str, endpoint: Dialect) -> Finding:
     return ok(f"{figure}, [DONE]")
 
 
-def judge_keep_alive(seen: Seen | str) -> Finding:
+def judge_keep_alive(seen: SeenStream | str) -> Finding:
     """Whether the second request went over the first one's connection."""
     if isinstance(seen, str):
         return skipped(seen)
@@ -178,7 +180,7 @@ def _after(ms: float) -> str:
     return f"{number(float(ms))} ms after the request"
 
 
-def _by(seen: Seen) -> str:
+def _by(seen: SeenStream) -> str:
     """Who answered, if the response says so."""
     return f" ({name})" if (name := sender(seen.headers)) else ""
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from llm_locust.client.models import REFUSALS, Listing
 from llm_locust.core.terms import nearest
-from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.asked import Examination
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
-from llm_locust.doctor.requests import Seen
+from llm_locust.doctor.requests import SeenStream
 from llm_locust.report.text import plural, short
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.secrecy import blanked_name
@@ -21,7 +21,7 @@ def chosen_model(listing: Listing | str, asked: str | None) -> str | None:
     return listing.names[0]
 
 
-def judge_models(listing: Listing | str | None, asked: Asked) -> Finding:
+def judge_models(listing: Listing | str | None, asked: Examination) -> Finding:
     """The list of models, or why there is none, and whether the model asked for is in it."""
     if listing is None:
         return skipped("no connection")
@@ -57,7 +57,7 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
-def judge_key(listing: Listing | str | None, first: Seen | str, *, has_key: bool) -> Finding:
+def judge_key(listing: Listing | str | None, first: SeenStream | str, *, has_key: bool) -> Finding:
     """Whether the key that is given, or none, is accepted."""
     listed = listing.answer.status if isinstance(listing, Listing) else None
     generated = None if isinstance(first, str) else first.record.status

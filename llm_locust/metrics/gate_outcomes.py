@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import DIGITS, EDGE, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, Kind
+from llm_locust.metrics.gates import DIGITS, EDGE, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, MetricKind
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.certified import certified, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
@@ -123,7 +123,7 @@ def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
 
     Of fewer than 1 / (1 − p) samples none is expected beyond it: twenty say nothing of the slowest hundredth.
     """
-    if gate.kind is not Kind.LATENCY or gate.op not in ("<", "<="):
+    if gate.kind is not MetricKind.LATENCY or gate.op not in ("<", "<="):
         return None
     if gate.statistic not in PERCENTILES:
         return None
@@ -146,7 +146,7 @@ def fewest_for_certified(statistic: str) -> int:
 
 def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A gate on a figure that the run has not."""
-    if gate.kind is Kind.LATENCY:
+    if gate.kind is MetricKind.LATENCY:
         return _latency_undetermined(gate, summary)
     if not summary["requests"]["population"]:
         return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
@@ -192,7 +192,7 @@ def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
     asked = summary["goodput"]["judged"] if gate.metric == "goodput" else summary["requests"]["population"]
     if gate.metric != "requests" and not asked:
         return None
-    if gate.kind is Kind.LATENCY:
+    if gate.kind is MetricKind.LATENCY:
         found = _figures_of(gate, summary)[gate.statistic]
     else:
         part, key = gate.path
@@ -201,6 +201,6 @@ def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
 
 
 def _shown(gate: Gate, value: float) -> str:
-    if gate.kind is Kind.SHARE:
+    if gate.kind is MetricKind.SHARE:
         return f"{value * 100:.6g}%"
-    return f"{value:.6g} ms" if gate.kind is Kind.LATENCY else f"{value:.6g}"
+    return f"{value:.6g} ms" if gate.kind is MetricKind.LATENCY else f"{value:.6g}"

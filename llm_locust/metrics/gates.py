@@ -46,7 +46,7 @@ class GateError(ValueError):
     """A text that is no gate; one line that says what is wrong and what is allowed."""
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """What a gate's metric is, and so how its limit is written."""
 
     SHARE = "share"  # 95% or 0.95
@@ -100,13 +100,13 @@ class Gate:
         return self.op in ("<", "<=")
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MetricKind:
         return _kind(self.metric)
 
     @property
     def latency(self) -> str | None:
         """The latency that it is on, as ``ttft``; None where it is on none."""
-        return _PATHS[self.metric][1] if self.kind is Kind.LATENCY else None
+        return _PATHS[self.metric][1] if self.kind is MetricKind.LATENCY else None
 
     @property
     def statistic(self) -> str:
@@ -171,22 +171,22 @@ def _gate(term: Term) -> Gate:
         raise GateError(f"gate: {value.pointed(str(e))}") from None
 
 
-def _kind(metric: str) -> Kind:
+def _kind(metric: str) -> MetricKind:
     if metric in SHARES:
-        return Kind.SHARE
-    return Kind.NUMBER if metric in NUMBERS or metric == EDGE else Kind.LATENCY
+        return MetricKind.SHARE
+    return MetricKind.NUMBER if metric in NUMBERS or metric == EDGE else MetricKind.LATENCY
 
 
 def _limit(metric: str, text: str) -> float:
     """The limit in the summary's unit. ValueError says what is wrong, without repeating ``text``."""
     kind = _kind(metric)
-    if kind is Kind.LATENCY:
+    if kind is MetricKind.LATENCY:
         return round(parse_duration(text) * 1e3, DIGITS)
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{metric} needs a number" + (", as 95%" if kind is Kind.SHARE else ""))
+        raise ValueError(f"{metric} needs a number" + (", as 95%" if kind is MetricKind.SHARE else ""))
     number, unit = Decimal(match["number"]), match["unit"]
-    if kind is Kind.NUMBER:
+    if kind is MetricKind.NUMBER:
         if unit:
             raise ValueError(f'{metric} is a plain number: leave out "{unit}"')
         return float(number)

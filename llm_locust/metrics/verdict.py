@@ -11,14 +11,14 @@ from llm_locust.metrics.summary_types.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """An exit code and, unless it is 0, the reason in one sentence without a full stop."""
 
     code: int
     reason: str = ""
 
 
-def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> Verdict | None:
+def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> RunVerdict | None:
     """The verdict on a run or on a report, by the first rule that applies; None if only failed requests are
     left to judge and no gate was given.
 
@@ -28,26 +28,26 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     """
     part = summary.completeness
     if (not part.complete or part.cut_short) and not allow_incomplete:
-        return Verdict(EXIT_INCOMPLETE, _gap(summary, part))
+        return RunVerdict(EXIT_INCOMPLETE, _gap(summary, part))
     if reason := _invalid(summary, manifest):
-        return Verdict(EXIT_INVALID, reason)
+        return RunVerdict(EXIT_INVALID, reason)
     broken = sum(not gate.passed for gate in summary.gates)
     if broken:
-        return Verdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
+        return RunVerdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
     if summary.search is not None and summary.analysis is None and summary.requests.ok:
         return _searched(summary.search.answer)
     if not summary.gates and (summary.requests.failed or summary.analysis is not None):
         return None
     if not summary.requests.ok and summary.analysis is None:
-        return Verdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
-    return Verdict(0) if summary.gates else None
+        return RunVerdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
+    return RunVerdict(0) if summary.gates else None
 
 
-def _searched(answer: SearchAnswer) -> Verdict:
+def _searched(answer: SearchAnswer) -> RunVerdict:
     """Of a search without a broken gate: beyond its edge requests may fail."""
     if answer.load is None and answer.at_least is None and answer.at_most is None:
-        return Verdict(EXIT_INVALID, f"the search has no answer: {answer.why}")
-    return Verdict(0)
+        return RunVerdict(EXIT_INVALID, f"the search has no answer: {answer.why}")
+    return RunVerdict(0)
 
 
 def _gap(summary: Summary, part: Completeness) -> str:

@@ -37,7 +37,7 @@ from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
-from llm_locust.workload.trajectories.pool import History, Pool, load_pool
+from llm_locust.workload.trajectories.pool import History, TrajectoryPool, load_pool
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Settings:
 
     model: str | None
     workload: WorkloadSpec
-    pool: Pool | None
+    pool: TrajectoryPool | None
     load: LoadSettings
     deployment: DeploymentSettings
     slo: str
@@ -275,7 +275,7 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
     )
 
 
-def _pool(given: Values) -> Pool | None:
+def _pool(given: Values) -> TrajectoryPool | None:
     trajectories = _read(load_pool, given["trajectories"], "--trajectories")
     if trajectories is None:
         return None
@@ -285,7 +285,7 @@ def _pool(given: Values) -> Pool | None:
             f"--agent-history own: {given['trajectories']!r} has hashes instead of messages, into which no "
             "answer fits; write recorded"
         )
-    return Pool(trajectories, history, given["cache_bust"] != "off")
+    return TrajectoryPool(trajectories, history, given["cache_bust"] != "off")
 
 
 def _read(read: Callable[[str], T], path: str | None, flag: str) -> T | None:

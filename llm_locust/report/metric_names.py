@@ -2,7 +2,7 @@
 
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.compare.comparable import Metric
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 
 _OTHERS = {
     "goodput": "Goodput ratio",
@@ -20,7 +20,7 @@ _OTHERS = {
 
 def figure_label(metric: Metric, marked: bool = False) -> str:
     """``TTFT p99``; ``marked`` puts † behind figures of tokens."""
-    if metric.kind is Kind.LATENCY:
+    if metric.kind is MetricKind.LATENCY:
         text = f"{LATENCY[metric.latency].short} {metric.statistic.replace('_', '.')}"
     else:
         text = f"Held {metric.limit}" if metric.limit else _OTHERS[metric.name]

@@ -52,7 +52,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
 
@@ -60,7 +60,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Table:
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
     def without_wide(self) -> "Table":
         """The same table without its ``wide`` columns."""
@@ -75,7 +75,7 @@ class Table:
     def _of(self, kept: list[int]) -> "Table":
         return Table(
             tuple(self.columns[i] for i in kept),
-            tuple(Row(tuple(row.cells[i] for i in kept), row.tone) for row in self.rows),
+            tuple(TableRow(tuple(row.cells[i] for i in kept), row.tone) for row in self.rows),
         )
 
 

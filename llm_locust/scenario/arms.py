@@ -5,7 +5,7 @@ from typing import Any
 
 from llm_locust.deployment.arms import PREFIXES, Arm, ArmError, checked_name, checked_url
 from llm_locust.scenario import readers, values
-from llm_locust.scenario.tree import Entry, Node, Scalar, ScenarioError
+from llm_locust.scenario.tree import Node, Scalar, ScenarioError, TreeKey
 from llm_locust.scenario.values import Context, Key
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.headers import HeaderError, header_template
@@ -18,7 +18,7 @@ def read_arms(node: Node, name: str, context: Context) -> tuple[Arm, ...]:
     return tuple(_arm(key, entry, context) for key, entry in entries.items())
 
 
-def _arm(name: str, entry: Entry, context: Context) -> Arm:
+def _arm(name: str, entry: TreeKey, context: Context) -> Arm:
     try:
         checked_name(name)
     except ArmError as e:

@@ -7,7 +7,7 @@ from typing import Any
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.presets import PRESETS, Preset
-from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
+from llm_locust.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, TreeKey
 from llm_locust.scenario.values import Context, Key, one_of
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HEADER_FIELDS
@@ -143,7 +143,7 @@ def _items(node: Node) -> list[tuple[str | None, Node]]:
 
 
 def _class(
-    key: str | None, node: Node, entries: Mapping[str, Entry], shared: Mapping[str, Any], context: Context
+    key: str | None, node: Node, entries: Mapping[str, TreeKey], shared: Mapping[str, Any], context: Context
 ) -> TrafficClass:
     own = values.read_entries(entries, CLASS_KEYS, context)
     if key is None and "name" not in own:
@@ -184,7 +184,7 @@ def _of_preset(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_kind(
-    found: TrafficClass, node: Node, entries: Mapping[str, Entry], first: TrafficClass | None
+    found: TrafficClass, node: Node, entries: Mapping[str, TreeKey], first: TrafficClass | None
 ) -> None:
     if first is None or (found.rate is None) == (first.rate is None):
         return

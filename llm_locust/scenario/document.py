@@ -20,7 +20,7 @@ from llm_locust.scenario.classes import A_PRESET, SHARED, preset, read_classes, 
 from llm_locust.scenario.forms import Grammar
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.scenario.protocols import scenario_path
-from llm_locust.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
+from llm_locust.scenario.tree import Node, Place, ScenarioError, TreeKey, from_plain, plain
 from llm_locust.scenario.values import Context, Key, Reader
 from llm_locust.scenario.yaml_lines import parse_yaml, read_text
 from llm_locust.wire.headers import secret_texts
@@ -176,7 +176,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
     )
 
 
-def _options(entries: Mapping[str, Entry], found: Mapping[str, Any], grammar: Grammar) -> dict[str, Any]:
+def _options(entries: Mapping[str, TreeKey], found: Mapping[str, Any], grammar: Grammar) -> dict[str, Any]:
     """What the file says of options; what it leaves open, a preset at its top level may say."""
     said = {key: value for key, value in found.items() if key in grammar.options}
     duration = found["warm_up"][1] if "warm_up" in found else None
@@ -193,7 +193,7 @@ def _options(entries: Mapping[str, Entry], found: Mapping[str, Any], grammar: Gr
     return said
 
 
-def _check_rates(entries: Mapping[str, Entry], classes: tuple[TrafficClass, ...]) -> None:
+def _check_rates(entries: Mapping[str, TreeKey], classes: tuple[TrafficClass, ...]) -> None:
     if "request_rate" in entries and classes[0].rate is not None:
         raise ScenarioError(
             entries["request_rate"].key, "request_rate beside classes that have a rate of their own; give one"

@@ -10,7 +10,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.core.terms import listed
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario import forms, values
-from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
+from llm_locust.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, TreeKey, plain
 from llm_locust.scenario.values import Context, Key, checked, one_of
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
@@ -108,7 +108,7 @@ def headers(node: Node, name: str, context: Context) -> dict[str, str]:
     return found
 
 
-def _template(header: str, entry: Entry) -> str:
+def _template(header: str, entry: TreeKey) -> str:
     try:
         header_template(header, "")
     except HeaderError as e:

@@ -53,7 +53,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeKey:
     """A key's place, and what belongs to the key."""
 
     key: Place
@@ -64,7 +64,7 @@ class Entry:
 class Fields:
     """A mapping, in the order of the file; what a merge key brings stands first."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, TreeKey]
     place: Place
 
 
@@ -83,7 +83,7 @@ def plain(node: Node) -> Any:
 def from_plain(value: Any, place: Place) -> Node:
     """The inverse of :func:`plain`; everything stands at ``place``."""
     if isinstance(value, dict):
-        return Fields({k: Entry(place, from_plain(v, place)) for k, v in value.items()}, place)
+        return Fields({k: TreeKey(place, from_plain(v, place)) for k, v in value.items()}, place)
     if isinstance(value, list):
         return Items(tuple(from_plain(item, place) for item in value), place)
     return Scalar(value, place)

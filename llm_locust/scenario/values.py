@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llm_locust.core.terms import listed, nearest
-from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Scalar, ScenarioError
+from llm_locust.scenario.tree import Fields, Items, Node, Place, Scalar, ScenarioError, TreeKey
 
 T = TypeVar("T")
 
@@ -134,14 +134,14 @@ def mapping(node: Node, name: str, allowed: str) -> Fields:
     return node
 
 
-def known(node: Node, name: str, keys: Iterable[str]) -> dict[str, Entry]:
+def known(node: Node, name: str, keys: Iterable[str]) -> dict[str, TreeKey]:
     """The entries of a mapping whose keys must be among ``keys``; a dash counts as an underscore.
 
     Raises:
         ScenarioError: no mapping, an unknown key, or one that is there twice.
     """
     names = list(keys)
-    found: dict[str, Entry] = {}
+    found: dict[str, TreeKey] = {}
     for written, entry in mapping(node, name, f"a mapping of {listed(names)}").entries.items():
         key = written.replace("-", "_")
         if key not in names:
@@ -155,7 +155,7 @@ def known(node: Node, name: str, keys: Iterable[str]) -> dict[str, Entry]:
 
 
 def read_entries(
-    entries: Mapping[str, Entry], keys: Mapping[str, Reader], context: Context
+    entries: Mapping[str, TreeKey], keys: Mapping[str, Reader], context: Context
 ) -> dict[str, Any]:
     """The values of those entries that are among ``keys``."""
     return {key: keys[key](entry.node, key, context) for key, entry in entries.items() if key in keys}

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Plain, Scalar, ScenarioError
+from llm_locust.scenario.tree import Fields, Items, Node, Place, Plain, Scalar, ScenarioError, TreeKey
 
 #: A longer file is refused; one of this length takes up to 0.7 s.
 MAX_BYTES = 1 << 16
@@ -146,8 +146,8 @@ class _Converter:
         return self._fields(node, place, depth)
 
     def _fields(self, node: yaml.Node, place: Place, depth: int) -> Fields:
-        own: dict[str, Entry] = {}
-        merged: dict[str, Entry] = {}
+        own: dict[str, TreeKey] = {}
+        merged: dict[str, TreeKey] = {}
         for key, value in node.value:
             key_place = _place(self._path, key.start_mark)
             name = _key(key, key_place)
@@ -157,13 +157,13 @@ class _Converter:
             if merges:
                 merged = self._merged(self.node(value, depth + 1))
             else:
-                own[name] = Entry(key_place, self.node(value, depth + 1))
+                own[name] = TreeKey(key_place, self.node(value, depth + 1))
         return Fields({**merged, **own}, place)
 
-    def _merged(self, source: Node) -> dict[str, Entry]:
+    def _merged(self, source: Node) -> dict[str, TreeKey]:
         """What ``<<`` brings; of several mappings the first that has a key gives its value."""
         mappings = source.nodes if isinstance(source, Items) else (source,)
-        entries: dict[str, Entry] = {}
+        entries: dict[str, TreeKey] = {}
         for mapping in mappings:
             if not isinstance(mapping, Fields):
                 raise ScenarioError(

@@ -35,7 +35,7 @@ from llm_locust.store.frames import (
 )
 from llm_locust.store.requests import open_requests, write_requests
 from llm_locust.store.seqs import covers, minus, overlap, parse_ranges
-from llm_locust.store.sources import FRAME_SUFFIX, Found, find, not_elsewhere
+from llm_locust.store.sources import FRAME_SUFFIX, FoundSources, find, not_elsewhere
 
 #: Why a run whose load has no recorded end is cut short: nobody knows whether it was to go on.
 NO_END = (
@@ -126,7 +126,7 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
 
 
 def _accounted(
-    found: Found, frames: Sequence[FrameRef], held: Mapping[str, Holding], bad: Sequence[BadFrame]
+    found: FoundSources, frames: Sequence[FrameRef], held: Mapping[str, Holding], bad: Sequence[BadFrame]
 ) -> tuple[Manifest, list[Tear]]:
     """Manifest of the data in finished runs and what was dropped (``held``), and in frames, and the tears
     that it lists."""
@@ -149,7 +149,7 @@ def _judged_by_its_end(manifest: Manifest) -> Manifest:
     return manifest
 
 
-def _chosen_run(found: Found, run: str | None) -> str:
+def _chosen_run(found: FoundSources, run: str | None) -> str:
     """Run to merge (raises StoreError if it is ambiguous, or not enough of it was found)."""
     runs = found.runs
     if run is None and len(runs) > 1:
@@ -172,7 +172,7 @@ def _chosen_run(found: Found, run: str | None) -> str:
     return chosen
 
 
-def _finished(found: Found) -> tuple[list[_Finished], dict[str, Holding]]:
+def _finished(found: FoundSources) -> tuple[list[_Finished], dict[str, Holding]]:
     """Finished run that each worker's requests are taken from, and the data that it has."""
     candidates: dict[str, list[tuple[Holding, Path]]] = {}
     for path in found.finished:
@@ -232,7 +232,7 @@ def _whole_elsewhere(tear: Tear, held: Mapping[str, Holding]) -> bool:
     )
 
 
-def _torn(found: Found, tears: Sequence[Tear]) -> list[str]:
+def _torn(found: FoundSources, tears: Sequence[Tear]) -> list[str]:
     """Lines of the manifest on these tears, and on those in files of finished runs that are gone."""
     earlier = [
         text

@@ -14,7 +14,7 @@ _PART = re.compile(r"part-([1-9]\d{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunProgress:
     """How far a restartable run has come.
 
     Attributes:
@@ -43,7 +43,7 @@ def next_part(folder: Path) -> Path:
     return folder / f"part-{max(map(_number, _numbered(folder)), default=0) + 1}"
 
 
-def course_of(folder: Path) -> Course:
+def course_of(folder: Path) -> RunProgress:
     """How far the run in a directory has come.
 
     Raises:
@@ -53,9 +53,9 @@ def course_of(folder: Path) -> Course:
         raise StoreError(f"{str(folder)!r} holds a run that was not restartable: name another directory")
     parts = parts_of(folder)
     if not parts:
-        return Course()
+        return RunProgress()
     first, last = read_manifest(parts[0]), read_manifest(parts[-1])
-    return Course(tuple(parts), first.started_ns, "" if goes_on(last) else "its load was ended in order")
+    return RunProgress(tuple(parts), first.started_ns, "" if goes_on(last) else "its load was ended in order")
 
 
 def adopt(folder: Path) -> None:

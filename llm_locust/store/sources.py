@@ -20,7 +20,7 @@ FRAMES_SUFFIX = ".frames"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSources:
     """Content of the sources, by the files' and directories' real paths.
 
     Attributes:
@@ -46,7 +46,7 @@ class Found:
         runs = {f.header.run for f in self.frames} | {each.run for each in self.expired}
         return sorted(runs | {m.id for m in self.manifests.values()})
 
-    def of_run(self, run: str) -> "Found":
+    def of_run(self, run: str) -> "FoundSources":
         """Content that belongs to this run.
 
         A directory belongs to the run of its manifest, or else to those of its frames. Without either, its
@@ -57,7 +57,7 @@ class Found:
             runs_of.setdefault(frame.path.parent, set()).add(frame.header.run)
         runs_of |= {path: {m.id} for path, m in self.manifests.items()}
         only = len(self.runs) == 1
-        return Found(
+        return FoundSources(
             self.names,
             [f for f in self.frames if f.header.run == run],
             [t for t in self.tears if run in runs_of.get(t.path.parent, {run})],
@@ -69,7 +69,7 @@ class Found:
         )
 
 
-def find(sources: Iterable[Path]) -> Found:
+def find(sources: Iterable[Path]) -> FoundSources:
     """Search directories, recursively, and single files.
 
     Raises:
@@ -104,7 +104,7 @@ def find(sources: Iterable[Path]) -> Found:
         for path in finished
         if path not in manifests
     ]
-    return Found(
+    return FoundSources(
         names,
         [frame for index in indices for frame in index.frames],
         [tear for index in indices for tear in index.tears],
@@ -116,7 +116,7 @@ def find(sources: Iterable[Path]) -> Found:
     )
 
 
-def not_elsewhere(found: Found, held: Mapping[str, Holding]) -> list[Expired]:
+def not_elsewhere(found: FoundSources, held: Mapping[str, Holding]) -> list[Expired]:
     """Dropped segments of which a batch is in no other source.
 
     Raises:

@@ -8,7 +8,7 @@ from llm_locust.wire.payload import json_text, name_of
 from llm_locust.wire.pieces import Pieces
 
 
-class Kind(IntEnum):
+class DeltaKind(IntEnum):
     """What a delta carried. The greater counts for its event."""
 
     NOTHING = 0
@@ -30,7 +30,7 @@ class ChoiceDraft:
     def seen(self) -> bool:
         return self.named or bool(self.text or self.reasoning)
 
-    def add(self, *, text: str = "", reasoning: str = "", refusal: str = "") -> Kind:
+    def add(self, *, text: str = "", reasoning: str = "", refusal: str = "") -> DeltaKind:
         self.named = True
         if text:
             self.text.append(text)
@@ -38,7 +38,9 @@ class ChoiceDraft:
             self.reasoning.append(reasoning)
         if refusal:
             self.refusal.append(refusal)
-        return Kind.ANSWER if text or refusal else Kind.REASONING if reasoning else Kind.NOTHING
+        return (
+            DeltaKind.ANSWER if text or refusal else DeltaKind.REASONING if reasoning else DeltaKind.NOTHING
+        )
 
     def finish(self, reason: Any) -> None:
         """Any true value is a reason: some servers send numbers."""
@@ -55,7 +57,7 @@ class ToolDraft:
     name: str | None = None
     arguments: Pieces = field(default_factory=Pieces)
 
-    def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
+    def add(self, arguments: str, id_: Any = None, name: Any = None) -> DeltaKind:
         """A call without arguments is an answer too: its name is one."""
         self.id = self.id or name_of(id_)
         named = self.name is None and (name := name_of(name)) is not None
@@ -63,4 +65,4 @@ class ToolDraft:
             self.name = name
         if arguments:
             self.arguments.append(arguments)
-        return Kind.ANSWER if arguments or named else Kind.NOTHING
+        return DeltaKind.ANSWER if arguments or named else DeltaKind.NOTHING

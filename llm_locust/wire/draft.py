@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.wire.choice_drafts import ChoiceDraft, Kind, ToolDraft
+from llm_locust.wire.choice_drafts import ChoiceDraft, DeltaKind, ToolDraft
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
@@ -109,11 +109,11 @@ class Draft:
             found = self.tools[choice, key] = ToolDraft()
         return found
 
-    def token(self, end: int, kind: Kind) -> None:
+    def token(self, end: int, kind: DeltaKind) -> None:
         """Notes that the event which ends at ``end`` carried this."""
-        if kind is Kind.NOTHING:
+        if kind is DeltaKind.NOTHING:
             return
-        if kind is Kind.ANSWER and self.first_answer is None:
+        if kind is DeltaKind.ANSWER and self.first_answer is None:
             self.first_answer = len(self.token_ends)
         self.token_ends.append(end)
 

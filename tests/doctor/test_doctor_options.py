@@ -4,7 +4,7 @@ import pytest
 
 from llm_locust.cli import doctor
 from llm_locust.cli.main import main
-from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.asked import Examination
 from llm_locust.doctor.checks import Result
 
 KEY = "sk-a-key-of-this-test"
@@ -48,9 +48,9 @@ def test_what_cannot_be_used_is_refused_in_one_line(
 def test_the_usual_variable_of_a_key_is_read_where_nothing_is_said(
     words: list[str], has_key: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[Asked] = []
+    seen: list[Examination] = []
 
-    def examine(asked: Asked) -> list[Result]:
+    def examine(asked: Examination) -> list[Result]:
         seen.append(asked)
         return []
 

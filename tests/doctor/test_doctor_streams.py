@@ -9,7 +9,7 @@ from test_doctor_host import judged
 
 from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.doctor.finding import Status
-from llm_locust.doctor.requests import Seen
+from llm_locust.doctor.requests import SeenStream
 from llm_locust.doctor.streams import (
     judge_end,
     judge_first_token,
@@ -60,7 +60,7 @@ BURSTS = [at for begin in (200.0, 400.0, 600.0) for at in steady(begin, 0.01, 8)
     ],
 )
 def test_a_stream_that_was_held_back_is_told_from_one_that_was_not(
-    seen: Seen | str, status: Status, words: str
+    seen: SeenStream | str, status: Status, words: str
 ) -> None:
     judged(judge_streaming(seen, FIRST), status, words)
 
@@ -102,7 +102,9 @@ def test_reading_a_little_late_hides_neither_a_burst_nor_a_healthy_stream() -> N
         ("no model is known", Status.SKIPPED, "no model is known"),
     ],
 )
-def test_a_request_that_failed_is_told_with_its_reason(seen: Seen | str, status: Status, words: str) -> None:
+def test_a_request_that_failed_is_told_with_its_reason(
+    seen: SeenStream | str, status: Status, words: str
+) -> None:
     finding = judge_first_token(seen)
     judged(finding, status, words)
     assert finding.figure.isprintable()

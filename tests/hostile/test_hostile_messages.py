@@ -21,7 +21,7 @@ from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.dropped import MOST_SENDERS, OTHERS, Dropped
+from llm_locust.swarm.channel.dropped import MOST_SENDERS, OTHERS, DroppedMessages
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
@@ -344,7 +344,7 @@ def test_killing_a_supervised_loop_ends_it() -> None:
 
 
 def test_dropped_messages_are_counted_and_their_log_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    dropped = Dropped()
+    dropped = DroppedMessages()
     for n in range(5_000):
         dropped.note(f"fake-{n % 500}\n[ERROR] forged", "llm_batch", "why")
     assert dropped.total == 5_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gate_outcomes import evaluate as evaluate_with
-from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
+from llm_locust.metrics.gates import Gate, GateError, MetricKind, parse_gates
 from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.censoring import Durations, summarise
 
@@ -55,10 +55,10 @@ def passed(text: str, **changes: Any) -> list[bool]:
 def test_the_contracts_own_text_is_read() -> None:
     gates = parse_gates("goodput>=95% p99_ttft<800ms error_rate<1% output_tps>2000")
     assert [(g.metric, g.op, g.limit, g.kind) for g in gates] == [
-        ("goodput", ">=", 0.95, Kind.SHARE),
-        ("p99_ttft", "<", 800.0, Kind.LATENCY),
-        ("error_rate", "<", 0.01, Kind.SHARE),
-        ("output_tps", ">", 2000.0, Kind.NUMBER),
+        ("goodput", ">=", 0.95, MetricKind.SHARE),
+        ("p99_ttft", "<", 800.0, MetricKind.LATENCY),
+        ("error_rate", "<", 0.01, MetricKind.SHARE),
+        ("output_tps", ">", 2000.0, MetricKind.NUMBER),
     ]
 
 

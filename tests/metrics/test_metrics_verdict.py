@@ -12,10 +12,10 @@ from llm_locust.core.task_exceptions import TaskException
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchFacts
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.metrics.verdict import Verdict, verdict
+from llm_locust.metrics.verdict import RunVerdict, verdict
 
 
-def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> Verdict | None:
+def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:
     return verdict(typed(summarise(batch(*records), run)), run, **options)
 
 

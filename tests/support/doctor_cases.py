@@ -7,15 +7,15 @@ import numpy as np
 from llm_locust.client.models import Listing
 from llm_locust.client.request import Plain
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.doctor.asked import Asked
-from llm_locust.doctor.requests import Seen
+from llm_locust.doctor.asked import Examination
+from llm_locust.doctor.requests import SeenStream
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import Reply, read_body
 
 
-def asked(**of: Any) -> Asked:
+def asked(**of: Any) -> Examination:
     """Options of an examination for 10 users."""
-    return Asked(users=10, **of)
+    return Examination(users=10, **of)
 
 
 def listing(*models: str, status: int = 200) -> Listing:
@@ -32,7 +32,7 @@ def answer(
     has_done: bool = True,
     asked_tokens: int = 32,
     **of: Any,
-) -> Seen:
+) -> SeenStream:
     """An answer whose tokens arrived so long after the request; ``of`` are further fields of the record."""
     fields: dict[str, Any] = {"token_source": TokenSource.USAGE, "status": 200, "input_tokens": 8}
     record = RequestRecord(
@@ -46,7 +46,7 @@ def answer(
         output_tokens=len(arrivals_ms) if output_tokens is None else output_tokens,
         **(fields | of),
     )
-    return Seen(asked_tokens, record, reply(), headers or {}, has_done)
+    return SeenStream(asked_tokens, record, reply(), headers or {}, has_done)
 
 
 def reply() -> Reply:

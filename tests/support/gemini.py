@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_locust import Dialect
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.draft import Draft, read_leniently
@@ -133,7 +133,7 @@ def _read(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         draft.refuse(event, f'no "candidates" in {excerpt(event.data)}')
     draft.note(payload.get("modelVersion"), usage and _usage(usage))
     draft.choices[0].finish(blocked)
-    kind, finished = Kind.NOTHING, False
+    kind, finished = DeltaKind.NOTHING, False
     for candidate in candidates:
         index = count_of(candidate.get("index")) or 0
         content = optional_object(candidate.get("content"), "content") or {}
@@ -142,13 +142,13 @@ def _read(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         reason = name_of(candidate.get("finishReason"))
         draft.choice(index).finish(_FINISHES.get(reason or "", reason))
         finished = finished or reason is not None
-    if kind is not Kind.NOTHING:
+    if kind is not DeltaKind.NOTHING:
         draft.token(event.end, kind)
     elif candidates:
         draft.without_token(event.end, finished=finished)
 
 
-def _read_part(draft: Draft, index: int, part: dict[str, Any]) -> Kind:
+def _read_part(draft: Draft, index: int, part: dict[str, Any]) -> DeltaKind:
     if call := optional_object(part.get("functionCall"), "functionCall"):
         tool = draft.tool(index, len(draft.tools))
         return tool.add(json_text(call.get("args")), call.get("id"), call.get("name"))

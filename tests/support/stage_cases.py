@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stages.course import StageCourse
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator
@@ -34,8 +34,8 @@ class Times:
         theirs = (self.due_s < self.seconds) & (self.ended_s >= 0)
         return Times(self.due_s[theirs], self.ended_s[theirs], self.seconds, self.open_loop)
 
-    def course(self) -> Course:
-        return Course(
+    def course(self) -> StageCourse:
+        return StageCourse(
             start_s=0.0,
             end_s=self.seconds,
             begun_s=self.due_s,

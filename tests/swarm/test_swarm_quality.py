@@ -21,7 +21,7 @@ from llm_locust.swarm.users.judging import SLOW_S, Judge, answer_hash, judged, p
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import reply_reader
 from llm_locust.workload.answers.expected import expected_answer
-from llm_locust.workload.answers.validators import Check, checks_of
+from llm_locust.workload.answers.validators import CompiledValidator, checks_of
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
 
@@ -35,7 +35,9 @@ def answered(text: str, outcome: Outcome = Outcome.OK) -> Answer:
     return Answer(record, replace(EMPTY, text=text))
 
 
-def checks(*validators: Validator | Callable[[str, Prompt | None], bool | str]) -> tuple[Check, ...]:
+def checks(
+    *validators: Validator | Callable[[str, Prompt | None], bool | str],
+) -> tuple[CompiledValidator, ...]:
     return checks_of(validators)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from llm_locust.core.stages import of_lengths
 from llm_locust.metrics.curves.capacity import (
     Capacity,
-    Need,
+    CapacityNeed,
     NoCapacityError,
     capacity_of_law,
     capacity_under_slo,
@@ -29,7 +29,7 @@ from llm_locust.report.inputs.sources import Source, open_source
 from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.render.console import print_sections
 from llm_locust.report.run.analysis import analyse
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, number, percent, plural
 
 DESCRIPTION = (
@@ -132,24 +132,24 @@ def _capacity(
     return capacity_under_slo(answer, stages, kind, found, goodput)
 
 
-def _sections(found: _Measured, wanted: Need) -> Iterator[Section]:
+def _sections(found: _Measured, wanted: CapacityNeed) -> Iterator[Section]:
     yield Section("Measured", tuple(_measured_lines(found)), stacked=True)
     lost = f"{plural(wanted.spare, 'replica')} may be lost" if wanted.spare else "none may be lost"
     rows = [
-        Row(("replicas", _range(wanted), lost)),
-        Row(("used of their capacity", percent(wanted.used), "with all replicas")),
+        TableRow(("replicas", _range(wanted), lost)),
+        TableRow(("used of their capacity", percent(wanted.used), "with all replicas")),
     ]
     if wanted.replicas > 1:
         tone = Tone.BAD if wanted.used_after_loss > 1 else Tone.PLAIN
         after = (
             "more than they take: the SLO breaks" if wanted.used_after_loss > 1 else "after the loss of one"
         )
-        rows.append(Row(("", percent(wanted.used_after_loss), after), tone))
+        rows.append(TableRow(("", percent(wanted.used_after_loss), after), tone))
     if wanted.gpus is not None:
-        rows.append(Row(("GPUs", number(wanted.gpus), "")))
+        rows.append(TableRow(("GPUs", number(wanted.gpus), "")))
     if wanted.cost_per_hour is not None:
-        rows.append(Row(("cost per hour", number(wanted.cost_per_hour), "")))
-        rows.append(Row(("cost of a million requests", number(wanted.cost_per_million), "at this rate")))
+        rows.append(TableRow(("cost per hour", number(wanted.cost_per_hour), "")))
+        rows.append(TableRow(("cost of a million requests", number(wanted.cost_per_million), "at this rate")))
     columns = (Column("", left=True), Column("plan"), Column("", left=True, wraps=True))
     yield Section(
         f"For {number(wanted.rate)} requests/s",
@@ -159,7 +159,7 @@ def _sections(found: _Measured, wanted: Need) -> Iterator[Section]:
     )
 
 
-def _range(wanted: Need) -> str:
+def _range(wanted: CapacityNeed) -> str:
     if wanted.fewest == wanted.most:
         return count(wanted.replicas)
     return f"{count(wanted.replicas)} ({count(wanted.fewest)} to {count(wanted.most)})"
@@ -187,7 +187,7 @@ def _measured_lines(found: _Measured) -> Iterator[Line]:
         yield Line(f"stage {stage.number} ({number(stage.asked)}) {use}: {why}", tone)
 
 
-def _reservations(found: _Measured, wanted: Need) -> Iterator[Line]:
+def _reservations(found: _Measured, wanted: CapacityNeed) -> Iterator[Line]:
     """What the plan assumes beyond what was measured."""
     capacity = found.capacity
     if capacity.is_bracket:
@@ -215,7 +215,7 @@ def _reservations(found: _Measured, wanted: Need) -> Iterator[Line]:
         )
 
 
-def _data(found: _Measured, wanted: Need) -> dict[str, object]:
+def _data(found: _Measured, wanted: CapacityNeed) -> dict[str, object]:
     after = wanted.used_after_loss
     return {
         "capacity": asdict(found.capacity),

@@ -19,7 +19,7 @@ LONG_ANSWER_BYTES = 1 << 20
 _NEXT_TURN_S = 1e-4
 
 
-class Turn:
+class LoopTurn:
     """Time spent decoding in this turn of the event loop."""
 
     def __init__(self) -> None:
@@ -61,4 +61,4 @@ class Turn:
 
 
 #: For this process, which has one event loop.
-TURN = Turn()
+TURN = LoopTurn()

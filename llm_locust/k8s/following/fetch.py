@@ -16,7 +16,7 @@ _SEND = f'mkdir -p {FOLDER} && touch {FOLDER}/{ENDED} && exec tar -C /runs -cf -
 _ATTEMPTS = 3
 
 
-class FetchError(ValueError):
+class CopyError(ValueError):
     """Files that did not arrive; the text says in one line why."""
 
 
@@ -47,7 +47,7 @@ def fetch(kubectl: Kubectl, pod: str, container: str, name: str, to: Path) -> bo
         part = to.with_name(f".{to.name}.{attempt}")
         try:
             _receive(kubectl, (pod, f"--container={container}", "--", "sh", "-c", _SEND, "sh", name), part)
-        except (FetchError, OSError, tarfile.TarError) as e:
+        except (CopyError, OSError, tarfile.TarError) as e:
             error: Exception = e
             shutil.rmtree(part, ignore_errors=True)
             continue
@@ -56,7 +56,7 @@ def fetch(kubectl: Kubectl, pod: str, container: str, name: str, to: Path) -> bo
             (part / name).rename(to)
         shutil.rmtree(part, ignore_errors=True)
         return is_there
-    raise FetchError(f"the files of {name} did not arrive: {error}")
+    raise CopyError(f"the files of {name} did not arrive: {error}")
 
 
 def _receive(kubectl: Kubectl, words: tuple[str, ...], part: Path) -> None:
@@ -77,14 +77,14 @@ def _receive(kubectl: Kubectl, words: tuple[str, ...], part: Path) -> None:
             command.kill()
             command.wait()
     if last != ENDED:
-        raise FetchError("the connection was cut")
+        raise CopyError("the connection was cut")
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, part: Path) -> None:
     """Write a file or folder below ``part``; a pod's archive may say anything."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts:
-        raise FetchError(f"the archive has {member.name!r} in it")
+        raise CopyError(f"the archive has {member.name!r} in it")
     place = part / path
     if member.isdir():
         place.mkdir(parents=True, exist_ok=True)

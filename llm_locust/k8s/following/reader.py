@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from llm_locust.k8s.following.cluster import ClusterRun
-from llm_locust.k8s.following.fetch import FetchError, fetch
+from llm_locust.k8s.following.fetch import CopyError, fetch
 
 _READY_S = 180
 
@@ -23,7 +23,7 @@ def fetch_from_volume(cluster: ClusterRun, claim: str, to: Path) -> bool:
             words = (f"pod/{pod}", "--for=condition=Ready", f"--timeout={_READY_S}s")
             cluster.kubectl("wait", *words, within_s=_READY_S + 10)
         except ValueError as e:
-            raise FetchError(f"pod {pod}, which reads the volume, does not run: {e}") from e
+            raise CopyError(f"pod {pod}, which reads the volume, does not run: {e}") from e
         return fetch(cluster.kubectl, pod, "files", cluster.name, to)
     finally:
         cluster.kubectl("delete", "pod", pod, "--wait=false", "--ignore-not-found")

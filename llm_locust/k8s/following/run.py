@@ -14,10 +14,10 @@ import yaml
 
 from llm_locust.k8s.checks import LONGEST_NAME, whole_seconds
 from llm_locust.k8s.following.cluster import ClusterRun
-from llm_locust.k8s.following.fetch import FetchError, ended_code, fetch, release
+from llm_locust.k8s.following.fetch import CopyError, ended_code, fetch, release
 from llm_locust.k8s.following.log import PodLog
 from llm_locust.k8s.following.reader import fetch_from_volume
-from llm_locust.k8s.following.signals import Asked, asked_to_end
+from llm_locust.k8s.following.signals import StopSignals, asked_to_end
 from llm_locust.k8s.following.state import RunState
 from llm_locust.k8s.kubectl import Kubectl, KubectlError, render
 from llm_locust.k8s.overlay import write_overlay
@@ -108,7 +108,7 @@ class _Following:
     """A created run, watched until its master has ended."""
 
     def __init__(
-        self, cluster: ClusterRun, asked: Asked, plan: OverlayPlan, to: Path, start_timeout_s: float
+        self, cluster: ClusterRun, asked: StopSignals, plan: OverlayPlan, to: Path, start_timeout_s: float
     ) -> None:
         self._cluster, self._asked, self._plan, self._to = cluster, asked, plan, to
         self._start_by = time.monotonic() + start_timeout_s
@@ -180,7 +180,7 @@ class _Following:
             if fetch(kubectl, pod, "master", self._cluster.name, self._to):
                 _say(f"the run directory is {self._to}")
             release(kubectl, pod)
-        except (FetchError, KubectlError, OSError) as e:
+        except (CopyError, KubectlError, OSError) as e:
             _say(f"{one_line(e)}: the report above is all that there is")
             return _CUT_SHORT if code in (0, 1) else code
         return code
@@ -193,7 +193,7 @@ class _Following:
         try:
             if fetch_from_volume(self._cluster, claim, self._to):
                 _say(f"the run directory is {self._to}; `llm-locust merge` makes a run of an unfinished one")
-        except (FetchError, KubectlError, OSError) as e:
+        except (CopyError, KubectlError, OSError) as e:
             _say(f"{one_line(e)}; the claim {claim} has them as {self._cluster.name}")
 
     def _judged(self, code: int) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Asked:
+class StopSignals:
     """What the user has asked for since the start: the first Ctrl-C to end in order, the second and SIGTERM
     to end at once."""
 
@@ -29,9 +29,9 @@ class Asked:
 
 
 @contextmanager
-def asked_to_end() -> Iterator[Asked]:
+def asked_to_end() -> Iterator[StopSignals]:
     """Note signals instead of dying of them."""
-    asked = Asked()
+    asked = StopSignals()
 
     def note(number: int, _: FrameType | None) -> None:
         asked.note(number)

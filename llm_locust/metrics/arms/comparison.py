@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.arms.influence import Influence, Samples, independence, paired_difference
+from llm_locust.metrics.arms.influence import ArmSamples, Influence, independence, paired_difference
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compare.comparable import Metric, table_metrics
 from llm_locust.metrics.compare.compared import Compared, counted_in_share
 from llm_locust.metrics.compare.comparison import Row, Verdict, explained, joint_confidence, verdict_on
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 #: Why the interval of a difference is not known though there are samples enough.
@@ -31,7 +31,8 @@ def compared_metrics(open_loop: bool) -> tuple[Metric, ...]:
     return tuple(
         metric
         for metric in table_metrics(open_loop)
-        if metric.kind is Kind.SHARE or (metric.kind is Kind.LATENCY and metric.latency in FORMULAS)
+        if metric.kind is MetricKind.SHARE
+        or (metric.kind is MetricKind.LATENCY and metric.latency in FORMULAS)
     )
 
 
@@ -86,7 +87,7 @@ def _influence(arm: Measured, metric: Metric) -> Influence | None:
     estimate = run.estimate(metric)
     if estimate is None or not math.isfinite(estimate.value):
         return None
-    if metric.kind is Kind.LATENCY:
+    if metric.kind is MetricKind.LATENCY:
         rows = run.population.ok
         samples = _samples(arm, rows, run.measured.values[metric.latency][rows]).known()
         if metric.statistic == "mean":
@@ -100,7 +101,7 @@ def _influence(arm: Measured, metric: Metric) -> Influence | None:
     return None if counted is None else _samples(arm, counted[0], counted[1].astype(np.float64)).share()
 
 
-def _samples(arm: Measured, rows: Rows, values: NDArray[np.float64]) -> Samples:
+def _samples(arm: Measured, rows: Rows, values: NDArray[np.float64]) -> ArmSamples:
     run, sessions = arm
     times_s = run.c.scheduled_s[rows] - run.window.start_s(run.c)
-    return Samples(values, times_s, sessions[rows] if len(sessions) else sessions)
+    return ArmSamples(values, times_s, sessions[rows] if len(sessions) else sessions)

@@ -15,7 +15,7 @@ from llm_locust.metrics.arms.comparison import compare_arms
 from llm_locust.metrics.columns import Mask
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.comparison import Row
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
@@ -24,7 +24,7 @@ from llm_locust.metrics.select.selection import Selected, asked
 from llm_locust.metrics.stats.intervals import rounded
 from llm_locust.metrics.window import Window
 
-_UNITS = {Kind.LATENCY: "ms", Kind.SHARE: "share", Kind.NUMBER: "number"}
+_UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}
 
 #: Gates on the figures of one arm.
 ArmGates = Callable[[str, Mapping[str, Any], Compared], list[dict[str, Any]]]
@@ -126,7 +126,7 @@ def _sessions(requests: Requests) -> NDArray[np.int64]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    scale = 1e3 if row.metric.kind is Kind.LATENCY else 1.0
+    scale = 1e3 if row.metric.kind is MetricKind.LATENCY else 1.0
     return {
         "metric": row.metric.name,
         "unit": _UNITS[row.metric.kind],

@@ -63,18 +63,18 @@ class Influence:
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class ArmSamples:
     """Samples of an arm: their values, times after the start of the window, and sessions."""
 
     values: Floats
     times_s: Floats
     sessions: NDArray[np.int64]
 
-    def known(self) -> "Samples":
+    def known(self) -> "ArmSamples":
         """Those with a value."""
         mask = ~np.isnan(self.values)
         sessions = self.sessions[mask] if len(self.sessions) else self.sessions
-        return Samples(self.values[mask], self.times_s[mask], sessions)
+        return ArmSamples(self.values[mask], self.times_s[mask], sessions)
 
     def mean(self) -> Influence | None:
         """Their mean; None without any."""

@@ -13,7 +13,7 @@ _Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FittedLine:
     """y = ``intercept`` + ``slope`` · x through ``n`` points; the slope's 95 % interval [low, high]."""
 
     slope: float
@@ -28,7 +28,7 @@ class Line:
         return self.low <= 0 <= self.high
 
 
-def theil_sen(x: Floats, y: Floats) -> Line | None:
+def theil_sen(x: Floats, y: Floats) -> FittedLine | None:
     """The median of the slopes of all pairs, and of the residuals at that slope.
 
     The interval is Sen's: the slopes of ranks (N ∓ C) / 2 with C = 1.96 · √Var(S) of Kendall's S,
@@ -47,7 +47,7 @@ def theil_sen(x: Floats, y: Floats) -> Line | None:
         return None
     slope = float(np.median(slopes))
     low, high = _interval(slopes, x)
-    return Line(slope, float(np.median(y - slope * x)), low, high, n)
+    return FittedLine(slope, float(np.median(y - slope * x)), low, high, n)
 
 
 def _interval(slopes: Floats, x: Floats) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.metrics.charts.fits import MOST_POINTS, Line, theil_sen
+from llm_locust.metrics.charts.fits import MOST_POINTS, FittedLine, theil_sen
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.stats.percentiles import ordered, percentile
@@ -39,7 +39,7 @@ class Relation:
     group_p95: Floats
     low_x: float
     high_x: float
-    line: Line | None
+    line: FittedLine | None
 
     @property
     def is_narrow(self) -> bool:

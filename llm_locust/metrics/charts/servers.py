@@ -8,7 +8,7 @@ import numpy as np
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.deployment.server_metrics import in_parts, one_per_gpu, together
-from llm_locust.metrics.deployment.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.deployment.server_series import MetricSeries, SeriesKey, ServerSeries
 from llm_locust.metrics.window import Window
 
 #: Curves of one chart; of more servers the highest, the median and the lowest are told.
@@ -73,13 +73,13 @@ def server_curves(series: ServerSeries, axis: TimeAxis, c: Columns) -> ServerCur
 
 def _states(series: ServerSeries, name: str) -> Curves:
     """Of each GPU once, wherever it was read; else of each engine."""
-    found: dict[str, list[Series]] = {}
+    found: dict[str, list[MetricSeries]] = {}
     for key, each in one_per_gpu(series.named(name)).items():
         found.setdefault(_label(series, key), []).append(each)
     return {label: together(name, some) for label, some in found.items()}
 
 
-def _label(series: ServerSeries, key: Key) -> str:
+def _label(series: ServerSeries, key: SeriesKey) -> str:
     """The target, and which of its engines or GPUs where it has several."""
     if len(series.named(key.name, key.target)) == 1:
         return key.target

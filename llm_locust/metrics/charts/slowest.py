@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.metrics.charts.tokens import Details
+from llm_locust.metrics.charts.tokens import RequestDetails
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
 
 MOST_SHOWN = 20
@@ -37,7 +37,7 @@ def slowest(c: Columns, judged: Rows) -> Rows:
     return judged[np.argsort(-total_s, kind="stable")[:MOST_SHOWN]]
 
 
-def slow_request(c: Columns, row: int, details: Details, worker: str) -> SlowRequest:
+def slow_request(c: Columns, row: int, details: RequestDetails, worker: str) -> SlowRequest:
     return SlowRequest(
         request_id=details.request_id,
         name=_text(c.name.names, c.name.codes[row]),
@@ -54,7 +54,7 @@ def slow_request(c: Columns, row: int, details: Details, worker: str) -> SlowReq
     )
 
 
-def _phases(c: Columns, row: int, details: Details) -> Floats:
+def _phases(c: Columns, row: int, details: RequestDetails) -> Floats:
     """What was waited for in vain has all the time to the end; what is not known, that to the next moment."""
     sent_s = c.sent_s[row]
     moments = [

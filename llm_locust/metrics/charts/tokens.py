@@ -21,7 +21,7 @@ _TAGS = ("request_id", "worker", "headers_ns")
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
+class RequestDetails:
     """What is known of a single request beside its columns. Times are seconds on the columns' axis.
 
     ``longest_gap_s`` is the longest wait between two of its token events, NaN where there are not two.
@@ -43,7 +43,7 @@ class TokenFacts:
     output_tokens: Floats
     gaps: Rows
     worker: Labels
-    details: dict[int, Details]
+    details: dict[int, RequestDetails]
 
 
 def gap_edges_s() -> Floats:
@@ -61,7 +61,7 @@ def read_tokens(requests: Requests, origin_ns: int, axis: TimeAxis, chosen: Rows
     output_tokens = np.zeros(axis.bins)
     gaps = np.zeros(GAP_BINS * axis.bins, np.int64)
     workers = Whole(_Workers, len(requests))
-    details: dict[int, Details] = {}
+    details: dict[int, RequestDetails] = {}
     at = 0
     for batch in requests.parts((*PART_COLUMNS, *_TAGS)):
         part = Part.from_batch(batch, origin_ns)
@@ -106,11 +106,11 @@ def _gap_bins(gaps_ns: Rows) -> Rows:
     return np.clip(np.floor(decades * _A_DECADE), 0, GAP_BINS - 1).astype(np.int64)
 
 
-def _details(batch: RecordBatch, c: Part, row: int) -> Details:
+def _details(batch: RecordBatch, c: Part, row: int) -> RequestDetails:
     one = batch.table.slice(row, 1)
     headers_ns = one.column("headers_ns")[0].as_py()
     own = c.arrivals.values[c.arrivals.offsets[row] : c.arrivals.offsets[row + 1]]
-    return Details(
+    return RequestDetails(
         request_id=one.column("request_id")[0].as_py(),
         headers_s=np.nan if headers_ns is None else c.after_origin_s(headers_ns),
         longest_gap_s=float(np.diff(own).max()) * 1e-9 if len(own) > 1 else np.nan,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llm_locust.metrics.catalogue import LATENCIES, shown_in
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.percentiles import PERCENTILES
@@ -22,7 +22,7 @@ class Metric:
     """``latency`` and ``statistic`` are set for latencies alone. ``limit`` is the one of an attainment."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     lower_is_better: bool = False
     of_tokens: bool = False
     latency: str = ""
@@ -31,22 +31,22 @@ class Metric:
 
 
 _SHARES = (
-    Metric("goodput", Kind.SHARE),
+    Metric("goodput", MetricKind.SHARE),
     *(
-        Metric(f"attainment_{limit}", Kind.SHARE, limit=limit, of_tokens=limit in _OF_TOKENS)
+        Metric(f"attainment_{limit}", MetricKind.SHARE, limit=limit, of_tokens=limit in _OF_TOKENS)
         for limit in SLO_METRICS
     ),
-    Metric("on_time", Kind.SHARE, of_tokens=True),
-    Metric("error_rate", Kind.SHARE, lower_is_better=True),
+    Metric("on_time", MetricKind.SHARE, of_tokens=True),
+    Metric("error_rate", MetricKind.SHARE, lower_is_better=True),
 )
 _RATES = tuple(
-    Metric(name, Kind.NUMBER, of_tokens=name in _OF_TOKENS)
+    Metric(name, MetricKind.NUMBER, of_tokens=name in _OF_TOKENS)
     for name in ("rps", "output_tps", "output_cps", "input_tps", "total_tps", "goodput_rps", "inputs_per_s")
 )
 _LATENCIES = tuple(
     Metric(
         f"{statistic}_{latency.key}",
-        Kind.LATENCY,
+        MetricKind.LATENCY,
         lower_is_better=True,
         of_tokens=latency.is_of_tokens,
         latency=latency.key,

@@ -12,7 +12,7 @@ from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.durations import durations_of
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import good_rates
@@ -62,7 +62,7 @@ class Compared:
 
     def why_open(self, metric: Metric) -> str | None:
         """Why there is no estimate though there are samples; None where there are none."""
-        if metric.kind is not Kind.LATENCY or not len(self.latencies(metric.latency)):
+        if metric.kind is not MetricKind.LATENCY or not len(self.latencies(metric.latency)):
             return None
         row = LATENCY[metric.latency]
         if row.end is None:
@@ -85,11 +85,11 @@ class Compared:
         Args:
             adjusted: of a percentile of a latency, count each failed request as +∞.
         """
-        if metric.kind is Kind.LATENCY:
+        if metric.kind is MetricKind.LATENCY:
             return _latency(self, metric, adjusted)
         if metric.name == "on_time":
             return _on_time(self)
-        if metric.kind is Kind.SHARE:
+        if metric.kind is MetricKind.SHARE:
             return _share(self, metric)
         return _rate(self, metric)
 

@@ -30,7 +30,7 @@ from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.comparison import Row, compare_figures, explained, joint_confidence
 from llm_locust.metrics.compare.ranks import tail_p
-from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, Kind, counts_failed
+from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
 from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -50,7 +50,7 @@ Unknown = Literal["fail", "pass"]
 _DIGITS = 9
 
 _ALLOWED = (
-    f"gates are on {listed(name for name, m in METRICS.items() if m.kind is not Kind.LATENCY)}, "
+    f"gates are on {listed(name for name, m in METRICS.items() if m.kind is not MetricKind.LATENCY)}, "
     "and STATISTIC_LATENCY such as p99_ttft or mean_e2el"
 )
 
@@ -269,7 +269,7 @@ def _limit(metric: Metric, op: str, text: str) -> tuple[float, bool]:
     if match is None or match["unit"] is None:
         raise ValueError(f"write a change from base to new with its sign and %, as {example}")
     in_points = match["unit"] == "pp"
-    if in_points and metric.kind is not Kind.SHARE:
+    if in_points and metric.kind is not MetricKind.SHARE:
         raise ValueError(f"pp are for shares, {metric.name} is none: write {example}")
     limit = float(match["number"]) / 100
     if (limit < 0) if upper else (limit > 0):

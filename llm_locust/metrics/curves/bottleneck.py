@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.charts.fits import Line, theil_sen
+from llm_locust.metrics.charts.fits import FittedLine, theil_sen
 from llm_locust.metrics.charts.relations import load_while_streaming
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
@@ -68,7 +68,7 @@ class _Split:
     """
 
     parts: Mapping[str, Floats]
-    slope: Line | None
+    slope: FittedLine | None
     always_queued: bool
 
 
@@ -196,7 +196,7 @@ def _waiting(c: Columns) -> Rows:
     return found
 
 
-def _prefill_busy(c: Columns, answers: Rows, slope: Line | None, seconds: float) -> float | None:
+def _prefill_busy(c: Columns, answers: Rows, slope: FittedLine | None, seconds: float) -> float | None:
     """Share of the window in which an engine computes prompts, if each replica with a name is one engine."""
     if slope is None or slope.is_flat or not seconds > 0:
         return None
@@ -211,7 +211,7 @@ def _context(c: Columns, answers: Rows) -> Floats:
     return context
 
 
-def _line(x: Floats, y: Floats) -> Line | None:
+def _line(x: Floats, y: Floats) -> FittedLine | None:
     """Through a sample of the points, the same each time; None where x hardly varies, or points are few."""
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = x[known], y[known]
@@ -224,7 +224,7 @@ def _line(x: Floats, y: Floats) -> Line | None:
     return theil_sen(x[chosen], y[chosen])
 
 
-def _slope(line: Line | None, scale: float) -> dict[str, Any] | None:
+def _slope(line: FittedLine | None, scale: float) -> dict[str, Any] | None:
     if line is None:
         return None
     return {

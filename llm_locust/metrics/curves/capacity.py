@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median_high
 
 from llm_locust.metrics.curves.probe import Probe, Shown
-from llm_locust.metrics.curves.steps import Found
+from llm_locust.metrics.curves.steps import SearchResult
 from llm_locust.metrics.stages.repeats import over
 from llm_locust.metrics.summary_types.search import UslFigures
 from llm_locust.metrics.summary_types.stages import Stage
@@ -45,7 +45,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CapacityNeed:
     """What to deploy for a rate.
 
     Attributes:
@@ -68,7 +68,7 @@ class Need:
 
 
 def capacity_under_slo(
-    answer: Found, stages: Sequence[Stage], kind: str, probes: Sequence[Probe], required: float
+    answer: SearchResult, stages: Sequence[Stage], kind: str, probes: Sequence[Probe], required: float
 ) -> Capacity:
     """The highest rate under which the SLO holds; of users the throughput of the highest load that holds.
 
@@ -166,7 +166,7 @@ def need(
     spare: int = 1,
     gpus_per_replica: float | None = None,
     gpu_hour_price: float | None = None,
-) -> Need:
+) -> CapacityNeed:
     """Replicas, GPUs and cost for ``rate`` requests/s, with ``spare`` replicas that may be lost."""
 
     def replicas(of_all: float) -> int:
@@ -176,7 +176,7 @@ def need(
     each = capacity.sure / measured_replicas
     gpus = None if gpus_per_replica is None else count * gpus_per_replica
     cost = None if gpus is None or gpu_hour_price is None else gpus * gpu_hour_price
-    return Need(
+    return CapacityNeed(
         rate=rate,
         replicas=count,
         fewest=replicas(capacity.rate if capacity.high is None else capacity.high),

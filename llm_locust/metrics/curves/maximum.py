@@ -19,7 +19,7 @@ from llm_locust.metrics.columns import Floats, Mask
 from llm_locust.metrics.curves.isotonic import falling
 from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import GoodRate, Probe
-from llm_locust.metrics.curves.steps import GROWTH, Bounds, Found, NextStage, next_of, possible, said
+from llm_locust.metrics.curves.steps import GROWTH, Bounds, NextStage, SearchResult, next_of, possible, said
 
 _DRAWS = 200
 _ENDS = (0.025, 0.975)
@@ -134,7 +134,9 @@ def _smoothed(curve: _Curve, low: float, high: float, highest: int) -> int:
     return int(near[np.argmax(smooth)])
 
 
-def next_of_maximum(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
+def next_of_maximum(
+    objective: Objective, bounds: Bounds, probes: Sequence[Probe]
+) -> NextStage | SearchResult:
     """What to do after ``probes``, in the order in which they ran."""
     search = _Maximum(objective, bounds, tuple(probes))
     return next_of(objective, bounds, probes, search.wanted, search.ended)
@@ -150,7 +152,7 @@ class _Maximum:
     def _counted(self) -> list[Probe]:
         return [probe for probe in self.probes if probe.counts and probe.good is not None]
 
-    def wanted(self) -> NextStage | Found:
+    def wanted(self) -> NextStage | SearchResult:
         """What would be next if neither the client nor the number of stages were a limit."""
         if not self._counted:
             return self._lower(min(probe.load for probe in self.probes), "the client was the limit")
@@ -185,25 +187,25 @@ class _Maximum:
         again = int(np.argmax(np.where(near, curve.errors, 0.0)))
         return NextStage(float(curve.loads[again]), "again: it is the least certain near the peak")
 
-    def _lower(self, load: float, what: str) -> NextStage | Found:
+    def _lower(self, load: float, what: str) -> NextStage | SearchResult:
         if self.objective.axis == "concurrency" and load <= 1:
             return self.ended(f"{what} at a single user")
         return NextStage(possible(self.objective, load / GROWTH), f"{what} at {said(self.objective, load)}")
 
-    def ended(self, why: str) -> Found:
+    def ended(self, why: str) -> SearchResult:
         """What the stages show where the search cannot go on."""
         if not self._counted:
-            return Found(why)
+            return SearchResult(why)
         curve = _Curve.of(self._counted)
         if curve.saturated.all() or not curve.values.max() > 0:
-            return Found(why, at_most=float(curve.loads[0]))
+            return SearchResult(why, at_most=float(curve.loads[0]))
         return self._answer(curve, _Peak.of(curve, self.bounds.seed), why)
 
-    def _answer(self, curve: _Curve, peak: _Peak, why: str, *, is_resolved: bool = False) -> Found:
+    def _answer(self, curve: _Curve, peak: _Peak, why: str, *, is_resolved: bool = False) -> SearchResult:
         load, value, reach = (float(a[peak.at]) for a in (curve.loads, curve.values, curve.errors * _Z))
         is_bound = math.isinf(peak.high)
         most = load if self.objective.axis == "rate" else math.inf  # no more are good than were asked for
-        return Found(
+        return SearchResult(
             why,
             load=None if is_bound else load,
             low=peak.low or None if not is_bound else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.core.terms import listed, nearest
-from llm_locust.metrics.gates import EDGE, Gate, GateError, Kind, parse_gates
+from llm_locust.metrics.gates import EDGE, Gate, GateError, MetricKind, parse_gates
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
@@ -110,7 +110,7 @@ def _axis(word: str) -> Axis:
 
 
 def _limit(gate: Gate) -> Limit:
-    if gate.kind is Kind.LATENCY:
+    if gate.kind is MetricKind.LATENCY:
         return _latency_limit(gate)
     if gate.metric == "goodput":
         if gate.op not in (">", ">=") or not gate.limit > 0:

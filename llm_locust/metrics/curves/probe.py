@@ -19,7 +19,7 @@ class Shown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ProbeReading:
     """``hits`` of ``n`` requests were within a limit; they are worth ``n_eff`` independent ones.
 
     ``certified`` is the share of ``n`` that a certificate needs; None of a limit without one.
@@ -70,7 +70,7 @@ class GoodRate:
     error: float
 
     @classmethod
-    def of(cls, found: Reading, per_s: float, *, is_counted: bool) -> "GoodRate":
+    def of(cls, found: ProbeReading, per_s: float, *, is_counted: bool) -> "GoodRate":
         """By the share of good requests.
 
         Args:
@@ -94,7 +94,7 @@ class Probe:
     """
 
     load: float
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[ProbeReading, ...] = ()
     no_result: str = ""
     client: str = ""
     good: GoodRate | None = None

@@ -9,7 +9,7 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.stages import finished, of_lengths
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.curves.objective import Limit, Objective
-from llm_locust.metrics.curves.probe import GoodRate, Probe, Reading
+from llm_locust.metrics.curves.probe import GoodRate, Probe, ProbeReading
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
@@ -32,7 +32,7 @@ class NoReadingError(ValueError):
     """A stage that says nothing about a limit; one line says why."""
 
 
-def reading(m: Measured, limit: Limit, missing: int = 0) -> Reading:
+def reading(m: Measured, limit: Limit, missing: int = 0) -> ProbeReading:
     """How many of the requests scheduled in the window of ``m`` were within a limit.
 
     A failed request is beyond each limit, and so is one that was cut after it had exceeded it; one that was
@@ -55,11 +55,11 @@ def reading(m: Measured, limit: Limit, missing: int = 0) -> Reading:
         raise NoReadingError(
             "its requests depend on each other for longer than it lasted: it was not steady, or too short"
         )
-    found = Reading(int(hits.sum()), n, _independent(worth, n))
+    found = ProbeReading(int(hits.sum()), n, _independent(worth, n))
     return _certified(found, limit) if limit.is_certified else found
 
 
-def _certified(found: Reading, limit: Limit) -> Reading:
+def _certified(found: ProbeReading, limit: Limit) -> ProbeReading:
     """With the share that a certificate needs of this many requests; of too few, none is enough."""
     share = certified_share(found.n, limit.percent)
     if share is None and found.share >= limit.required:

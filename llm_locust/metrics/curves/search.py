@@ -15,14 +15,14 @@ from llm_locust.metrics.curves.edge import Edge, find_edge
 from llm_locust.metrics.curves.maximum import next_of_maximum
 from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import Probe, Shown
-from llm_locust.metrics.curves.steps import GROWTH, Bounds, Found, NextStage, next_of, possible, said
+from llm_locust.metrics.curves.steps import GROWTH, Bounds, NextStage, SearchResult, next_of, possible, said
 from llm_locust.metrics.stats.worth import FEWEST_BEYOND
 
 #: A stage is kept away from both ends of the open part by this share of it, in logarithms.
 _INSIDE = 0.25
 
 
-def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
+def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | SearchResult:
     """What to do after ``probes``, in the order in which they ran.
 
     A search over concurrency is in whole users.
@@ -32,13 +32,13 @@ def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> 
     return _Search(objective, bounds, tuple(probes)).step()
 
 
-def last_answer(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> Found:
+def last_answer(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> SearchResult:
     """The answer of ``probes``, one at least, where no further stage can be run."""
     step = next_step(objective, bounds, probes)
-    if isinstance(step, Found):
+    if isinstance(step, SearchResult):
         return step
     ended = next_step(objective, replace(bounds, most_stages=len(probes)), probes)
-    assert isinstance(ended, Found)
+    assert isinstance(ended, SearchResult)
     wanted = said(objective, step.load)
     return replace(ended, why=f"the run ended before the search did, which would go on with {wanted}")
 
@@ -49,10 +49,10 @@ class _Search:
     bounds: Bounds
     probes: tuple[Probe, ...]
 
-    def step(self) -> NextStage | Found:
+    def step(self) -> NextStage | SearchResult:
         return next_of(self.objective, self.bounds, self.probes, self._wanted, self._ended)
 
-    def _wanted(self) -> NextStage | Found:
+    def _wanted(self) -> NextStage | SearchResult:
         """What would be next if neither the client nor the number of stages were a limit."""
         if not self._counted:
             # Only stages that the client limited: it is lower loads that show the server.
@@ -69,14 +69,14 @@ class _Search:
             return self._between_neighbours(last, edge)
         return NextStage(self._near(edge), "near the edge")
 
-    def _higher(self, load: float) -> NextStage | Found:
+    def _higher(self, load: float) -> NextStage | SearchResult:
         if load >= self.bounds.most:
             return self._ended(f"{self._said(load)} is the most that may be tried")
         return NextStage(
             self._possible(min(GROWTH * load, self.bounds.most)), f"all limits hold at {self._said(load)}"
         )
 
-    def _lower(self, load: float) -> NextStage | Found:
+    def _lower(self, load: float) -> NextStage | SearchResult:
         if self.objective.axis == "concurrency" and load <= 1:
             return self._ended("a single user breaks a limit")
         why = "a limit is broken" if self._counted else "the client was the limit"
@@ -113,13 +113,13 @@ class _Search:
             None,
         )
 
-    def _between_neighbours(self, last: float, edge: Edge) -> Found:
+    def _between_neighbours(self, last: float, edge: Edge) -> SearchResult:
         """The answer where the intervals of two successive numbers of users show both sides of the edge."""
         why = "one user more breaks a limit"
         if edge.is_told:
             return self._answer(edge, why, is_resolved=True)
         limit = self.objective.limits[edge.limit].text
-        return Found(why, load=last, low=last, high=last, limit=limit, is_resolved=True)
+        return SearchResult(why, load=last, low=last, high=last, limit=limit, is_resolved=True)
 
     @property
     def _required(self) -> tuple[float, ...]:
@@ -146,19 +146,19 @@ class _Search:
     def _edge(self) -> Edge:
         return find_edge(self._counted, self._required, self.bounds.seed)
 
-    def _ended(self, why: str) -> Found:
+    def _ended(self, why: str) -> SearchResult:
         """What the stages show where the search cannot go on."""
-        return self._answer(self._edge(), why) if self._counted else Found(why)
+        return self._answer(self._edge(), why) if self._counted else SearchResult(why)
 
-    def _answer(self, edge: Edge, why: str, *, is_resolved: bool = False) -> Found:
+    def _answer(self, edge: Edge, why: str, *, is_resolved: bool = False) -> SearchResult:
         if math.isinf(edge.load):
-            return Found(why, at_least=self._whole(self._shown_to_hold()))
+            return SearchResult(why, at_least=self._whole(self._shown_to_hold()))
         limit = self.objective.limits[edge.limit].text
         if not edge.load:
-            return Found(why, at_most=min(probe.load for probe in self._counted), limit=limit)
+            return SearchResult(why, at_most=min(probe.load for probe in self._counted), limit=limit)
         if not edge.is_told:
-            return Found(f"{why}; {self._too_few(edge)}", load=self._whole(edge.load), limit=limit)
-        return Found(
+            return SearchResult(f"{why}; {self._too_few(edge)}", load=self._whole(edge.load), limit=limit)
+        return SearchResult(
             why,
             load=self._whole(edge.load),
             low=self._whole(edge.low) if edge.low else None,

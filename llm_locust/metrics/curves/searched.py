@@ -12,7 +12,7 @@ from llm_locust.metrics.curves.objective import UNITS, Axis, Objective, parse_ob
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
 from llm_locust.metrics.curves.search import last_answer
-from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
+from llm_locust.metrics.curves.steps import Bounds, NextStage, SearchResult
 from llm_locust.metrics.question import Question
 
 #: Kind of the stages of each axis.
@@ -104,7 +104,7 @@ def search(requests: Requests, manifest: Manifest, question: Question) -> dict[s
         return None
     objective, bounds = asked
     found = probes(requests, manifest, question, objective) if manifest.stages else []
-    step = last_answer(objective, bounds, found) if found else Found("no stage has begun")
+    step = last_answer(objective, bounds, found) if found else SearchResult("no stage has begun")
     return told(objective, found, step, [stage.number for stage in _of_axis(objective, manifest)])
 
 
@@ -112,11 +112,11 @@ def _unread(manifest: Manifest, why: str) -> dict[str, Any]:
     """A search that this version cannot read: its words, and no answer."""
     kinds = {KINDS[axis]: UNITS[axis] for axis in UNITS}
     unit = next((kinds[stage.kind] for stage in manifest.stages), UNITS["rate"])
-    answer = _shown(Found(f"this version cannot read what was asked for: {why}"))
+    answer = _shown(SearchResult(f"this version cannot read what was asked for: {why}"))
     return {"objective": str(manifest.options["find"]), "unit": unit, "stages": [], "answer": answer}
 
 
-def _shown(found: Found) -> dict[str, Any]:
+def _shown(found: SearchResult) -> dict[str, Any]:
     return {key: getattr(found, key) for key in _ANSWER}
 
 
@@ -129,7 +129,10 @@ def _parsed(parse: Any, value: Any) -> Any:
 
 
 def told(
-    objective: Objective, found: Sequence[Probe], step: NextStage | Found, numbers: Sequence[int | None]
+    objective: Objective,
+    found: Sequence[Probe],
+    step: NextStage | SearchResult,
+    numbers: Sequence[int | None],
 ) -> dict[str, Any]:
     """Objective, stages and answer as plain data. Where there is a next stage, ``next`` replaces the answer.
 

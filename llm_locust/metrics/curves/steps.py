@@ -51,7 +51,7 @@ class NextStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The answer of a search.
 
     ``load`` is the highest load under which the limits hold, with its 95 % interval from ``low`` to ``high``;
@@ -96,9 +96,9 @@ def next_of(
     objective: Objective,
     bounds: Bounds,
     probes: Sequence[Probe],
-    wanted: Callable[[], NextStage | Found],
-    ended: Callable[[str], Found],
-) -> NextStage | Found:
+    wanted: Callable[[], NextStage | SearchResult],
+    ended: Callable[[str], SearchResult],
+) -> NextStage | SearchResult:
     """What to do after ``probes``, in the order in which they ran.
 
     ``wanted`` is what would be next if neither the client nor the number of stages were a limit; ``ended``
@@ -115,7 +115,7 @@ def next_of(
         return ended(f"{silent} stages in succession gave no result: {probes[-1].no_result}")
     limited = _limited(probes)
     step = wanted()
-    ends = isinstance(step, Found) or not left
+    ends = isinstance(step, SearchResult) or not left
     last = [probe for probe in probes if probe.load == probes[-1].load and not probe.no_result]
     if last[0].client and len(last) == 1 and left:  # a busy second of the client is none of its limits
         return NextStage(last[0].load, f"again: the client was the limit: {last[0].client}")

@@ -11,7 +11,7 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, groups
 from llm_locust.metrics.deployment.recovery import recovery
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.sections.steady import Load, asked_load
+from llm_locust.metrics.sections.steady import LoadOverTime, asked_load
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp, ScaleUp
 
@@ -164,7 +164,7 @@ class _Asked:
 
     due_s: Floats
     good: Mask
-    users: Load | None
+    users: LoadOverTime | None
 
     def share(self, from_s: float, to_s: float) -> Proportion:
         """Share of good ones among those due in [``from_s``, ``to_s``)."""

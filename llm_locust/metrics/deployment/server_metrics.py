@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.deployment.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.deployment.server_series import MetricSeries, SeriesKey, ServerSeries
 from llm_locust.metrics.window import Window
 
 #: States of one target: the name, and whether those of its engines add up or are a mean.
@@ -89,7 +89,7 @@ def in_parts(series: ServerSeries, name: str, target: str | None = None) -> Floa
     return together(name, list(found)) if found else np.full(len(series.edges_s) - 1, np.nan)
 
 
-def together(name: str, found: Sequence[Series]) -> Floats:
+def together(name: str, found: Sequence[MetricSeries]) -> Floats:
     """The states of this name of some engines or GPUs in each part: added up, or their mean."""
     table = np.stack([each.means for each in found])
     known = ~np.isnan(table)
@@ -150,7 +150,7 @@ def _mean(series: ServerSeries, name: str, target: str | None, means: Sequence[f
     return sum(means) / (1 if _STATES[name] else len(means))
 
 
-def _most(series: ServerSeries, name: str, target: str | None, found: Sequence[Series]) -> float | None:
+def _most(series: ServerSeries, name: str, target: str | None, found: Sequence[MetricSeries]) -> float | None:
     """Of one target the largest sample; of all together the most that there was at one time."""
     seen = [each.most for each in found if each.counts.any()]
     if target is None and len(seen) > 1 and _STATES[name]:
@@ -164,16 +164,16 @@ def gpus(series: ServerSeries, target: str | None = None) -> set[str]:
     return {gpu_of(key) for name in names for key in series.named(name, target)}
 
 
-def gpu_of(key: Key) -> str:
+def gpu_of(key: SeriesKey) -> str:
     """A GPU's own id, wherever it was read; else its number at the target."""
     return key.label("UUID", "gpu_uuid", "uuid") or f"{key.target}/{key.label('gpu', 'device') or 0}"
 
 
-def one_per_gpu(found: Mapping[Key, Series]) -> dict[Key, Series]:
+def one_per_gpu(found: Mapping[SeriesKey, MetricSeries]) -> dict[SeriesKey, MetricSeries]:
     """Without the same GPU's series of a second exporter; what is of no GPU stays as it is."""
     first: dict[str, str] = {}
 
-    def counts(key: Key) -> bool:
+    def counts(key: SeriesKey) -> bool:
         has_id = key.label("UUID", "gpu_uuid", "uuid") is not None
         return not has_id or first.setdefault(gpu_of(key), key.target) == key.target
 

@@ -32,7 +32,7 @@ _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
+class SeriesKey:
     """``labels`` is a JSON object."""
 
     target: str
@@ -46,7 +46,7 @@ class Key:
 
 
 @dataclass(slots=True)
-class Series:
+class MetricSeries:
     """One series in the window. Of a counter ``amounts`` are its increases in each part, of a state the sums
     of its samples there; ``counts`` is how many samples a part has. ``uncertain`` is a counter's increase
     between the samples on both sides of an edge of the window: how far ``total`` may be off. ``covered_s`` is
@@ -62,7 +62,7 @@ class Series:
     _last: tuple[float, float] | None = None  # time and value of the last sample, after the window's start
 
     @classmethod
-    def empty(cls, parts: int) -> "Series":
+    def empty(cls, parts: int) -> "MetricSeries":
         return cls(np.zeros(parts), np.zeros(parts))
 
     @property
@@ -123,7 +123,7 @@ class Series:
         self._last = (float(at_s[-1]), float(values[-1]))
         self.watched_s.append((begun_s, self._last[0]))
 
-    def join(self, other: "Series") -> None:
+    def join(self, other: "MetricSeries") -> None:
         """Add the same series at another time; what it grew by between the two is in neither."""
         self.amounts += other.amounts
         self.counts += other.counts
@@ -139,7 +139,7 @@ class ServerSeries:
     start; ``failure`` is why the series are not those of the whole run, empty where they are."""
 
     edges_s: Floats
-    by_key: Mapping[Key, Series]
+    by_key: Mapping[SeriesKey, MetricSeries]
     seconds: float
     failure: str = ""
 
@@ -147,7 +147,7 @@ class ServerSeries:
     def targets(self) -> list[str]:
         return sorted({key.target for key in self.by_key})
 
-    def named(self, name: str, target: str | None = None) -> dict[Key, Series]:
+    def named(self, name: str, target: str | None = None) -> dict[SeriesKey, MetricSeries]:
         """The series of a name, of one target or of all, by key."""
         found = (key for key in self.by_key if key.name == name and target in (None, key.target))
         return {key: self.by_key[key] for key in sorted(found)}
@@ -163,11 +163,11 @@ def read_server_series(
         np.clip(edges_s, (span.start_ns - window.start_ns) * 1e-9, (span.end_ns - window.start_ns) * 1e-9)
         for span in window.spans
     ]
-    found: dict[Key, list[Series]] = {}
+    found: dict[SeriesKey, list[MetricSeries]] = {}
     if window.seconds > 0:
         for table in tables:
             for key, at_s, values in _series_of(table, window.start_ns):
-                of_spans = found.setdefault(key, [Series.empty(parts) for _ in spans])
+                of_spans = found.setdefault(key, [MetricSeries.empty(parts) for _ in spans])
                 for series, edges in zip(of_spans, spans, strict=True):
                     near = _near(at_s, edges)
                     series.add(at_s[near], values[near], edges, counts_up=is_counter(key.name))
@@ -180,7 +180,7 @@ def joined(parts: Sequence[ServerSeries]) -> ServerSeries:
 
     What a counter grew by between the last sample of one run and the first of the next is in no figure.
     """
-    found: dict[Key, list[Series]] = {}
+    found: dict[SeriesKey, list[MetricSeries]] = {}
     for part in parts:
         for key, series in part.by_key.items():
             found.setdefault(key, []).append(series)
@@ -189,7 +189,7 @@ def joined(parts: Sequence[ServerSeries]) -> ServerSeries:
     return ServerSeries(parts[0].edges_s, by_key, parts[0].seconds, failure)
 
 
-def _together(some: Sequence[Series]) -> Series:
+def _together(some: Sequence[MetricSeries]) -> MetricSeries:
     first, *others = some
     for other in others:
         first.join(other)
@@ -207,7 +207,7 @@ def is_counter(name: str) -> bool:
     return name in COUNTERS or name.endswith(_HISTOGRAM_PARTS)
 
 
-def _series_of(part: pa.Table, start_ns: int) -> Iterator[tuple[Key, Floats, Floats]]:
+def _series_of(part: pa.Table, start_ns: int) -> Iterator[tuple[SeriesKey, Floats, Floats]]:
     columns = [part.column(name).combine_chunks() for name in ("target", "name", "labels")]
     encoded = [c if isinstance(c, pa.DictionaryArray) else c.dictionary_encode() for c in columns]
     codes = np.zeros(len(part), dtype=np.int64)
@@ -219,4 +219,4 @@ def _series_of(part: pa.Table, start_ns: int) -> Iterator[tuple[Key, Floats, Flo
     values = part.column("value").to_numpy()
     for rows in np.split(order, ends[:-1]) if len(order) else ():
         texts = (column.dictionary[column.indices[int(rows[0])].as_py()].as_py() for column in encoded)
-        yield Key(*texts), (at_ns[rows] - start_ns) * 1e-9, values[rows].astype(np.float64)
+        yield SeriesKey(*texts), (at_ns[rows] - start_ns) * 1e-9, values[rows].astype(np.float64)

@@ -93,7 +93,7 @@ def _parts(m: Measured, requests: Requests, chosen: Rows) -> Iterator[tuple[Part
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
+class VllmDetails:
     """One entry a request of the population, in the order of the records; times in seconds.
 
     ``start_times`` are of the run's axis, after its first request. A failed request has 0 output tokens,
@@ -108,7 +108,7 @@ class Details:
     errors: list[str]
 
 
-def vllm_details(m: Measured, requests: Requests) -> Details:
+def vllm_details(m: Measured, requests: Requests) -> VllmDetails:
     """What ``--save-detailed`` adds: memory grows with every token."""
     c, population = m.c, m.population(np.arange(len(m.c)))
     judged = population.judged
@@ -121,7 +121,7 @@ def vllm_details(m: Measured, requests: Requests) -> Details:
         gaps += [_known([before[i], *each.tolist(), after[i]]) for i, each in enumerate(between)]
     outputs = np.where(c.ok[judged], np.nan_to_num(c.output_tokens[judged]), 0)
     texts = (*c.error.names, "")  # code -1 is the last one
-    return Details(
+    return VllmDetails(
         input_lens=[None if n is None else int(n) for n in _defined(c.input_tokens[judged])],
         output_lens=outputs.astype(np.int64).tolist(),
         ttfts=_defined(vllm_values(c)["ttft"][judged]),

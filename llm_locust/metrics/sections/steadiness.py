@@ -15,7 +15,7 @@ import numpy as np
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, Load, plateau
+from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, LoadOverTime, plateau
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import Level, level_of
 from llm_locust.metrics.window import Window
@@ -51,7 +51,9 @@ class _Beginning:
         return f"{max(0.0, value):.3g}"
 
 
-def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float, load: Load | None) -> dict[str, Any]:
+def steadiness(
+    c: Columns, run: Window, ok: Rows, warmup_s: float, load: LoadOverTime | None
+) -> dict[str, Any]:
     """The ``steadiness`` of a summary.
 
     ``plateau`` is the requested load that most of the run had, in ``unit``, ``steady_share`` the share of the

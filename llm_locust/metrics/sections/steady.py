@@ -33,7 +33,7 @@ LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadOverTime:
     """Load requested over time: ``users``, or requests per second.
 
     ``unit`` is its name; ``spans`` are the users' times, ``due_s`` the times at which requests were due.
@@ -65,7 +65,7 @@ class Load:
         return max(STEADY_TOLERANCE, _SIGMAS / float(np.sqrt(level * part_s)))
 
 
-def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> Load | None:
+def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> LoadOverTime | None:
     """Requested load according to the records, in seconds after ``origin_ns``.
 
     A user is present from when its first request was due to when its last one ended, including the wait for
@@ -85,7 +85,7 @@ def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> Load |
         workers.append(of_code[labels.codes])
     due_s = np.concatenate(due)
     if manifest.open_loop:
-        return Load("requests/s", due_s=np.sort(due_s)) if len(due_s) else None
+        return LoadOverTime("requests/s", due_s=np.sort(due_s)) if len(due_s) else None
     user = np.concatenate(users)
     named = ~np.isnan(user)
     if not named.any():
@@ -95,7 +95,7 @@ def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> Load |
     first, last = np.full(place.max() + 1, np.inf), np.full(place.max() + 1, -np.inf)
     np.minimum.at(first, place, due_s)
     np.maximum.at(last, place, ended_s)
-    return Load("users", spans=Spans(np.sort(first), np.sort(last)))
+    return LoadOverTime("users", spans=Spans(np.sort(first), np.sort(last)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Plateau:
         return (self.last - self.first) / self.parts
 
 
-def plateau(load: Load, c: Times, run: Window) -> Plateau | None:
+def plateau(load: LoadOverTime, c: Times, run: Window) -> Plateau | None:
     """Plateau of ``run``; None if no load was requested in it.
 
     It is where most parts are: the median of the largest group within 10 % (more if chance alone moves them
@@ -135,7 +135,7 @@ def plateau(load: Load, c: Times, run: Window) -> Plateau | None:
     return Plateau(near, first, last, parts, tolerance)
 
 
-def steady_window(load: Load | None, c: Times, run: Window) -> Window:
+def steady_window(load: LoadOverTime | None, c: Times, run: Window) -> Window:
     """Longest span of ``run`` in which the requested load stays on its :func:`plateau`.
 
     ``run`` itself, with the reason in its ``rule``, if there is none, or if it is shorter than half of

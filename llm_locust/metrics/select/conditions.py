@@ -26,7 +26,7 @@ _LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FieldCondition:
     """``field op value``; equal to None means not defined."""
 
     field: str
@@ -77,7 +77,7 @@ class Joined:
         return np.asarray((np.all if self.every else np.any)(masks, axis=0), dtype=np.bool_)
 
 
-Condition = Comparison | Not | Joined
+Condition = FieldCondition | Not | Joined
 
 
 def _numpy(mask: pa.Array) -> Mask:

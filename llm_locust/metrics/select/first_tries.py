@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Mask, Times
-from llm_locust.metrics.select.selection import Asked
+from llm_locust.metrics.select.selection import SelectedRequests
 from llm_locust.metrics.window import Window
 
 Label = Literal["name", "slo_class"]
@@ -24,7 +24,7 @@ class FirstTries:
     slo_class: Labels
 
     @classmethod
-    def of(cls, requests: Asked, window: Window, origin_ns: int) -> "FirstTries":
+    def of(cls, requests: SelectedRequests, window: Window, origin_ns: int) -> "FirstTries":
         rows = requests.first_tries(_COLUMNS)
         inside = window.scheduled(Times.of(rows, origin_ns))
         return cls(inside, rows.labels("name"), rows.labels("class"))

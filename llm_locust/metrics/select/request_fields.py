@@ -19,7 +19,7 @@ from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
 from llm_locust.metrics.requests.latency import per_request, user_tps
 
 
-class Kind(StrEnum):
+class FieldKind(StrEnum):
     """What a field holds, and so what it can be compared with."""
 
     TEXT = "a text"
@@ -28,27 +28,29 @@ class Kind(StrEnum):
     TRUTH = "yes or no"
 
 
-def _kind(field: pa.Field) -> Kind:
+def _kind(field: pa.Field) -> FieldKind:
     if pa.types.is_boolean(field.type):
-        return Kind.TRUTH
+        return FieldKind.TRUTH
     if not pa.types.is_integer(field.type):
-        return Kind.TEXT
-    return Kind.DURATION if field.name.endswith("_ns") and field.name not in MOMENTS else Kind.NUMBER
+        return FieldKind.TEXT
+    return (
+        FieldKind.DURATION if field.name.endswith("_ns") and field.name not in MOMENTS else FieldKind.NUMBER
+    )
 
 
 _COLUMNS = {field.name: _kind(field) for field in SCHEMA if not pa.types.is_list(field.type)}
 _OF_PART = {
-    **dict.fromkeys(FORMULAS, Kind.DURATION),
-    "events": Kind.NUMBER,
-    "n_output_tokens": Kind.NUMBER,
-    "user_tps": Kind.NUMBER,
-    "good": Kind.TRUTH,
+    **dict.fromkeys(FORMULAS, FieldKind.DURATION),
+    "events": FieldKind.NUMBER,
+    "n_output_tokens": FieldKind.NUMBER,
+    "user_tps": FieldKind.NUMBER,
+    "good": FieldKind.TRUTH,
 }
 
 #: Every field: the columns of a record but for its lists, the metrics that are one number a request,
 #: and ``at`` (scheduled, after the run's start), ``events`` (token events), ``n_output_tokens`` (n of
 #: docs/metrics.md), ``user_tps`` and ``good``.
-FIELDS: Mapping[str, Kind] = {**_COLUMNS, "at": Kind.DURATION, **_OF_PART}
+FIELDS: Mapping[str, FieldKind] = {**_COLUMNS, "at": FieldKind.DURATION, **_OF_PART}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ class FieldValues(Mapping[str, pa.Array]):
             return pa.array(self._batch.ints("scheduled_ns") - self._terms.started_ns)
         column = self._batch.table.column(field).combine_chunks()
         kind = FIELDS[field]
-        if kind is Kind.TRUTH:
+        if kind is FieldKind.TRUTH:
             return column
-        return column.cast(pa.string() if kind is Kind.TEXT else pa.int64())
+        return column.cast(pa.string() if kind is FieldKind.TEXT else pa.int64())
 
     def __iter__(self) -> Iterator[str]:
         return iter(FIELDS)

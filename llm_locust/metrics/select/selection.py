@@ -31,7 +31,7 @@ class Selected:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class SelectedRequests:
     """What was asked for, each request once (:class:`~llm_locust.core.batch.Requests`).
 
     Attributes:
@@ -81,9 +81,9 @@ class Pooled:
             yield from requests.parts(columns)
 
 
-def asked(requests: Requests) -> Asked:
+def asked(requests: Requests) -> SelectedRequests:
     """The requests without first tries, found in one pass over their outcomes: a byte a request is kept."""
-    if isinstance(requests, Asked):
+    if isinstance(requests, SelectedRequests):
         return requests
     first_try = np.zeros(len(requests), dtype=np.bool_)
     at = 0
@@ -92,7 +92,7 @@ def asked(requests: Requests) -> Asked:
         if Outcome.RESENT in labels.names:
             first_try[at : at + len(batch)] = labels.codes == labels.names.index(Outcome.RESENT)
         at += len(batch)
-    return Asked(requests, first_try)
+    return SelectedRequests(requests, first_try)
 
 
 def selected(requests: Requests, where: Where, terms: Terms) -> Selected:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Word, listed, nearest
-from llm_locust.metrics.select.conditions import Comparison, Condition, Joined, Not, Value
-from llm_locust.metrics.select.request_fields import FIELDS, Kind
+from llm_locust.metrics.select.conditions import Condition, FieldCondition, Joined, Not, Value
+from llm_locust.metrics.select.request_fields import FIELDS, FieldKind
 
 #: Parentheses and ``not`` inside each other.
 DEEPEST = 40
@@ -140,9 +140,9 @@ class _Parser:
             return Not(self._membership(field))
         if self._next.says("in"):
             return self._membership(field)
-        if FIELDS[field] is not Kind.TRUTH:
+        if FIELDS[field] is not FieldKind.TRUTH:
             raise self._error(f"after {field} write {listed(_OPERATORS)} or in")
-        return Comparison(field, "==", True)
+        return FieldCondition(field, "==", True)
 
     def _field(self) -> str:
         token = self._next
@@ -162,20 +162,20 @@ class _Parser:
         self._take()
         at = self._next
         value, ordered = self._value(field), _OPERATORS[op] not in ("==", "!=")
-        if ordered and (value is None or FIELDS[field] in (Kind.TEXT, Kind.TRUTH)):
+        if ordered and (value is None or FIELDS[field] in (FieldKind.TEXT, FieldKind.TRUTH)):
             why = f"{field} is {FIELDS[field]}, which has no order: write == or !=, not {op}"
             raise WhereError(f"where: {at.word.pointed('none has no order' if value is None else why)}")
         if op == "!=":
-            return Not(Comparison(field, "==", value))
-        return Comparison(field, _OPERATORS[op], value)
+            return Not(FieldCondition(field, "==", value))
+        return FieldCondition(field, _OPERATORS[op], value)
 
     def _membership(self, field: str) -> Condition:
         self._take()
         self._take("open", f"after {field} in write the values, as (a, b)")
-        tests = [Comparison(field, "==", self._value(field))]
+        tests = [FieldCondition(field, "==", self._value(field))]
         while self._next.kind == "comma":
             self._take()
-            tests.append(Comparison(field, "==", self._value(field)))
+            tests.append(FieldCondition(field, "==", self._value(field)))
         self._take("close", 'write "," or close the list with ")"')
         return Joined(tuple(tests), every=False)
 
@@ -208,13 +208,13 @@ class _Parser:
 def _read_value(field: str, text: str) -> Value:
     """The value of a word, in the unit of the field. ValueError says what is wrong with it."""
     match FIELDS[field]:
-        case Kind.TEXT:
+        case FieldKind.TEXT:
             return text
-        case Kind.TRUTH:
+        case FieldKind.TRUTH:
             if text.lower() not in _TRUTHS:
                 raise ValueError(f"write one of {listed(_TRUTHS)}")
             return _TRUTHS[text.lower()]
-        case Kind.DURATION if not (field.endswith("_ns") and _NUMBER.fullmatch(text)):
+        case FieldKind.DURATION if not (field.endswith("_ns") and _NUMBER.fullmatch(text)):
             return _nanoseconds(text)
         case _:
             return _number(text)

@@ -9,7 +9,7 @@ from llm_locust.metrics.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class StageCourse:
     """Requests that reach into a stage's measured part, ``start_s`` to ``end_s`` on the axis of all times.
 
     A request begins when it was due in an open loop, when it was sent in a closed one. Those that never were
@@ -23,7 +23,7 @@ class Course:
     open_loop: bool
 
     @classmethod
-    def of(cls, c: Columns, window: Window, open_loop: bool) -> "Course":
+    def of(cls, c: Columns, window: Window, open_loop: bool) -> "StageCourse":
         begun_s = c.scheduled_s if open_loop else c.sent_s
         start_s, end_s = window.start_s(c), window.end_s(c)
         theirs = (begun_s < end_s) & (c.ended_s >= start_s)

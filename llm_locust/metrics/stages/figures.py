@@ -18,7 +18,7 @@ from llm_locust.metrics.sections.completeness import requests_lost, requests_uns
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
-from llm_locust.metrics.stages.lengths import StageLengths
+from llm_locust.metrics.stages.lengths import LengthsSeen
 from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
 from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
 from llm_locust.metrics.window import Window, stage_window, sweep_window
@@ -73,7 +73,7 @@ def _stage(
         "figures": None,
     }
     if window is None:
-        lengths = None if stage.lengths is None else StageLengths.unknown(stage.lengths)
+        lengths = None if stage.lengths is None else LengthsSeen.unknown(stage.lengths)
         why = stage.fault or NOT_MEASURED
         return found | {"until": None} | _told(StageVerdict(reasons=(why,), lengths=lengths))
     theirs = touching(requests, window)

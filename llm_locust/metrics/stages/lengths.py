@@ -20,7 +20,7 @@ MOST_OTHER = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageLengths:
+class LengthsSeen:
     """Lengths of the ok requests of a stage, in tokens. None: not known of any.
 
     ``other`` requests were asked for other lengths, or had other ones, ``short`` of them a shorter answer; of
@@ -36,12 +36,12 @@ class StageLengths:
     uncounted: int
 
     @classmethod
-    def unknown(cls, asked: LengthPair) -> "StageLengths":
+    def unknown(cls, asked: LengthPair) -> "LengthsSeen":
         """Those of a stage without a measured part."""
         return cls(asked=asked, ok=0, input_p50=None, output_p50=None, other=0, short=0, uncounted=0)
 
     @classmethod
-    def of(cls, m: Measured, stage: StageFacts) -> "StageLengths | None":
+    def of(cls, m: Measured, stage: StageFacts) -> "LengthsSeen | None":
         """Those of the requests in the window of ``m``; None where the sweep does not set lengths."""
         if stage.lengths is None:
             return None

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stages.course import StageCourse
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import change_point, mann_kendall
 
@@ -65,7 +65,7 @@ _EDGES, _EDGES_SIGMAS = 0.1, 4.0
 _MEDIAN_STEP = 0.954
 
 
-def unsteady(course: Course) -> list[str]:
+def unsteady(course: StageCourse) -> list[str]:
     """What was not steady, as phrases; empty if no look found anything.
 
     A stage of fewer than :data:`FEWEST` requests has only the first look: whether anything was answered.
@@ -82,7 +82,7 @@ def unsteady(course: Course) -> list[str]:
     return found
 
 
-def saturation(course: Course, unsent: int = 0) -> str:
+def saturation(course: StageCourse, unsent: int = 0) -> str:
     """By how much an open loop outran the server, as a phrase; empty if it did not, or in a closed loop.
 
     Args:
@@ -97,14 +97,14 @@ def saturation(course: Course, unsent: int = 0) -> str:
     return f"{due:,} requests were due and {due - last + first:,.0f} ended; {last:,.0f} were left at its end"
 
 
-def _silence(course: Course) -> Iterator[str]:
+def _silence(course: StageCourse) -> Iterator[str]:
     if not len(course.begun_s):
         yield "no request was in flight"
     elif not course.ended_inside:
         yield f"none of the {len(course.begun_s)} requests in flight ended"
 
 
-def _standstill(course: Course) -> Iterator[str]:
+def _standstill(course: StageCourse) -> Iterator[str]:
     """The longest time without an end, if the requests in flight cannot all have been slow by chance.
 
     That they were, independently of each other, has the probability qᵏ in each such time: k requests were in
@@ -171,7 +171,7 @@ def _tail(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
     yield f"its slow requests {what}: {some} of {n} times above {high_s:.3g} s were {where}"
 
 
-def _lack_of_answers(course: Course) -> Iterator[str]:
+def _lack_of_answers(course: StageCourse) -> Iterator[str]:
     """A part of the stage in which far fewer answers were made than in the rest.
 
     An answer is spread evenly over the time that it took. The dispersion of their number is at least that of
@@ -200,7 +200,7 @@ def _lack_of_answers(course: Course) -> Iterator[str]:
         yield f"{where} answers were made at {100 * left:.0f} % of the rate in the rest of the stage"
 
 
-def _pile(course: Course) -> Iterator[str]:
+def _pile(course: StageCourse) -> Iterator[str]:
     due = int((course.begun_s >= course.start_s).sum())
     levels = course.in_flight(np.linspace(course.start_s, course.end_s, 2 * _PARTS + 1))
     rises, falls = levels - np.minimum.accumulate(levels), np.maximum.accumulate(levels) - levels
@@ -209,7 +209,7 @@ def _pile(course: Course) -> Iterator[str]:
         yield f"requests piled up: between {levels.min():,.0f} and {levels.max():,.0f} were in flight"
 
 
-def _chance(course: Course) -> float:
+def _chance(course: StageCourse) -> float:
     """Standard deviation of requests due less requests answered, if the server is just fast enough.
 
     √(A (1 + C²)), C being the coefficient of variation between arrivals, at least 1.
@@ -221,7 +221,7 @@ def _chance(course: Course) -> float:
     return math.sqrt(len(due_s) * (1 + max(1.0, float(between_s.var() / between_s.mean() ** 2))))
 
 
-def _edges(course: Course) -> Iterator[str]:
+def _edges(course: StageCourse) -> Iterator[str]:
     """N T − X R T is the time in flight before the start of those in flight there, less that at the end.
 
     Both have the same expectation where the stage is steady. The variance of a time since a request began is

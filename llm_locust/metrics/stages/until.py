@@ -13,7 +13,7 @@ from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.cells import order_cells
-from llm_locust.metrics.stats.intervals import CONFIDENCE, Course, Observed, told
+from llm_locust.metrics.stats.intervals import CONFIDENCE, CellSums, Observed, told
 from llm_locust.metrics.stats.percentiles import PERCENTILES, ordered, percentile
 
 #: Shares of the stage's time at which it is looked at before its end, which is the last look.
@@ -45,7 +45,7 @@ class Until:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FigureEstimate:
     """A figure in seconds with its interval; None where the requests are too few, or depend on each other."""
 
     value_s: float | None
@@ -76,7 +76,7 @@ def parse_until(text: str) -> Until:
     return Until(f"{statistic}_{metric}±{match['number']}%", metric, statistic, precision)
 
 
-def look_at(m: Measured, until: Until) -> Look:
+def look_at(m: Measured, until: Until) -> FigureEstimate:
     """The figure of the ok requests that were scheduled in the window of ``m``, with its interval.
 
     There is no interval where failed requests, as the slowest ones, reach up to the figure: that of the ok
@@ -90,15 +90,15 @@ def look_at(m: Measured, until: Until) -> Look:
     return replace(found, ends_s=None) if reached else found
 
 
-def is_enough(found: Look, until: Until) -> bool:
+def is_enough(found: FigureEstimate, until: Until) -> bool:
     return found.half is not None and found.half <= until.precision
 
 
-def look(values_s: Floats, course: Course, until: Until) -> Look:
+def look(values_s: Floats, course: CellSums, until: Until) -> FigureEstimate:
     """The figure of values, NaN being none, and its interval by their course in the order of the stage."""
     known_s = values_s[~np.isnan(values_s)]
     if not len(known_s):
-        return Look(None, None)
+        return FigureEstimate(None, None)
     ascending = ordered(known_s)
     mean_s = float(ascending.mean())
 
@@ -107,4 +107,4 @@ def look(values_s: Floats, course: Course, until: Until) -> Look:
 
     ends, _ = told(course, PERCENTILES, quantile, mean_s, float(ascending.std()), LOOK_CONFIDENCE)
     value_s = mean_s if until.statistic == "mean" else quantile(PERCENTILES[until.statistic])
-    return Look(value_s, ends[until.statistic])
+    return FigureEstimate(value_s, ends[until.statistic])

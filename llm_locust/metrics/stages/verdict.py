@@ -10,8 +10,8 @@ from llm_locust.metrics.catalogue import e2el, ttft
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.sections.validity import Scale, client_validity
-from llm_locust.metrics.stages.course import Course
-from llm_locust.metrics.stages.lengths import StageLengths
+from llm_locust.metrics.stages.course import StageCourse
+from llm_locust.metrics.stages.lengths import LengthsSeen
 from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
@@ -42,7 +42,7 @@ class StageVerdict:
     client: str | None = None
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    lengths: StageLengths | None = None
+    lengths: LengthsSeen | None = None
 
     @property
     def is_result(self) -> bool:
@@ -55,7 +55,7 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
     A stage whose load outran the server is not steady by that alone, so its other changes are not listed. How
     steadily requests fail is not looked at where all do.
     """
-    course = Course.of(m.c, m.window, stage.kind == "rate")
+    course = StageCourse.of(m.c, m.window, stage.kind == "rate")
     overload = saturation(course, stage.unsent)
     population = m.population(np.arange(len(m.c)))
     asked = len(population.all)
@@ -70,7 +70,7 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
         found.append(f"saturated: {overload}")
     if changes:
         found.append(f"not steady: {'; '.join(changes)}")
-    lengths = StageLengths.of(m, stage)
+    lengths = LengthsSeen.of(m, stage)
     if lengths is not None and lengths.reason:
         found.append(lengths.reason)
     if is_clients := client["verdict"] == "invalid":

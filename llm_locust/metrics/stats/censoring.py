@@ -16,7 +16,7 @@ import numpy as np
 
 from llm_locust.metrics.columns import Floats, Mask, Rows
 from llm_locust.metrics.stats.cells import Order
-from llm_locust.metrics.stats.intervals import Course, Observed, WithInfinite, as_json, told
+from llm_locust.metrics.stats.intervals import CellSums, Observed, WithInfinite, as_json, told
 from llm_locust.metrics.stats.percentiles import (
     PERCENTILES,
     Ascending,
@@ -168,7 +168,7 @@ class Durations:
     censored: Floats = field(default_factory=lambda: _NONE)
     infinite: int = 0
     trend: bool = False
-    course: Course | None = None
+    course: CellSums | None = None
 
     @classmethod
     def of(

@@ -47,7 +47,7 @@ CONFIDENCE = 0.95
 _SAME = 1e-9
 
 
-class Course(Protocol):
+class CellSums(Protocol):
     """What the samples of a population sum up to in the cells of their run, in its order.
 
     ``counts`` is their number and ``sums`` their sum, one value a cell.
@@ -82,7 +82,7 @@ class Observed:
 class WithInfinite:
     """A course with so many samples of +∞ in each cell beside its own."""
 
-    finite: Course
+    finite: CellSums
     infinite: Floats
 
     @property
@@ -97,7 +97,7 @@ class WithInfinite:
         return self.finite.at_most(limits)
 
 
-def in_order(values: Floats, infinite: int = 0) -> Course:
+def in_order(values: Floats, infinite: int = 0) -> CellSums:
     """The course of samples in the order of their run; infinite ones lie evenly between them."""
     n = len(values) + infinite
     finite = np.ones(n, dtype=np.bool_)
@@ -129,7 +129,7 @@ def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> 
 
 
 def worths(
-    course: Course, mean: float, std: float, median: float, values: Sequence[float] = ()
+    course: CellSums, mean: float, std: float, median: float, values: Sequence[float] = ()
 ) -> tuple[Worth | None, list[Worth | None]]:
     """What the samples of a course are worth for their mean, and for the share at or below each value.
 
@@ -173,7 +173,7 @@ def _memory(hits: Floats | None, counts: Floats, of_mean: Worth | None, *, upwar
     return Memory(float(counts.sum()), worth.n_eff if worth.error.settled else 0.0, upward)
 
 
-def _mean_worth(course: Course, mean: float, std: float) -> Worth | None:
+def _mean_worth(course: CellSums, mean: float, std: float) -> Worth | None:
     counts = course.counts
     error = standard_error(course.sums, counts)
     if error is None:
@@ -185,7 +185,7 @@ def _mean_worth(course: Course, mean: float, std: float) -> Worth | None:
 
 
 def told(
-    course: Course | None,
+    course: CellSums | None,
     places: Mapping[str, float],
     quantile: Callable[[float], float],
     mean: float,

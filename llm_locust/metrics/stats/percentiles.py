@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stats.intervals import Course, as_json, told
+from llm_locust.metrics.stats.intervals import CellSums, as_json, told
 
 #: Key in a summary -> percent.
 PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -110,7 +110,7 @@ def summarise_ascending(
     infinite: int = 0,
     scale: float = 1.0,
     places: Mapping[str, float] = PERCENTILES,
-    course: Course | None = None,
+    course: CellSums | None = None,
 ) -> dict[str, Any]:
     """n, mean, std, min, percentiles, max, ci95, n_effective and beyond of samples times ``scale``.
 

@@ -95,7 +95,7 @@ class SearchFacts(SummaryPart, frozen=True):
 _SWEEP = "the stages that are results"
 
 
-class Knee(SummaryPart, frozen=True):
+class KneeSummary(SummaryPart, frozen=True):
     """The knee of the median E2EL over the load (Kneedle)."""
 
     load: Annotated[
@@ -153,7 +153,7 @@ class CurveFacts(SummaryPart, frozen=True):
 
     loads: Annotated[int, key("different loads that are results", "the sweep")]
     left_out: Annotated[int, key("stages that are not results, in no figure but `overload`", "the sweep")]
-    knee: Knee | None
+    knee: KneeSummary | None
     usl: UslFigures | None
     overload: Overload | None
     missing: Annotated[dict[str, str], key("why there is no `knee`, `usl` or `overload`", "the sweep")]

@@ -230,7 +230,7 @@ class ArmDifferences(SummaryPart, frozen=True):
     rows: list[ArmRow]
 
 
-class Arm(SummaryPart, frozen=True):
+class ArmSummary(SummaryPart, frozen=True):
     """One target of an interleaved comparison."""
 
     name: Annotated[str, key("name of the arm: the column `arm` of its requests", _ARM)]

@@ -31,7 +31,7 @@ from llm_locust.metrics.summary_types.requests import (
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
 from llm_locust.metrics.summary_types.search import CurveFacts, CurveOfLengths, SearchFacts, SpikeFacts
-from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
+from llm_locust.metrics.summary_types.stages import ArmSummary, OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
@@ -123,7 +123,7 @@ class Summary(SummaryPart, frozen=True):
     parts: Parts | None = None
     since_start: SinceStart | None = None
     dropped: DroppedPart | None = None
-    arms: list[Arm] | None = None
+    arms: list[ArmSummary] | None = None
 
     @property
     def is_of_parts(self) -> bool:

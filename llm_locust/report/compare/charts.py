@@ -4,9 +4,9 @@ from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.compare.comparable import METRICS
 from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, figures_over_time
-from llm_locust.metrics.gates import Kind as MetricKind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.latency_metric import View
-from llm_locust.report.compare.outcome import Outcome
+from llm_locust.report.compare.outcome import ComparedRuns
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
 from llm_locust.report.metric_names import figure_label
 
@@ -31,7 +31,7 @@ _OVER_TIME = {
 }
 
 
-def charts(outcome: Outcome) -> list[Chart]:
+def charts(outcome: ComparedRuns) -> list[Chart]:
     """Distributions of latencies; of several runs the figures over time before them."""
     over_time = [] if outcome.is_pair else _over_time(outcome)
     return over_time + [
@@ -39,7 +39,7 @@ def charts(outcome: Outcome) -> list[Chart]:
     ]
 
 
-def _distribution(outcome: Outcome, metric: str, name: str) -> Chart | None:
+def _distribution(outcome: ComparedRuns, metric: str, name: str) -> Chart | None:
     """One curve a run; None where none has a sample."""
     curves = [(run.label, levels_of(run.compared.latencies(metric))) for run in outcome.runs]
     if outcome.is_pair:
@@ -68,7 +68,7 @@ def _kind(index: int) -> Kind:
     return Kind.LINE if index < len(_COLOURS) else Kind.DASHED
 
 
-def _over_time(outcome: Outcome) -> list[Chart]:
+def _over_time(outcome: ComparedRuns) -> list[Chart]:
     first_ns = outcome.runs[0].compared.manifest.started_ns
     hours = [(run.compared.manifest.started_ns - first_ns) / 3.6e12 for run in outcome.runs]
     names = [name for shown in _OVER_TIME.values() for name in shown]

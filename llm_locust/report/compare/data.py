@@ -6,19 +6,19 @@ from typing import Any
 
 from llm_locust.metrics.compare.comparison import CONFIDENCE, Row
 from llm_locust.metrics.compare.relative_gates import GateResult, Unknown
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.compare import scaling
-from llm_locust.report.compare.outcome import Outcome, Run
+from llm_locust.report.compare.outcome import ComparedRun, ComparedRuns
 from llm_locust.report.compare.words import gate_note, gate_reason, shown, why_open
 
 SCHEMA = 1
 
-_UNITS = {Kind.LATENCY: "ms", Kind.SHARE: "share", Kind.NUMBER: "number"}
+_UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}
 
 
-def as_data(outcome: Outcome) -> dict[str, Any]:
+def as_data(outcome: ComparedRuns) -> dict[str, Any]:
     """Stable keys; what is not defined or not known is None.
 
     ``comparisons[i]`` is run i + 1 against run i. ``change`` is a share of base's figure. ``confidence`` is
@@ -44,7 +44,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: ComparedRun) -> dict[str, Any]:
     manifest, population = run.compared.manifest, run.compared.population
     return {
         "label": run.label,

@@ -17,7 +17,7 @@ from llm_locust.store import open_requests, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ComparedRun:
     """A run directory and what is compared of it; ``label`` is foreign text, cleaned."""
 
     label: str
@@ -26,14 +26,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ComparedRuns:
     """Runs, each compared with the one before.
 
     Two are base and new, as they were given; several are in the order of their starts, and gates are on
     the last against the first.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     comparisons: tuple[Comparison, ...]
     gates: tuple[GateResult, ...]
     warnings: tuple[str, ...]
@@ -61,7 +61,7 @@ def compare_runs(
     gates: tuple[RelativeGate, ...] = (),
     gate_unknown: Unknown = "fail",
     not_load: frozenset[str] = frozenset(),
-) -> Outcome:
+) -> ComparedRuns:
     """Read the runs one after the other and compare them.
 
     Args:
@@ -92,12 +92,12 @@ def compare_runs(
         compared = measure_for_comparison(open_requests(path), manifest, question)
         if not len(compared.population.judged):
             raise ValueError(f"{str(path)!r} has no finished request in its window: nothing to compare")
-        runs.append(Run(clean(path.name or path.resolve().name), path, compared))
+        runs.append(ComparedRun(clean(path.name or path.resolve().name), path, compared))
     if len(runs) > 2:
         runs.sort(key=lambda run: run.compared.manifest.started_ns)
     measured = [run.compared for run in runs]
     first, last = measured[0], measured[-1]
-    return Outcome(
+    return ComparedRuns(
         tuple(runs),
         tuple(compare_in_turn(measured)),
         tuple(evaluate_relative(gates, first, last)),
@@ -117,7 +117,7 @@ def _refuse_copies(paths: Sequence[Path], manifests: Sequence[Manifest]) -> None
         first[manifest.id] = path
 
 
-def _warnings(runs: Sequence[Run], not_load: frozenset[str]) -> list[str]:
+def _warnings(runs: Sequence[ComparedRun], not_load: frozenset[str]) -> list[str]:
     """What stands against single runs, then against each pair of neighbours."""
     names = ["base", "new"] if len(runs) == 2 else [run.label for run in runs]
     alone = [

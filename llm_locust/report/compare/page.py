@@ -4,12 +4,12 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from llm_locust.report.compare.charts import charts
-from llm_locust.report.compare.outcome import Outcome
+from llm_locust.report.compare.outcome import ComparedRuns
 from llm_locust.report.compare.tables import FIGURES, sections
 from llm_locust.report.html.shell import environment, own, policy, script_json
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: ComparedRuns) -> str:
     """The page: runs, warnings, gates, verdict, charts, tables.
 
     Its content security policy lets only its own two scripts run, so that a text of a server or a user

@@ -16,7 +16,7 @@ from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values
 from llm_locust.report.html.shell import environment, own, policy, script_json
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.run.analysis import analyse
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, number, percent, plural
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -95,7 +95,7 @@ def sections(found: Pareto) -> list[Section]:
         Column("", left=True),
     )
     rows = tuple(
-        Row(
+        TableRow(
             (
                 p.run,
                 UNDEFINED if p.stage is None else str(p.stage),

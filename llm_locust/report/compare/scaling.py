@@ -6,8 +6,8 @@ from typing import Any
 
 from llm_locust.metrics.compare.scaling import Scaled, ScalingError, scaling
 from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.report.compare.outcome import Outcome
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.compare.outcome import ComparedRuns
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, number, percent
 
 #: Rate -> what stands over its columns, and its unit.
@@ -19,7 +19,7 @@ _OPEN_LOOP = (
 )
 
 
-def scaled(outcome: Outcome) -> dict[str, list[Scaled]]:
+def scaled(outcome: ComparedRuns) -> dict[str, list[Scaled]]:
     """Rate -> its scaling over the runs; nothing of a rate that a run does not have, nor where fewer than two
     numbers of GPUs are known."""
     gpus = [Prices.of_options(run.compared.manifest.options).gpus for run in outcome.runs]
@@ -34,7 +34,7 @@ def scaled(outcome: Outcome) -> dict[str, list[Scaled]]:
     return found
 
 
-def section(outcome: Outcome) -> Section | None:
+def section(outcome: ComparedRuns) -> Section | None:
     """A table by number of GPUs; None where there is nothing to say."""
     found = scaled(outcome)
     if not found:
@@ -48,7 +48,7 @@ def section(outcome: Outcome) -> Section | None:
         columns += [Column(head, over) for head in (unit, "a GPU", "efficiency")]
     columns.append(Column("serial", "Karp-Flatt", wide=True))
     rows = [
-        Row((f"{gpus:g}", *(cell for name in found for cell in _cells(of.get(name))), _serial(of)))
+        TableRow((f"{gpus:g}", *(cell for name in found for cell in _cells(of.get(name))), _serial(of)))
         for gpus, of in sorted(by_gpus.items())
     ]
     is_open = any(run.compared.manifest.open_loop for run in outcome.runs)
@@ -56,12 +56,12 @@ def section(outcome: Outcome) -> Section | None:
     return Section("Scaling", (), Table(tuple(columns), tuple(rows)), notes)
 
 
-def as_data(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+def as_data(outcome: ComparedRuns) -> dict[str, list[dict[str, Any]]]:
     """Plain values, for ``--format json``."""
     return {name: [asdict(entry) for entry in entries] for name, entries in scaled(outcome).items()}
 
 
-def _rates(outcome: Outcome, name: str) -> list[float | None]:
+def _rates(outcome: ComparedRuns, name: str) -> list[float | None]:
     first, *_ = outcome.comparisons
     base = next((row.base for row in first.rows if row.metric.name == name), None)
     others = [

@@ -7,10 +7,9 @@ from llm_locust.metrics.compare.comparison import CONFIDENCE, Comparison, Row, V
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import scaling, words
-from llm_locust.report.compare.outcome import Outcome, Run
+from llm_locust.report.compare.outcome import ComparedRun, ComparedRuns
 from llm_locust.report.metric_names import figure_label
-from llm_locust.report.section import Column, Line, Section, Table, Tone
-from llm_locust.report.section import Row as TableRow
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, moment, percent, seconds, sentence
 
 #: Columns of the table over time: a metric, its head on two lines, and whether it needs a wide page.
@@ -34,7 +33,7 @@ FIGURES = "figures"
 _UP, _DOWN = "▲", "▼"
 
 
-def sections(outcome: Outcome) -> list[Section]:
+def sections(outcome: ComparedRuns) -> list[Section]:
     """Which runs, what stands against comparing them, the gates, the verdict, the figures."""
     found = [runs(outcome), warnings(outcome), gates(outcome)]
     if outcome.is_pair:
@@ -45,7 +44,7 @@ def sections(outcome: Outcome) -> list[Section]:
     return [replace(section, stacked=True) for section in found if section is not None]
 
 
-def runs(outcome: Outcome) -> Section:
+def runs(outcome: ComparedRuns) -> Section:
     names = ("base", "new") if outcome.is_pair else [f"{i + 1}" for i in range(len(outcome.runs))]
     limits = sentence([f"{key} ≤ {value * 1e3:g} ms" for key, value in outcome.slo.limits.items()])
     lines = [
@@ -59,7 +58,7 @@ def runs(outcome: Outcome) -> Section:
     return Section("Runs", (*lines, Line(clean(sentence(judged) or "no SLO"), Tone.FAINT)))
 
 
-def _run(run: Run) -> str:
+def _run(run: ComparedRun) -> str:
     manifest, population = run.compared.manifest, run.compared.population
     target = sentence([clean(manifest.model or ""), clean(manifest.host or "")], " at ")
     facts = [
@@ -72,14 +71,14 @@ def _run(run: Run) -> str:
     return sentence(facts)
 
 
-def warnings(outcome: Outcome) -> Section | None:
+def warnings(outcome: ComparedRuns) -> Section | None:
     if not outcome.warnings:
         return None
     lines = (Line(text, Tone.WARN, verbatim=True) for text in outcome.warnings)
     return Section("Not alike", tuple(lines), alarm=True)
 
 
-def gates(outcome: Outcome) -> Section | None:
+def gates(outcome: ComparedRuns) -> Section | None:
     if not outcome.gates:
         return None
     lines = [Line(words.gate_text(gate), words.gate_tone(gate)) for gate in outcome.gates]
@@ -116,7 +115,7 @@ def _named(word: str, rows: Sequence[Row], tone: Tone) -> Iterator[Line]:
         yield Line(f"{word}: {named}", tone)
 
 
-def figures(outcome: Outcome) -> Section:
+def figures(outcome: ComparedRuns) -> Section:
     """Every figure of the two runs, with its interval and verdict."""
     (comparison,) = outcome.comparisons
     columns = (
@@ -146,7 +145,7 @@ def figures(outcome: Outcome) -> Section:
     return Section("Figures", table=Table(columns, rows), notes=tuple(_notes(outcome)), chapter=FIGURES)
 
 
-def _notes(outcome: Outcome) -> Iterator[Line]:
+def _notes(outcome: ComparedRuns) -> Iterator[Line]:
     tested = sum(row.difference is not None for c in outcome.comparisons for row in c.rows)
     each = percent(outcome.comparisons[0].confidence)
     yield Line(
@@ -163,10 +162,10 @@ def _notes(outcome: Outcome) -> Iterator[Line]:
         yield Line("† figures in tokens, which are not comparable across models", Tone.WARN)
 
 
-def over_time(outcome: Outcome) -> Section:
+def over_time(outcome: ComparedRuns) -> Section:
     """One row a run: the main figures, and which moved beyond noise since the run before."""
     columns = (
-        Column("Run", left=True, verbatim=True, wraps=True),
+        Column("ComparedRun", left=True, verbatim=True, wraps=True),
         Column("started (UTC)", left=True, wide=True),
         *(Column(head, over=over, wide=wide) for _, over, head, wide in _TREND),
     )
@@ -181,7 +180,7 @@ def over_time(outcome: Outcome) -> Section:
     return Section("Over time", table=Table(columns, rows), notes=notes, chapter=FIGURES)
 
 
-def _minute(run: Run) -> str:
+def _minute(run: ComparedRun) -> str:
     """``2026-11-21 09:30``"""
     return moment(iso(run.compared.manifest.started_ns))[:16]
 
@@ -200,7 +199,7 @@ def _moved(comparison: Comparison, as_new: bool) -> Iterator[str]:
         yield words.figure(row.metric, row.new if as_new else row.base) + mark
 
 
-def changes(outcome: Outcome) -> Section:
+def changes(outcome: ComparedRuns) -> Section:
     """For each step between two runs what became worse and what better."""
     lines: list[Line] = []
     for run, comparison in zip(outcome.runs[1:], outcome.comparisons, strict=True):

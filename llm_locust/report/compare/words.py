@@ -5,7 +5,7 @@ import math
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.compare.comparison import Row, Verdict
 from llm_locust.metrics.compare.relative_gates import GateResult, State
-from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.section import Tone
 from llm_locust.report.text import UNDEFINED, number, percent
@@ -22,14 +22,14 @@ _SHORT = {Verdict.NO_DIFFERENCE: "no difference"}
 
 def figure(metric: Metric, value: float | None) -> str:
     """Latencies in milliseconds, shares in per cent."""
-    if metric.kind is Kind.SHARE:
+    if metric.kind is MetricKind.SHARE:
         return percent(value)
     return number(None if value is None else shown(metric, value))
 
 
 def shown(metric: Metric, value: float) -> float:
     """The value in its report's unit: milliseconds for latencies."""
-    return value * 1e3 if metric.kind is Kind.LATENCY else value
+    return value * 1e3 if metric.kind is MetricKind.LATENCY else value
 
 
 def change(row: Row) -> str:
@@ -51,7 +51,7 @@ def absolute(row: Row) -> str:
     if row.difference is None:
         return UNDEFINED
     value = row.difference.value
-    if row.metric.kind is Kind.SHARE:
+    if row.metric.kind is MetricKind.SHARE:
         return f"{_signed(100 * value)} pp"
     text = number(abs(shown(row.metric, value)))
     return text if text == "0" else ("-" if value < 0 else "+") + text
@@ -156,14 +156,14 @@ def _gate_unit(result: GateResult) -> str:
 
 def _relative(row: Row) -> Difference | None:
     """The change in per cent; of a share in points."""
-    found = row.difference if row.metric.kind is Kind.SHARE else row.change
+    found = row.difference if row.metric.kind is MetricKind.SHARE else row.change
     if found is None:
         return None
     return Difference(100 * found.value, 100 * found.low, 100 * found.high)
 
 
 def _unit(row: Row) -> str:
-    return "pp" if row.metric.kind is Kind.SHARE else "%"
+    return "pp" if row.metric.kind is MetricKind.SHARE else "%"
 
 
 def _signed(value: float) -> str:

@@ -3,7 +3,7 @@
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.slowest import PHASES, SlowRequest
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, seconds, short
 
 _COLOURS = ("c5", "c2", "c6", "c1", "c3", "faint")
@@ -58,9 +58,9 @@ def table(run: RunCharts) -> Section | None:
     return Section("Slowest requests", table=Table(columns, rows).without_empty(), notes=_NOTES)
 
 
-def _row(request: SlowRequest) -> Row:
+def _row(request: SlowRequest) -> TableRow:
     texts = (request.name, request.slo_class, request.replica)
-    return Row(
+    return TableRow(
         (
             short(clean(request.request_id), _LABEL_LENGTH),
             request.outcome,

@@ -10,7 +10,7 @@ from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.summary_types.completeness import WorkerCompleteness
 from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import clean, count, number, percent
 
@@ -50,8 +50,8 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
 
 
-def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> Row:
-    return Row(
+def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
+    return TableRow(
         (
             clean(found.name),
             count(found.requests),
@@ -90,7 +90,7 @@ def configuration(manifest: Manifest) -> list[Section]:
 
 def _settings(title: str, settings: Mapping[str, object]) -> Section:
     rows = tuple(
-        Row((clean(key), _setting(value))) for key, value in settings.items() if value not in (None, "")
+        TableRow((clean(key), _setting(value))) for key, value in settings.items() if value not in (None, "")
     )
     columns = (Column("Setting", left=True), Column("Value", left=True, verbatim=True, wraps=True))
     return Section(title, table=Table(columns, rows))

@@ -18,7 +18,7 @@ from rich.text import Text
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
@@ -229,7 +229,7 @@ def _heads(columns: tuple[Column, ...]) -> Iterator[str]:
         before = column.over
 
 
-def _cells(columns: tuple[Column, ...], row: Row) -> Iterator[Text]:
+def _cells(columns: tuple[Column, ...], row: TableRow) -> Iterator[Text]:
     """Cells in the row's tone, but for figures, which stay in the terminal's own colour."""
     for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
         style = _STYLES[row.tone] if i == 0 or column.toned else ""

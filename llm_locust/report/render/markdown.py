@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.render.marks import MARKS, code, escaped
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.text import UNDEFINED
 
@@ -77,7 +77,7 @@ def _table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))
 
 
-def _cells(columns: tuple[Column, ...], row: Row) -> list[str]:
+def _cells(columns: tuple[Column, ...], row: TableRow) -> list[str]:
     cells = [
         # A bar would end the cell, in a code span too.
         code(cell).replace("|", r"\|") if column.verbatim and cell not in ("", UNDEFINED) else escaped(cell)

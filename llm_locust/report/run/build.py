@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.summary_types.summary import Summary, as_json
-from llm_locust.metrics.verdict import Verdict, verdict
+from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
@@ -37,7 +37,7 @@ class Report:
     """A run's summary and the verdict on it, None as in :func:`~llm_locust.metrics.verdict.verdict`."""
 
     summary: Summary
-    verdict: Verdict | None
+    verdict: RunVerdict | None
 
     @property
     def exit_code(self) -> int:

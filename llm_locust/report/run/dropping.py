@@ -21,7 +21,7 @@ from msgspec import structs
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.report.output import one_line
-from llm_locust.report.run.totals import Totals, batches_of, encode_totals, with_batches
+from llm_locust.report.run.totals import FrameTotals, batches_of, encode_totals, with_batches
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
 from llm_locust.store.expired import Expired, ExpiredBatches, sync_directory, write_expired
 from llm_locust.store.facts import holdings
@@ -42,7 +42,7 @@ _LAST_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedRecords:
     """What was removed, and why no more was; that is empty where nothing else was due."""
 
     records: int = 0
@@ -53,7 +53,9 @@ class Dropped:
         return f"{self.records} records ({size_text(self.size_bytes)}) dropped, which were uploaded"
 
 
-def drop(run: Path, to: str, older_than_s: float, *, ended: bool, now_s: float | None = None) -> Dropped:
+def drop(
+    run: Path, to: str, older_than_s: float, *, ended: bool, now_s: float | None = None
+) -> DroppedRecords:
     """Drop the segments of a run directory that were last written to ``older_than_s`` ago or before.
 
     The first one that cannot be dropped keeps all later ones: what was dropped is the beginning of the run.
@@ -70,12 +72,12 @@ def drop(run: Path, to: str, older_than_s: float, *, ended: bool, now_s: float |
     manifest = read_manifest(run)
     place = open_destination(to).folder(check_folder_name(manifest.id, "the run's id"))
     if (run / REQUESTS_FILE).exists():
-        return Dropped()
+        return DroppedRecords()
     before_s = (time.time() if now_s is None else now_s) - older_than_s
     segments = segments_of(run)
     if not ended or (run / MANIFEST_FILE).stat().st_mtime > before_s:
         segments = segments[:-1]
-    done = Dropped()
+    done = DroppedRecords()
     for segment in segments:
         is_segment = segment.path.parent.name == SEGMENTS_DIR and segment.size
         if not is_segment or segment.path.stat().st_mtime > before_s:
@@ -83,10 +85,10 @@ def drop(run: Path, to: str, older_than_s: float, *, ended: bool, now_s: float |
         try:
             records = _drop(run, segment, manifest, place)
         except (StoreError, OSError, pa.ArrowException) as e:
-            return Dropped(done.records, done.size_bytes, place.reason(e))
+            return DroppedRecords(done.records, done.size_bytes, place.reason(e))
         if records is None:
             break
-        done = Dropped(done.records + records[0], done.size_bytes + records[1])
+        done = DroppedRecords(done.records + records[0], done.size_bytes + records[1])
     return done
 
 
@@ -117,7 +119,7 @@ def rest_of(segment: Segment, manifest: Manifest, stored: Stored, to: str) -> Ex
     index = index_frames(segment.path)
     frames = unique_frames(index.frames)
     spans: list[tuple[int, int]] = []
-    totals = with_batches(Totals(run=manifest.id), _watched(batches_of(frames), spans), manifest)
+    totals = with_batches(FrameTotals(run=manifest.id), _watched(batches_of(frames), spans), manifest)
     foreign = any(frame.header.run != manifest.id for frame in frames)
     if index.tears or not frames or len(spans) != len(frames) or foreign:
         raise StoreError(f"{str(segment.path)!r} is damaged: it stays")

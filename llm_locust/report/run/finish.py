@@ -16,7 +16,7 @@ from shlex import quote
 import msgspec
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
-from llm_locust.metrics.verdict import Verdict
+from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
@@ -29,7 +29,7 @@ _NICENESS = 5
 class FinishAnswer(msgspec.Struct, frozen=True):
     """The command's one line of JSON: the verdict on the run, or why there is no report."""
 
-    verdict: Verdict | None
+    verdict: RunVerdict | None
     error: str | None
 
 

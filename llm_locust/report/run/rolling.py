@@ -29,7 +29,7 @@ from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, check_goes_on, until_ns_of
 from llm_locust.report.run.totals import (
-    Totals,
+    FrameTotals,
     counted,
     decode_totals,
     dropped_totals,
@@ -89,14 +89,14 @@ def write_so_far(run: Path) -> Path:
     return out
 
 
-def _read_totals(path: Path, run: str) -> Totals:
+def _read_totals(path: Path, run: str) -> FrameTotals:
     try:
         return decode_totals(path.read_bytes(), run)
     except FileNotFoundError:
-        return Totals(run=run)
+        return FrameTotals(run=run)
 
 
-def _after_dropped(totals: Totals, expired: Sequence[Expired]) -> Totals:
+def _after_dropped(totals: FrameTotals, expired: Sequence[Expired]) -> FrameTotals:
     """The totals to go on from: those of the dropped frames where these do not have all of them. The next
     span begins after what was dropped."""
     gone = dropped_totals(totals.run, expired)
@@ -109,7 +109,7 @@ def _after_dropped(totals: Totals, expired: Sequence[Expired]) -> Totals:
 
 
 def _span(
-    run: Path, place: Path, frames: Sequence[FrameRef], totals: Totals, manifest: Manifest
+    run: Path, place: Path, frames: Sequence[FrameRef], totals: FrameTotals, manifest: Manifest
 ) -> tuple[Source, int]:
     """The requests of the latest span, and its end."""
     rows: Counter[str] = Counter()

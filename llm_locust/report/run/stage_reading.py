@@ -23,7 +23,7 @@ from llm_locust.metrics.curves.readings import stage_probe
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.stages.figures import stages, touching
-from llm_locust.metrics.stages.until import Look, is_enough, look_at, parse_until
+from llm_locust.metrics.stages.until import FigureEstimate, is_enough, look_at, parse_until
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Window
 from llm_locust.report.output import one_line
@@ -102,7 +102,7 @@ def _missing(requests: StoredRequests, stage: StageFacts) -> int:
     return 0 if stage.drained_ns is None else records_missing(requests, stage.made, stage.drained_ns)
 
 
-def _look(requests: StoredRequests, manifest: Manifest, text: str) -> tuple[Look, bool]:
+def _look(requests: StoredRequests, manifest: Manifest, text: str) -> tuple[FigureEstimate, bool]:
     """The figure of the last stage as far as its requests have ended, and whether it is narrow enough."""
     until, stage = parse_until(text), manifest.stages[-1]
     until_ns = _until_ns(requests, stage, manifest)

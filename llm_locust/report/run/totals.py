@@ -49,7 +49,7 @@ class KeyTotals(msgspec.Struct, array_like=True, frozen=True):
         return Counts(np.array(self.scalars, np.int64), Tally.unpacked(self.steps, self.counts, CODES))
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class FrameTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Totals of the frames before a place among all frames of a run.
 
     Attributes:
@@ -96,22 +96,22 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def decode_totals(content: bytes, run: str) -> Totals:
+def decode_totals(content: bytes, run: str) -> FrameTotals:
     """The totals in a file; new ones if it is not of this run or version, or is damaged."""
     try:
-        found = msgspec.msgpack.decode(content, type=Totals)
+        found = msgspec.msgpack.decode(content, type=FrameTotals)
         for each in found.keys:
             each.unpacked()
     except (*DECODE_ERRORS, ValueError, OverflowError):
-        return Totals(run=run)
-    return found if (found.run, found.schema) == (run, STATE_SCHEMA) else Totals(run=run)
+        return FrameTotals(run=run)
+    return found if (found.run, found.schema) == (run, STATE_SCHEMA) else FrameTotals(run=run)
 
 
-def encode_totals(totals: Totals) -> bytes:
+def encode_totals(totals: FrameTotals) -> bytes:
     return msgspec.msgpack.encode(totals)
 
 
-def counted(totals: Totals, frames: Sequence[FrameRef], manifest: Manifest) -> Totals:
+def counted(totals: FrameTotals, frames: Sequence[FrameRef], manifest: Manifest) -> FrameTotals:
     """The totals with the frames that they do not have yet; those without a valid batch are left out.
 
     Args:
@@ -125,7 +125,7 @@ def counted(totals: Totals, frames: Sequence[FrameRef], manifest: Manifest) -> T
     )
 
 
-def with_batches(totals: Totals, batches: Iterable[RecordBatch], manifest: Manifest) -> Totals:
+def with_batches(totals: FrameTotals, batches: Iterable[RecordBatch], manifest: Manifest) -> FrameTotals:
     """The totals with more requests, those of the warm-up left out."""
     by_key = {each.key: each.unpacked() for each in totals.keys}
     limit, run = KeyLimit.of(by_key), LiveRun.of(manifest)
@@ -148,7 +148,7 @@ def with_batches(totals: Totals, batches: Iterable[RecordBatch], manifest: Manif
     )
 
 
-def span_after(totals: Totals, frames: Sequence[FrameRef], until_ns: int) -> Totals:
+def span_after(totals: FrameTotals, frames: Sequence[FrameRef], until_ns: int) -> FrameTotals:
     """The totals with the place and the beginning of the span that begins at ``until_ns``.
 
     Args:
@@ -167,13 +167,13 @@ def span_after(totals: Totals, frames: Sequence[FrameRef], until_ns: int) -> Tot
     return msgspec.structs.replace(totals, span_bytes=edges[-1], span_ns=until_ns)
 
 
-def dropped_totals(run: str, expired: Sequence[Expired]) -> Totals:
+def dropped_totals(run: str, expired: Sequence[Expired]) -> FrameTotals:
     """The totals of what a run has dropped; the next span begins where it ends.
 
     Raises:
         StoreError: they are not of this version.
     """
-    total = Totals(run=run)
+    total = FrameTotals(run=run)
     for each in expired:
         found = decode_totals(each.totals, run)
         if found.read_bytes != each.end:
@@ -183,12 +183,12 @@ def dropped_totals(run: str, expired: Sequence[Expired]) -> Totals:
     return msgspec.structs.replace(total, span_bytes=total.read_bytes, span_ns=until_ns)
 
 
-def sum_of(some: Iterable[Totals]) -> Totals:
+def sum_of(some: Iterable[FrameTotals]) -> FrameTotals:
     """The totals of several runs together."""
     return reduce(_sum, some)
 
 
-def _sum(one: Totals, other: Totals) -> Totals:
+def _sum(one: FrameTotals, other: FrameTotals) -> FrameTotals:
     """The totals of two without a common batch; ``other`` is the later one."""
     by_key = {each.key: each.unpacked() for each in one.keys}
     for each in other.keys:
@@ -216,7 +216,7 @@ def since(batch: RecordBatch, from_ns: int | None) -> RecordBatch:
     return batch if from_ns is None else batch.filter(batch.ints("scheduled_ns") >= from_ns)
 
 
-def _new(totals: Totals, frames: Iterable[FrameRef]) -> tuple[list[FrameRef], dict[str, set[int]]]:
+def _new(totals: FrameTotals, frames: Iterable[FrameRef]) -> tuple[list[FrameRef], dict[str, set[int]]]:
     """Frames that are not counted yet, each batch once; and the numbers of all counted ones."""
     known = {worker: {n for each in parse_ranges(text) for n in each} for worker, text in totals.seqs.items()}
     new = []

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from llm_locust.metrics.summary_types.resources import Cost, CostFigures, GivenPrices
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import number, plural, seconds, sentence
 
 #: Key of summary.json, what it is per, and how many of them: a price of one request has few digits.
@@ -69,11 +69,11 @@ def _lines(summary: Summary, part: Cost, prices: GivenPrices) -> Iterator[Line]:
         yield Line(f"each of {gpus}: {sentence(given)}")
 
 
-def _rows(bases: list[CostFigures]) -> Iterator[Row]:
+def _rows(bases: list[CostFigures]) -> Iterator[TableRow]:
     for key, label, times in _FIGURES:
         values = [base.figure(key) for base in bases]
         if any(value is not None for value in values):
-            yield Row((label, *(number(None if value is None else times * value) for value in values)))
+            yield TableRow((label, *(number(None if value is None else times * value) for value in values)))
 
 
 def _missing(missing: Mapping[str, str], bases: list[str], has_figures: bool) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from llm_locust.metrics.summary_types.course import (
     StandstillSpan,
 )
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
 
 #: A time without an answer is worth a line from here on, where answers came so often that chance does not
@@ -42,7 +42,7 @@ def parts(summary: Summary) -> Section | None:
         lines.append(Line(text, verbatim=True))
     columns = (Column("part", verbatim=True), Column("from"), Column("load"), Column("requests"))
     rows = tuple(
-        Row((clean(part.name), moment(part.start), seconds(part.seconds), count(part.requests)))
+        TableRow((clean(part.name), moment(part.start), seconds(part.seconds), count(part.requests)))
         for part in found.parts
     )
     return Section(plural(len(found.parts), "part"), tuple(lines), Table(columns, rows))
@@ -58,7 +58,7 @@ def since_start(summary: Summary) -> Section | None:
     counted = [f"{count(found.requests)} requests", f"{count(found.failed)} failed", good]
     columns = (Column("since the start", left=True), *map(Column, ("mean", "p50", "p90", "p99")))
     rows = tuple(
-        Row((f"{LATENCY[metric].label}, ms", *map(number, (each.mean, each.p50, each.p90, each.p99))))
+        TableRow((f"{LATENCY[metric].label}, ms", *map(number, (each.mean, each.p50, each.p90, each.p99))))
         for metric, each in found.latency_ms.items()
         if each.samples and metric in LATENCY
     )
@@ -210,11 +210,11 @@ def _headline(part: Drift) -> Line:
     return Line(f"beyond noise: {sentence([label.partition(',')[0] for label in named], ', ')}", Tone.WARN)
 
 
-def _drift_row(label: str, measure: DriftLine, scale: float, found: bool) -> Row:
+def _drift_row(label: str, measure: DriftLine, scale: float, found: bool) -> TableRow:
     start, end, slope = (scale * value for value in (measure.at_start, measure.at_end, measure.per_hour))
     low, high = (scale * value for value in measure.ci95)
     relative = measure.relative_per_hour
-    return Row(
+    return TableRow(
         (
             label,
             number(start),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.metrics.summary_types.deployment import Fairness, TestOfChance
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent
 
 _AMOUNTS = (
@@ -36,9 +36,9 @@ def fairness(summary: Summary) -> Section | None:
     return Section("Fairness", table=table, notes=(*_causes(part), *_naming(part)))
 
 
-def _row(part: Fairness, key: str, words: str) -> Row:
+def _row(part: Fairness, key: str, words: str) -> TableRow:
     chance = {"requests": part.chance.requests, "ttft": part.chance.ttft}
-    return Row(
+    return TableRow(
         (
             words,
             number(part.figure(key)),

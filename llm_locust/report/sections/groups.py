@@ -10,7 +10,7 @@ from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.verdicts import limits
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, plural, seconds, short
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
@@ -68,11 +68,11 @@ def errors(summary: Summary, *, examples: bool = False) -> Section | None:
         Column("Kind of message" if examples else "Message", left=True, verbatim=True, wraps=True),
     ]
     if not examples:
-        rows = tuple(Row(_error_cells(kind, started, _MESSAGE_LENGTH)) for kind in kinds[:MOST_ROWS])
+        rows = tuple(TableRow(_error_cells(kind, started, _MESSAGE_LENGTH)) for kind in kinds[:MOST_ROWS])
         return Section("Errors", table=Table(tuple(columns), rows), notes=_left_out(kinds))
     columns.append(Column("Example", left=True, verbatim=True, wraps=True))
     rows = tuple(
-        Row((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.example, _EXAMPLE_LENGTH)))
+        TableRow((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.example, _EXAMPLE_LENGTH)))
         for kind in kinds
     )
     return Section("Errors", table=Table(tuple(columns), rows).without_empty())
@@ -136,9 +136,9 @@ def _group_columns(head: str) -> tuple[Column, ...]:
     )
 
 
-def _group_row(label: str, part: RequestPart | GroupPart) -> Row:
+def _group_row(label: str, part: RequestPart | GroupPart) -> TableRow:
     cut = is_cut(part.requests.cut_share)
-    return Row(
+    return TableRow(
         (
             _shown(label),
             count(part.requests.population),
@@ -169,9 +169,9 @@ def replicas(summary: Summary) -> Section | None:
     return Section("Replicas", table=table, notes=(*meaning_in(table), *_left_out(found)))
 
 
-def _replica_row(replica: ReplicaFigures) -> Row:
+def _replica_row(replica: ReplicaFigures) -> TableRow:
     cut = is_cut(replica.cut_share)
-    return Row(
+    return TableRow(
         (
             _shown(replica.name),
             count(replica.requests),
@@ -222,15 +222,15 @@ def stage_label(number: int, repeat: int) -> str:
     return f"{number}" if not repeat else f"{number} (repeat {repeat})"
 
 
-def _stage_row(stage: Stage) -> Row:
+def _stage_row(stage: Stage) -> TableRow:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
     start = (stage_label(stage.number, stage.repeat), stage.pair, number(stage.asked), number(stage.offered))
     result = _result(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
-        return Row((*start, *NO_FIGURES, result), tone)
+        return TableRow((*start, *NO_FIGURES, result), tone)
     cut = is_cut(part.requests.cut_share)
-    return Row(
+    return TableRow(
         (
             *start,
             seconds(window.seconds),

@@ -11,7 +11,7 @@ from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import HiddenTokens, LengthErrors, Pace, Tokens
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.live_check import live_check
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
@@ -98,7 +98,7 @@ def intervals(summary: Summary) -> Section | None:
     part = summary.latency_ms
     places = [s for s in _statistics(summary) if s[0].startswith("p")]
     rows = tuple(
-        Row((label, *(bounds(part[key], place) for place, *_ in places)))
+        TableRow((label, *(bounds(part[key], place) for place, *_ in places)))
         for key, label in _latency_keys(summary)
         if any(part[key].intervals().values())
     )
@@ -129,9 +129,11 @@ def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
             yield metric.key, metric.label
 
 
-def _statistics_row(label: str, stats: LatencyTable, statistics: tuple[_Statistic, ...], *, cut: bool) -> Row:
+def _statistics_row(
+    label: str, stats: LatencyTable, statistics: tuple[_Statistic, ...], *, cut: bool
+) -> TableRow:
     cells = (estimate(stats, key, cut=cut) for key, *_ in statistics)
-    return Row((label, *cells, count(stats.known.n)))
+    return TableRow((label, *cells, count(stats.known.n)))
 
 
 def _approximate(itl: LatencyTable) -> Iterator[Line]:
@@ -218,7 +220,7 @@ def tokens(summary: Summary) -> Section:
     part = summary.tokens
     keys = ("mean", "p50", "p99", "max")
     rows = tuple(
-        Row((label, *(number(stats.figure(key)) for key in keys), count(stats.n)))
+        TableRow((label, *(number(stats.figure(key)) for key in keys), count(stats.n)))
         for label, stats in (("input", part.input), ("output", part.output))
         if label == "input" or not summary.is_without_output
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.metrics.summary_types.completeness import MasterHealth, WorkerCompleteness
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, is_defined, number, plural, short
 
 Node = WorkerCompleteness | MasterHealth
@@ -57,8 +57,8 @@ def _is_off(worker: WorkerCompleteness) -> bool:
     return abs(worker.clock_offset_ms or 0) > max(NOTABLE_OFFSET_MS, worker.clock_error_ms or 0)
 
 
-def _row(node: Node, name: str, records: str) -> Row:
-    return Row(
+def _row(node: Node, name: str, records: str) -> TableRow:
+    return TableRow(
         (
             name,
             records,

@@ -13,7 +13,7 @@ from llm_locust.metrics.summary_types.quality import (
     RightOverTime,
 )
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence, short
 from llm_locust.wire.dialects.table import DIALECTS
 
@@ -119,7 +119,7 @@ def _finishes(finishes: Mapping[str, int], unusual: bool) -> Iterator[Line]:
 
 def _over_time(parts: Sequence[RightOverTime]) -> Table | None:
     rows = tuple(
-        Row(
+        TableRow(
             (
                 f"{seconds(part.start_s)} .. {seconds(part.end_s)}",
                 percent(part.ratio),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from llm_locust.metrics.summary_types.resources import Bottleneck, Roofline, SlopeFigures
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, sentence
 
 _TERA = 1e12
@@ -20,7 +20,7 @@ def bottleneck(summary: Summary) -> Section | None:
     remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {_REMEDIES[part.verdict]}"
     lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy), *_of_the_bounds(summary))
     rows = tuple(
-        Row(
+        TableRow(
             (
                 name,
                 number(getattr(part.parts_ms, name)),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.summary_types.deployment import GatewayFigures, ServerFigures
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, sentence, short
 
 MOST_ROWS = 20
@@ -82,8 +82,8 @@ def energy(summary: Summary) -> Section | None:
     return Section("Energy", tuple(Line(line) for line in lines if line))
 
 
-def _row(target: ServerFigures, name: str) -> Row:
-    return Row(
+def _row(target: ServerFigures, name: str) -> TableRow:
+    return TableRow(
         (
             name,
             _known(target.running_mean),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import Sessions, TurnPart
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import estimate, mark, meaning, meaning_in
@@ -101,10 +101,10 @@ def _left_out(turns: Sequence[TurnPart]) -> Iterator[Line]:
         )
 
 
-def _turn_row(turn: TurnPart) -> Row:
+def _turn_row(turn: TurnPart) -> TableRow:
     ttft, tpot, e2el = turn.ttft_ms, turn.tpot_ms, turn.e2el_ms
     first = count(turn.turn)
-    return Row(
+    return TableRow(
         (
             f"{first} and later" if turn.from_here_on else first,
             count(turn.requests),

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from llm_locust.metrics.gates import Gate, Kind, parse_gates
+from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.requests import Goodput
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
 from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import mark, meaning, meaning_in
 
@@ -86,13 +86,13 @@ def gates(summary: Summary) -> Section | None:
     return Section("Gates", (headline,), table, tuple(meaning_in(table)))
 
 
-def _gate_row(gate: GateOutcome, summary: Summary) -> Row:
+def _gate_row(gate: GateOutcome, summary: Summary) -> TableRow:
     reason = clean(gate.reason or "")
     # Where the figure itself is over the limit, the columns before have said so.
     untold = gate.value is None or reason.startswith("cannot tell")
     note = clean(gate.note or "") if "failed" not in reason else ""
     why = sentence([reason if untold else "", note])
-    return Row(
+    return TableRow(
         ("pass" if gate.passed else "FAIL", clean(gate.shown), _gate_measured(gate, summary), why),
         Tone.GOOD if gate.passed else Tone.BAD,
     )
@@ -104,11 +104,11 @@ def _gate_measured(outcome: GateOutcome, summary: Summary) -> str:
     if value is None:
         return UNDEFINED if bound is None else f"> {number(bound)} ms"
     (gate,) = parse_gates(outcome.text)
-    if gate.kind is Kind.SHARE:
+    if gate.kind is MetricKind.SHARE:
         return percent(value)
     return (
         f"{_mark_of(gate, _judged(outcome, summary))}{number(value)} ms"
-        if gate.kind is Kind.LATENCY
+        if gate.kind is MetricKind.LATENCY
         else number(value)
     )
 
@@ -204,10 +204,10 @@ def limits(part: Goodput) -> dict[str, str]:
     return found
 
 
-def _limit_rows(part: Goodput) -> Iterator[Row]:
+def _limit_rows(part: Goodput) -> Iterator[TableRow]:
     held, first = part.attainment, part.first_failed
     for metric, limit in limits(part).items():
-        yield Row((limit, percent(held.get(metric)), count(first.get(metric))))
+        yield TableRow((limit, percent(held.get(metric)), count(first.get(metric))))
     for cause, label in _OTHER_CAUSES.items():
         if first.get(cause):
-            yield Row((label, "", count(first[cause])))
+            yield TableRow((label, "", count(first[cause])))

@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.metrics.curves.curve import METRIC, STATISTIC
 from llm_locust.metrics.curves.usl import Usl
-from llm_locust.metrics.summary_types.search import Knee, UslFigures
+from llm_locust.metrics.summary_types.search import KneeSummary, UslFigures
 from llm_locust.metrics.summary_types.stages import Stage, StageFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.tables.csv_text import csv_text
@@ -60,7 +60,7 @@ def _figure(name: str, value: float | None, ends: Any) -> dict[str, Any]:
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def _knee(knee: Knee | None) -> dict[str, Any]:
+def _knee(knee: KneeSummary | None) -> dict[str, Any]:
     return _figure("knee", knee.load if knee else None, knee.ci95 if knee else None)
 
 

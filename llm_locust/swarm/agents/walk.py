@@ -14,7 +14,7 @@ from llm_locust.metrics.sections.sessions import session_name
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.trajectories.pool import Pool
+from llm_locust.workload.trajectories.pool import TrajectoryPool
 from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, answered, marked
 
 #: A wait for the next stage, or after a failure, is longer than this; what is shorter is the program's own.
@@ -30,7 +30,12 @@ class Walk:
     """
 
     def __init__(
-        self, requester: Requester, pool: Pool, trajectory: Trajectory, mark: str, parent: str | None = None
+        self,
+        requester: Requester,
+        pool: TrajectoryPool,
+        trajectory: Trajectory,
+        mark: str,
+        parent: str | None = None,
     ) -> None:
         self._requester = requester
         self._pool = pool

@@ -19,7 +19,7 @@ from locust.exception import RPCError, RPCSendError
 from locust.rpc import Message, zmqrpc
 from zmq.error import ZMQError
 
-from llm_locust.swarm.channel.dropped import Dropped, printable
+from llm_locust.swarm.channel.dropped import DroppedMessages, printable
 from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
 from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
@@ -55,7 +55,7 @@ class Guard:
     """
 
     secret: bytes | None = None
-    dropped: Dropped = field(default_factory=Dropped)
+    dropped: DroppedMessages = field(default_factory=DroppedMessages)
     custom: Container[str] = frozenset()
 
 

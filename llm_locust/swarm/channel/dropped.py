@@ -16,7 +16,7 @@ MOST_NAMED = 20
 _LONGEST_NAME = 100
 
 
-class Dropped:
+class DroppedMessages:
     """Counts of messages that were dropped in a run.
 
     Attributes:

@@ -8,7 +8,7 @@ import msgspec
 from locust.exception import RPCError
 from locust.runners import MasterRunner, WorkerRunner
 
-from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.dropped import DroppedMessages
 from llm_locust.swarm.channel.messages import MessageError, Received, plain, read
 from llm_locust.swarm.process.throttle import Throttle
 
@@ -56,7 +56,7 @@ class MasterMailbox:
     def __init__(
         self,
         runner: MasterRunner,
-        dropped: Dropped,
+        dropped: DroppedMessages,
         is_worker: Callable[[str], bool],
         drop: Callable[[str, str, str], None],
     ) -> None:

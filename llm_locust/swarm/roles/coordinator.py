@@ -11,12 +11,12 @@ from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.metrics.summary_types.summary import Summary, as_json
-from llm_locust.metrics.verdict import Verdict
+from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
-from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.dropped import DroppedMessages
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
@@ -56,12 +56,12 @@ class RunCoordinator:
         look: Callable[[ActiveRun], None] = lambda _: None,
         present: Callable[[str], bool] = lambda _: True,
         on_clock_step: Callable[[], None] = lambda: None,
-        dropped: Dropped | None = None,
+        dropped: DroppedMessages | None = None,
     ) -> None:
         self.environment = environment
         self.clock = RunClock(on_clock_step)
         self.health = Health()
-        self.dropped = Dropped() if dropped is None else dropped
+        self.dropped = DroppedMessages() if dropped is None else dropped
         self._preparation = RunPreparation(environment, self.clock, self.health, self.dropped, acknowledge)
         self.run: ActiveRun | None = None
         self._tell = tell
@@ -253,32 +253,32 @@ class RunCoordinator:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RunVerdict:
         """Verdict on the last requested run. Without a run that is usage, unless it was to come from the web
         UI."""
         run = self.run
         if self._refused or (run is None and self.headless):
-            return Verdict(EXIT_USAGE, "no load was sent")
+            return RunVerdict(EXIT_USAGE, "no load was sent")
         if run is None:
-            return Verdict(0)
+            return RunVerdict(0)
         if run.report is None:
-            return Verdict(EXIT_INCOMPLETE, "there is no report")
+            return RunVerdict(EXIT_INCOMPLETE, "there is no report")
         found = run.report.verdict or self._without_gates(run.report.summary)
         if found.code == 0 and log.unhandled_greenlet_exception:
-            return Verdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
+            return RunVerdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
         if run.uploaded is False and found.code != EXIT_INCOMPLETE:
-            return Verdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
+            return RunVerdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
         return found
 
-    def _without_gates(self, summary: Summary) -> Verdict:
+    def _without_gates(self, summary: Summary) -> RunVerdict:
         """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code."""
         runner = self.environment.runner
         assert runner is not None
         failed = max(summary.requests.failed, sum(e.occurrences for e in runner.errors.values()))
         if not failed:
-            return Verdict(0)
+            return RunVerdict(0)
         code = int(self._options.exit_code_on_error)
-        return Verdict(code, f"{failed} requests failed, and no --gate says how many may")
+        return RunVerdict(code, f"{failed} requests failed, and no --gate says how many may")
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

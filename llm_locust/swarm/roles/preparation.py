@@ -17,7 +17,7 @@ from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog, SegmentLog
 from llm_locust.store.parts import parts_of
-from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.dropped import DroppedMessages
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.delivery.collector import Collector
@@ -67,7 +67,7 @@ class RunPreparation:
         environment: Environment,
         clock: RunClock,
         health: Health,
-        dropped: Dropped,
+        dropped: DroppedMessages,
         acknowledge: Callable[[str, str, int], None],
     ) -> None:
         assert environment.parsed_options is not None

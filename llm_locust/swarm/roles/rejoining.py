@@ -32,7 +32,7 @@ LOOK_INTERVAL_S = 0.5
 HELD_VARIABLE = "_LLM_LOCUST_HELD_RECORDS"
 
 
-class Load(Protocol):
+class WorkerLoad(Protocol):
     """The part of a worker that this module ends and delivers."""
 
     def end_load(self) -> None:
@@ -88,7 +88,7 @@ class Rejoining:
         self,
         environment: Environment,
         mail: WorkerMailbox,
-        load: Load,
+        load: WorkerLoad,
         start_anew: Callable[[int], NoReturn] | None = None,
     ) -> None:
         runner = environment.runner

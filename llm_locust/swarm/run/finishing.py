@@ -6,7 +6,7 @@ from signal import SIGKILL, strsignal
 import msgspec
 
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.metrics.verdict import Verdict
+from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
@@ -70,7 +70,7 @@ def _read_summary(run: Path) -> Summary:
         raise FinishError(f"its {SUMMARY_FILE} was written but cannot be read: {e}") from e
 
 
-def _judge(code: int, said: bytes, run: Path) -> Verdict | None:
+def _judge(code: int, said: bytes, run: Path) -> RunVerdict | None:
     """Verdict on the run (raises FinishError if there is no report)."""
     try:
         answer = msgspec.json.decode(said, type=FinishAnswer)

@@ -24,7 +24,7 @@ from llm_locust.report.run.build import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.parts import parts_of
 from llm_locust.store.segments import remove_frames
-from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.dropped import DroppedMessages
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.command_line import command_line, versions
@@ -61,7 +61,7 @@ class ActiveRun:
     clock: RunClock
     health: Health
     started_ns: int
-    dropped: Dropped = field(default_factory=Dropped)
+    dropped: DroppedMessages = field(default_factory=DroppedMessages)
     replicas: Replicas = field(default_factory=Replicas)
     calls: ServerCalls | None = None
     live: LiveStore | None = None

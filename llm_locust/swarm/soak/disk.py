@@ -41,7 +41,7 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class DiskNeed:
     """Disk that a plan needs, in bytes.
 
     Attributes:
@@ -106,7 +106,7 @@ def check_other_disk(settings: Settings) -> None:
 
 def need_of(
     settings: Settings, user_classes: Collection[type], users: object, run_time_s: object, workers: int
-) -> Need | None:
+) -> DiskNeed | None:
     """Disk that a plan needs; None where the plan does not say how many requests there will be."""
     if open_loop_class(user_classes, settings) is None:
         return None
@@ -119,12 +119,12 @@ def need_of(
         return None
     first = _growth(an_hour, tokens, _HOUR_S, workers)
     if run_s is None:
-        return Need(first.frames, None, None)
+        return DiskNeed(first.frames, None, None)
     requests = _requests(settings, users, run_s) or 0.0
     if settings.load.num_requests is not None:
         requests = min(requests, settings.load.num_requests)
     whole, least = (_growth(requests, each, run_s, workers) for each in (tokens, min(tokens, 1.0)))
-    return Need(first.frames, whole.peak, least.frames * _LEAST_SHARE)
+    return DiskNeed(first.frames, whole.peak, least.frames * _LEAST_SHARE)
 
 
 def mean_tokens(settings: Settings) -> float | None:

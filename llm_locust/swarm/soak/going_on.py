@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llm_locust.options.settings import UsageError
 from llm_locust.store import StoreError
-from llm_locust.store.parts import Course, course_of, parts_of
+from llm_locust.store.parts import RunProgress, course_of, parts_of
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.run.finishing import FinishError, join_elsewhere
 from llm_locust.swarm.soak.resuming import resume
@@ -55,11 +55,11 @@ def earlier_parts(options: object) -> tuple[Path, ...]:
     return tuple(parts_of(Path(out))) if out and is_in_parts else ()
 
 
-def _told(course: Course, options: Namespace) -> tuple[int, str]:
+def _told(course: RunProgress, options: Namespace) -> tuple[int, str]:
     return len(course.parts) + 1, str(options.out)
 
 
-def _course(options: object) -> Course | None:
+def _course(options: object) -> RunProgress | None:
     out = getattr(options, "out", None)
     if not getattr(options, "restartable", False) or not out:
         return None

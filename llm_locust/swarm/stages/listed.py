@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llm_locust.core.manifest import MOST_STAGES, StageFacts
-from llm_locust.workload.arrivals import Profile, Segment
+from llm_locust.workload.arrivals import Profile, RateSegment
 
 
-def steps_of(profile: Profile | None) -> tuple[Segment, ...]:
+def steps_of(profile: Profile | None) -> tuple[RateSegment, ...]:
     """The spans of constant rate of a profile that has nothing else, and more than one of them.
 
     Empty for all other profiles, and for one of more than ``MOST_STAGES`` spans.

@@ -8,7 +8,7 @@ from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.search import next_step
 from llm_locust.metrics.curves.searched import KINDS
-from llm_locust.metrics.curves.steps import Bounds, Found
+from llm_locust.metrics.curves.steps import Bounds, SearchResult
 from llm_locust.swarm.stages.plan import Load
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class SearchPlan:
     def __init__(
         self, objective: Objective, bounds: Bounds, read: Callable[[Sequence[StageFacts]], Probe]
     ) -> None:
-        self.found: Found | None = None
+        self.found: SearchResult | None = None
         self.why = ""
         self._objective = objective
         self._bounds = bounds
@@ -44,7 +44,7 @@ class SearchPlan:
         for at in range(len(self._probes), len(done)):
             self._probes.append(self._read(done[: at + 1]))
         step = next_step(self._objective, self._bounds, self._probes)
-        if isinstance(step, Found):
+        if isinstance(step, SearchResult):
             self.found = step
             logger.info("the search has ended: %s", step.why)
             return None

@@ -14,7 +14,7 @@ from typing import Any
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.workload.answers.expected import ExpectedAnswer, ExpectedError, expected_answer, is_correct
-from llm_locust.workload.answers.validators import Check
+from llm_locust.workload.answers.validators import CompiledValidator
 from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ SLOW_S = 0.02
 
 def judged(
     answer: Answer,
-    validators: Sequence[Check],
+    validators: Sequence[CompiledValidator],
     expected: ExpectedAnswer | None = None,
     *,
     prompt: Prompt | None = None,
     hashed: bool = False,
-    failed: Callable[[Check, Exception], None] = lambda check, error: None,
+    failed: Callable[[CompiledValidator, Exception], None] = lambda check, error: None,
 ) -> RequestRecord:
     """Record of an answer with the results of the checks; an answer that is not ``ok`` keeps its record.
 
@@ -64,10 +64,10 @@ def judged(
 
 def _first_refusal(
     text: str,
-    validators: Sequence[Check],
+    validators: Sequence[CompiledValidator],
     prompt: Prompt | None,
-    failed: Callable[[Check, Exception], None],
-) -> tuple[Check, str] | None:
+    failed: Callable[[CompiledValidator, Exception], None],
+) -> tuple[CompiledValidator, str] | None:
     for check in validators:
         try:
             why_not = check.why_not(text, prompt)
@@ -95,7 +95,7 @@ class Judge:
         consistency: compare answers to equal prompts, also to prompts without an id.
     """
 
-    validators: tuple[Check, ...] = ()
+    validators: tuple[CompiledValidator, ...] = ()
     match: str | None = None
     consistency: bool = False
     _said: set[str] = field(default_factory=set)
@@ -133,7 +133,7 @@ class Judge:
             self._say_once("expected", f"answers are not compared: {e}")
             return None
 
-    def _own_code_failed(self, check: Check, error: Exception) -> None:
+    def _own_code_failed(self, check: CompiledValidator, error: Exception) -> None:
         self._say_once(
             check.name, f"validator {check.name!r} raised {error!r}: its answers count as rejected"
         )

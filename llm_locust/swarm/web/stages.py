@@ -16,7 +16,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.metrics.charts.over_load import DRAWN, LoadPoint, by_lengths, load_points
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.section import Column, Line, Row, Tone
+from llm_locust.report.section import Column, Line, TableRow, Tone
 from llm_locust.report.sections.curves.search import answer
 from llm_locust.report.sections.groups import (
     LATENCY_COLUMNS,
@@ -185,7 +185,7 @@ def _lines(seen: _Seen) -> Iterator[Line]:
         yield Line(f"stage {stage.number} of {many}: {load}{', ' if why else ''}{why}")
 
 
-def _row(seen: _Seen, stage: StageFacts, read: Row | None) -> dict[str, Any]:
+def _row(seen: _Seen, stage: StageFacts, read: TableRow | None) -> dict[str, Any]:
     """The report's row with the stage's state behind its number, and why its load was chosen at the end."""
     state = seen.states[stage.number]
     row = read or _unread(seen, stage, state)
@@ -195,16 +195,18 @@ def _row(seen: _Seen, stage: StageFacts, read: Row | None) -> dict[str, Any]:
     return {"cells": cells, "tone": str(row.tone)}
 
 
-def _unread(seen: _Seen, stage: StageFacts, state: State) -> Row:
+def _unread(seen: _Seen, stage: StageFacts, state: State) -> TableRow:
     lengths = "" if stage.lengths is None else str(stage.lengths)
     head = (stage_label(stage.number, stage.repeat), lengths, number(stage.asked), UNDEFINED)
     store = seen.store
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:
         ended = state in ("drained", "over")
-        return Row((*head, *NO_FIGURES, "not read yet" if ended else ""))
+        return TableRow((*head, *NO_FIGURES, "not read yet" if ended else ""))
     verdict = snapshot(store, RECENT_S).verdict
     found = figures_since(store, stage.measured_ns * 1e-9)
-    return Row((*head, *_live(found), f"so far: client {verdict.severity}"), _RESULT_TONES[verdict.severity])
+    return TableRow(
+        (*head, *_live(found), f"so far: client {verdict.severity}"), _RESULT_TONES[verdict.severity]
+    )
 
 
 def _live(found: Figures) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.choices import (
     Carrier,
     Delta,
@@ -250,12 +250,12 @@ def _note_choices(
     deltas: Sequence[tuple[Delta | None, Sequence[ToolPiece]]],
 ) -> None:
     """Write an event's choices into the draft: of each its index and finish reason, and its delta."""
-    kind = Kind.NOTHING
+    kind = DeltaKind.NOTHING
     for (number, reason), (delta, calls) in zip(ends, deltas, strict=True):
         index = count_of(number) or 0
         kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
         draft.choice(index).finish(reason)
-    if kind is not Kind.NOTHING:
+    if kind is not DeltaKind.NOTHING:
         draft.token(event.end, kind)
     elif ends:
         draft.without_token(event.end, finished=any(reason for _, reason in ends))

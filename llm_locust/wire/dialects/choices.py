@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.draft import Draft
 from llm_locust.wire.lists import Few
 from llm_locust.wire.payload import (
@@ -105,10 +105,10 @@ def _lenient_calls(draft: Draft, delta: dict[str, Any], carrier: Carrier) -> lis
     return calls
 
 
-def add_delta(draft: Draft, index: int, delta: Delta | None) -> Kind:
+def add_delta(draft: Draft, index: int, delta: Delta | None) -> DeltaKind:
     """Write the texts into the draft."""
     if delta is None:
-        return Kind.NOTHING
+        return DeltaKind.NOTHING
     return draft.choice(index).add(
         text=delta.content or "",
         reasoning=delta.reasoning_content or delta.reasoning or "",  # some servers send both, the same
@@ -116,9 +116,9 @@ def add_delta(draft: Draft, index: int, delta: Delta | None) -> Kind:
     )
 
 
-def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> Kind:
+def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> DeltaKind:
     """A piece belongs to the call of its ``index``, else of its ``id``, else to the last one."""
-    kind = Kind.NOTHING
+    kind = DeltaKind.NOTHING
     for key, id_, name, arguments in calls:
         if key is None:
             key = name_of(id_)

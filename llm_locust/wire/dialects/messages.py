@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, read_leniently
@@ -110,7 +110,7 @@ def read_messages_body(draft: Draft, body: bytes) -> None:
     except PayloadError as e:
         draft.reject(explained(e, body))
         return
-    draft.token(len(body), max(found, default=Kind.NOTHING))
+    draft.token(len(body), max(found, default=DeltaKind.NOTHING))
     draft.model = name_of(message.get("model"))
     _note_usage(draft, message.get("usage"))
     draft.choices[0].finish(message.get("stop_reason"))
@@ -142,7 +142,7 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         draft.refuse(event, f'no "type" in {excerpt(event.data)}')
 
 
-def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> Kind:
+def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> DeltaKind:
     match delta.get("type"):
         case "text_delta":
             return draft.choices[0].add(text=text_of(delta.get("text"), "text"))
@@ -150,10 +150,10 @@ def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> Kind:
             return draft.choices[0].add(reasoning=text_of(delta.get("thinking"), "thinking"))
         case "input_json_delta":
             return draft.tool(0, index).add(json_text(delta.get("partial_json")))
-    return Kind.NOTHING
+    return DeltaKind.NOTHING
 
 
-def _read_block(draft: Draft, index: int, block: dict[str, Any]) -> Kind:
+def _read_block(draft: Draft, index: int, block: dict[str, Any]) -> DeltaKind:
     """A block of a whole message, or the start of one in a stream, which is empty as a rule."""
     type_ = name_of(block.get("type")) or ""
     if type_ == "text":
@@ -165,7 +165,7 @@ def _read_block(draft: Draft, index: int, block: dict[str, Any]) -> Kind:
         return draft.tool(0, index).add(
             json_text(input_) if input_ else "", block.get("id"), block.get("name")
         )
-    return Kind.NOTHING
+    return DeltaKind.NOTHING
 
 
 def _is_error(payload: dict[str, Any]) -> bool:

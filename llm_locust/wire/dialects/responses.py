@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, read_leniently
@@ -126,7 +126,7 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
 
 
 def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
-    choice, text, kind = draft.choices[0], payload.delta or "", Kind.NOTHING
+    choice, text, kind = draft.choices[0], payload.delta or "", DeltaKind.NOTHING
     if payload.type == _TEXT:
         kind = choice.add(text=text)
     elif payload.type in (_REASONING, _SUMMARY):
@@ -181,7 +181,7 @@ def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:
         draft.fail(f"the response {'failed' if status == 'failed' else 'was cancelled'}")
 
 
-def _tool_call(draft: Draft, item: dict[str, Any], arguments: str) -> Kind:
+def _tool_call(draft: Draft, item: dict[str, Any], arguments: str) -> DeltaKind:
     tool = draft.tool(0, name_of(item.get("id")) or name_of(item.get("call_id")) or "")
     return tool.add(arguments, item.get("call_id") or item.get("id"), item.get("name"))
 
@@ -200,7 +200,7 @@ def _read_response(draft: Draft, response: dict[str, Any], body: bytes) -> None:
         return
     if "output" not in response:
         raise PayloadError(f'no "output" in {excerpt(body)}')
-    kind = Kind.NOTHING
+    kind = DeltaKind.NOTHING
     for item in objects(response["output"], "output"):
         kind = max(kind, _read_item(draft, item))
     draft.token(len(body), kind)
@@ -209,7 +209,7 @@ def _read_response(draft: Draft, response: dict[str, Any], body: bytes) -> None:
         _read_end(draft, response, status)
 
 
-def _read_item(draft: Draft, item: dict[str, Any]) -> Kind:
+def _read_item(draft: Draft, item: dict[str, Any]) -> DeltaKind:
     choice = draft.choices[0]
     if name_of(item.get("type")) in _CALLS:
         return _tool_call(draft, item, json_text(item.get("arguments", item.get("input"))))

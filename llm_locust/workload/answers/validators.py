@@ -37,7 +37,7 @@ class ValidatorError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CompiledValidator:
     """A compiled validator. ``why_not`` returns what is wrong with (answer, prompt), or None.
 
     ``why_not`` of a user's function raises what the function raises.
@@ -47,7 +47,7 @@ class Check:
     why_not: Callable[[str, Prompt | None], str | None]
 
 
-def check_of(validator: Validator | OwnFunction) -> Check:
+def check_of(validator: Validator | OwnFunction) -> CompiledValidator:
     """Compile a validator of a scenario, or a user's own function.
 
     Raises:
@@ -61,7 +61,7 @@ def check_of(validator: Validator | OwnFunction) -> Check:
     return _MADE_BY[kind](argument)
 
 
-def checks_of(validators: Sequence[Validator | OwnFunction]) -> tuple[Check, ...]:
+def checks_of(validators: Sequence[Validator | OwnFunction]) -> tuple[CompiledValidator, ...]:
     """Compile each validator, in order (raises ValidatorError)."""
     return tuple(map(check_of, validators))
 
@@ -98,7 +98,7 @@ def repetition(text: str) -> float | None:
     return (n - len(set(zip(*(words[i:] for i in range(REPETITION_GRAM)), strict=False)))) / n
 
 
-def _regex_check(argument: object) -> Check:
+def _regex_check(argument: object) -> CompiledValidator:
     pattern = compiled_pattern(argument)
 
     def why_not(text: str, _: Prompt | None) -> str | None:
@@ -107,10 +107,10 @@ def _regex_check(argument: object) -> Check:
         except TimeoutError:
             return f"gave up after {REGEX_LIMIT_S * 1e3:g} ms; write a pattern that backtracks less"
 
-    return Check(f"regex {_short(argument)}", why_not)
+    return CompiledValidator(f"regex {_short(argument)}", why_not)
 
 
-def _contains_check(argument: object) -> Check:
+def _contains_check(argument: object) -> CompiledValidator:
     texts = (argument,) if isinstance(argument, str) else argument
     if not isinstance(texts, Sequence) or not texts or not all(isinstance(t, str) and t for t in texts):
         raise ValidatorError(f"contains {argument!r}: expected a text, or a list of texts")
@@ -119,10 +119,10 @@ def _contains_check(argument: object) -> Check:
         missing = [t for t in texts if t not in text]
         return f"{', '.join(map(_short, missing))} is not in the answer" if missing else None
 
-    return Check(f"contains {', '.join(map(repr, texts))}"[:_NAME_LENGTH], why_not)
+    return CompiledValidator(f"contains {', '.join(map(repr, texts))}"[:_NAME_LENGTH], why_not)
 
 
-def _schema_check(argument: object) -> Check:
+def _schema_check(argument: object) -> CompiledValidator:
     if not isinstance(argument, dict):
         raise ValidatorError(f"json_schema {_short(argument)}: expected a JSON schema as a mapping")
     try:
@@ -141,7 +141,7 @@ def _schema_check(argument: object) -> Check:
         # The schema's location and not the value: one kind of failure has one text.
         return None if error is None else f"does not fit the schema at {_place(error.schema_path)}"
 
-    return Check("json_schema", why_not)
+    return CompiledValidator("json_schema", why_not)
 
 
 def _no_retrieval(uri: str) -> Any:
@@ -152,7 +152,7 @@ def _place(path: Sequence[str | int]) -> str:
     return "/" + "/".join(map(str, path))
 
 
-def _repetition_check(argument: object) -> Check:
+def _repetition_check(argument: object) -> CompiledValidator:
     if isinstance(argument, bool) or not isinstance(argument, int | float) or not 0 <= argument <= 1:
         raise ValidatorError(f"max_repetition {argument!r}: expected a share from 0 to 1")
     limit = float(argument)
@@ -163,10 +163,10 @@ def _repetition_check(argument: object) -> Check:
             f"over {limit:.0%} of the answer is repetition" if share is not None and share > limit else None
         )
 
-    return Check(f"max_repetition {limit:g}", why_not)
+    return CompiledValidator(f"max_repetition {limit:g}", why_not)
 
 
-def _named_function_check(argument: object) -> Check:
+def _named_function_check(argument: object) -> CompiledValidator:
     module, colon, name = argument.partition(":") if isinstance(argument, str) else ("", "", "")
     if not (module and colon and name):
         raise ValidatorError(f"function {argument!r}: expected module:function")
@@ -176,14 +176,14 @@ def _named_function_check(argument: object) -> Check:
         raise ValidatorError(f"function {argument!r}: importing {module!r} failed: {e!r}") from e
     if not callable(own):
         raise ValidatorError(f"function {argument!r}: {module!r} has no function {name!r}")
-    return Check(f"function {argument}"[:_NAME_LENGTH], partial(_own_why_not, own))
+    return CompiledValidator(f"function {argument}"[:_NAME_LENGTH], partial(_own_why_not, own))
 
 
-def _function_check(own: object) -> Check:
+def _function_check(own: object) -> CompiledValidator:
     if not callable(own):
         raise ValidatorError(f"validator {own!r}: expected a Validator, or a function of answer and prompt")
     name = getattr(own, "__qualname__", type(own).__qualname__)
-    return Check(f"function {name}"[:_NAME_LENGTH], partial(_own_why_not, own))
+    return CompiledValidator(f"function {name}"[:_NAME_LENGTH], partial(_own_why_not, own))
 
 
 def _own_why_not(own: OwnFunction, text: str, prompt: Prompt | None) -> str | None:
@@ -200,7 +200,7 @@ def _short(value: object) -> str:
     return shown if len(shown) <= _NAME_LENGTH else shown[: _NAME_LENGTH - 1] + "…"
 
 
-_MADE_BY: Mapping[str, Callable[[object], Check]] = {
+_MADE_BY: Mapping[str, Callable[[object], CompiledValidator]] = {
     "regex": _regex_check,
     "contains": _contains_check,
     "json_schema": _schema_check,

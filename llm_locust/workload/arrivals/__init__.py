@@ -3,7 +3,7 @@
 from llm_locust.workload.arrivals.mixed import ClassArrival, MixedSchedule
 from llm_locust.workload.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.arrivals.process import Process, unit_times
-from llm_locust.workload.arrivals.profile import Leg, Profile, Segment, constant, piecewise, sine
+from llm_locust.workload.arrivals.profile import Leg, Profile, RateSegment, constant, piecewise, sine
 from llm_locust.workload.arrivals.schedule import (
     Arrival,
     ArrivalColumns,
@@ -24,8 +24,8 @@ __all__ = [
     "MixedSchedule",
     "Process",
     "Profile",
+    "RateSegment",
     "Schedule",
-    "Segment",
     "Sweep",
     "Timed",
     "Timetable",

@@ -20,7 +20,7 @@ _MOST_ROUNDS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RateSegment:
     """The rate from ``start_s`` to the next segment, in requests/s, τ seconds after ``start_s``:
 
     ``rate + slope·τ + amplitude·sin(2π·τ / period_s)``; ``slope`` in requests/s². A segment has a
@@ -69,7 +69,7 @@ class Profile:
         ValueError: segments that do not start at 0 or do not ascend, or a rate that falls below 0.
     """
 
-    segments: tuple[Segment, ...]
+    segments: tuple[RateSegment, ...]
     _columns: _Columns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -115,12 +115,12 @@ class Profile:
         not move.
         """
         kept = tuple(s for s in self.segments if s.start_s < t_s)
-        return Profile((*kept, Segment(max(0.0, t_s), rate)))
+        return Profile((*kept, RateSegment(max(0.0, t_s), rate)))
 
 
 def constant(rate: float) -> Profile:
     """Always ``rate`` requests/s."""
-    return Profile((Segment(0.0, rate),))
+    return Profile((RateSegment(0.0, rate),))
 
 
 def piecewise(legs: Iterable[Leg]) -> Profile:
@@ -130,14 +130,14 @@ def piecewise(legs: Iterable[Leg]) -> Profile:
         held, end_s = leg.last, at_s + leg.seconds
         if end_s > at_s:
             # Over the length after rounding, so that a short leg far out does not end below 0.
-            segments.append(Segment(at_s, leg.first, (leg.last - leg.first) / (end_s - at_s)))
+            segments.append(RateSegment(at_s, leg.first, (leg.last - leg.first) / (end_s - at_s)))
         at_s = end_s
-    return Profile((*segments, Segment(at_s, held)))
+    return Profile((*segments, RateSegment(at_s, held)))
 
 
 def sine(mean: float, amplitude: float, period_s: float) -> Profile:
     """``mean + amplitude·sin(2π·t / period_s)`` requests/s: highest after a quarter of the period."""
-    return Profile((Segment(0.0, mean, amplitude=amplitude, period_s=period_s),))
+    return Profile((RateSegment(0.0, mean, amplitude=amplitude, period_s=period_s),))
 
 
 def _straight_time(
@@ -177,7 +177,7 @@ def _wave_time(
     return np.asarray((periods + x) * period_s)
 
 
-def _columns(segments: tuple[Segment, ...]) -> _Columns:
+def _columns(segments: tuple[RateSegment, ...]) -> _Columns:
     rows = [(s.start_s, s.rate, s.slope, s.amplitude, s.period_s) for s in segments]
     start, rate, slope, amplitude, period = np.array(rows, dtype=np.float64).T
     end = np.append(start[1:], np.inf)
@@ -188,7 +188,7 @@ def _columns(segments: tuple[Segment, ...]) -> _Columns:
     return _Columns(start, end, rate, slope, amplitude, period, start_load, end_load)
 
 
-def _check(segments: tuple[Segment, ...]) -> None:
+def _check(segments: tuple[RateSegment, ...]) -> None:
     if not segments or segments[0].start_s != 0 or segments[-1].slope:
         raise ValueError("a profile starts at 0 s, and its last rate has no end")
     for s, after in zip(segments, (*segments[1:], None), strict=True):

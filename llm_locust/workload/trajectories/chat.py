@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, Line, decoded, shared_messages
+from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded, shared_messages
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
 
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=MOST_PAUSE_S * 1000)]
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(ChatLine)
 _EXPECTED = '{"conversation_id": ID, "messages": [...], "tools": [...], "target_output_tokens": N, ...}'
 
 
-def read(lines: Iterable[Line]) -> list[Trajectory]:
+def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     """The trajectories of such lines, sub-agents at the turns that began them."""
     turns: dict[str, list[Turn]] = {}
     parents: dict[str, tuple[str, int, str]] = {}
@@ -55,7 +55,7 @@ def read(lines: Iterable[Line]) -> list[Trajectory]:
     return _joined(trajectories, parents)
 
 
-def _turn(found: ChatLine, before: Turn | None, line: Line) -> Turn:
+def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
     for message in found.messages:
         if not isinstance(message.get("role"), str):
             raise TrajectoryError(f"{line.where}: a message has no role; expected {_EXPECTED}")

@@ -10,7 +10,7 @@ import msgspec
 
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, Line, decoded
+from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
 
 #: Parameters of an answer that are fields of a chat request.
@@ -56,7 +56,7 @@ _DECODER = msgspec.json.Decoder(AgenticRow)
 _EXPECTED = '{"conversation_id": ID, "turn": N, "role": "user"|"assistant"|"tool", "content": TEXT, ...}'
 
 
-def read(lines: Iterable[Line]) -> list[Trajectory]:
+def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     """The conversations of such lines."""
     rows: dict[str, list[AgenticRow]] = {}
     for line in lines:

@@ -12,7 +12,7 @@ import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.trajectories.hashed import Chain
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, Line, decoded
+from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
 
 #: Tokens of a block.
@@ -36,7 +36,7 @@ _DECODER = msgspec.json.Decoder(MooncakeTurn)
 _EXPECTED = '{"session_id": ID, "input_length": N, "output_length": N, "hash_ids": [...], "delay": MS}'
 
 
-def read(lines: Iterable[Line]) -> list[Trajectory]:
+def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     """The sessions of such lines. Their hashes are those of the whole pool."""
     sessions: dict[str, tuple[Chain, list[Turn]]] = {}
     for line in lines:

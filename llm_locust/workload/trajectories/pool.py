@@ -22,7 +22,7 @@ from llm_locust.core.run_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryF
 from llm_locust.workload.draws import generator
 from llm_locust.workload.trajectories import chat, mlperf, mooncake, weka
 from llm_locust.workload.trajectories.hits import every, possible_shares
-from llm_locust.workload.trajectories.reading import Line, files, lines
+from llm_locust.workload.trajectories.reading import FileLine, files, lines
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, numbered
 
 History = Literal["recorded", "own"]
@@ -41,7 +41,7 @@ _READERS = (
 
 
 @dataclass(frozen=True)
-class Pool:
+class TrajectoryPool:
     """Trajectories, and how agents walk through them.
 
     Attributes:
@@ -100,7 +100,7 @@ def mark_of(*key: object) -> str:
     return f"[{blake2b('/'.join(map(str, key)).encode(), digest_size=8).hexdigest()}]"
 
 
-def _reader(line: Line) -> Callable[[Iterable[Line]], list[Trajectory]]:
+def _reader(line: FileLine) -> Callable[[Iterable[FileLine]], list[Trajectory]]:
     """The reader of files that begin with this line; of an unreadable one, whose error is the clearest."""
     try:
         keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw]).keys()

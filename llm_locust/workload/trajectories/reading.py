@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileLine:
     """A line that is not blank, and its number from 1."""
 
     path: Path
@@ -48,7 +48,7 @@ def files(path: Path) -> list[Path]:
     raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl, .jsonl.gz or .json")
 
 
-def lines(paths: Sequence[Path]) -> Iterator[Line]:
+def lines(paths: Sequence[Path]) -> Iterator[FileLine]:
     """Their lines that are not blank; gzip-compressed files are decompressed (raises TrajectoryError).
 
     A JSON file whose first line is no document is one line as a whole.
@@ -68,7 +68,7 @@ def lines(paths: Sequence[Path]) -> Iterator[Line]:
                             f"({MOST_BYTES >> 30} GiB) may be"
                         )
                     if raw.strip():
-                        yield Line(path, number, raw)
+                        yield FileLine(path, number, raw)
         except (OSError, EOFError, zlib.error, ValueError) as e:
             if isinstance(e, TrajectoryError):
                 raise
@@ -83,7 +83,7 @@ def _is_document(raw: bytes) -> bool:
     return True
 
 
-def decoded(decoder: "msgspec.json.Decoder[T]", line: Line, expected: str) -> T:
+def decoded(decoder: "msgspec.json.Decoder[T]", line: FileLine, expected: str) -> T:
     try:
         return decoder.decode(line.raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:

@@ -17,7 +17,7 @@ import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.trajectories.hashed import MOST_BLOCK, Chain
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, Line, decoded
+from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
 
 #: Sub-agents of sub-agents of ..., at most.
@@ -67,7 +67,7 @@ _DECODER = msgspec.json.Decoder(WekaTrace)
 _EXPECTED = '{"id": ID, "block_size": N, "requests": [{"t": S, "in": N, "out": N, "hash_ids": [...]}, ...]}'
 
 
-def read(lines: Iterable[Line]) -> list[Trajectory]:
+def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     """A trajectory of each line."""
     found = []
     for number, line in enumerate(lines):
@@ -82,7 +82,7 @@ def read(lines: Iterable[Line]) -> list[Trajectory]:
 class _Agents:
     """Makes the agents of the trace in a line."""
 
-    line: Line
+    line: FileLine
 
     def trajectory(
         self, name: str, entries: Sequence[WekaEntry], system: int, chain: Chain, depth: int

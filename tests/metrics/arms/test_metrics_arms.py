@@ -10,7 +10,7 @@ from roofline_cases import MODELS
 
 from llm_locust.core.arms import ArmFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.arms.influence import Samples, independence, paired_difference
+from llm_locust.metrics.arms.influence import ArmSamples, independence, paired_difference
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
@@ -73,7 +73,7 @@ def test_equal_arms_that_drift_differ_in_at_most_one_of_twenty_runs() -> None:
         at = np.sort(rng.random(2000))
         values = np.where(at > 0.5, 2.0, 1.0) * rng.lognormal(0, 0.4, 2000)
         arm = rng.random(2000) < 0.5
-        base, new = (Samples(values[mask], at[mask], NO_SESSIONS) for mask in (~arm, arm))
+        base, new = (ArmSamples(values[mask], at[mask], NO_SESSIONS) for mask in (~arm, arm))
         figures = [(base.mean(), new.mean()), *((base.percentile(p), new.percentile(p)) for p in (50, 95))]
         medians = figures[1]
         worth = independence(*medians)  # type: ignore[arg-type]
@@ -92,9 +92,9 @@ def test_sessions_that_differ_as_a_whole_are_no_difference_between_arms() -> Non
     at[order] = np.linspace(0, 1, 2400)
     first = sessions < 6
 
-    def arm(mask: Any, named: bool) -> Samples:
+    def arm(mask: Any, named: bool) -> ArmSamples:
         by_time = np.argsort(at[mask])
-        return Samples(
+        return ArmSamples(
             levels[mask][by_time], at[mask][by_time], sessions[mask][by_time] if named else NO_SESSIONS
         )
 

@@ -13,7 +13,7 @@ from llm_locust.core.record import Outcome
 from llm_locust.metrics.charts import RunCharts, run_charts
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.charts.slowest import PHASES, slow_request, slowest
-from llm_locust.metrics.charts.tokens import Details
+from llm_locust.metrics.charts.tokens import RequestDetails
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 
@@ -97,7 +97,7 @@ def test_a_run_without_requests_has_charts_without_points() -> None:
 
 def phases(headers_s: float = np.nan, **fields: Any) -> list[float]:
     c = columns(request(**fields))
-    found = slow_request(c, 0, Details("r", headers_s, np.nan), "w1")
+    found = slow_request(c, 0, RequestDetails("r", headers_s, np.nan), "w1")
     assert sum(found.phases.values()) == pytest.approx(found.total_s)
     return [round(found.phases[phase], 6) for phase in PHASES]
 

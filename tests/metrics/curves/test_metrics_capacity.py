@@ -14,8 +14,8 @@ from llm_locust.metrics.curves.capacity import (
     need,
     replicas_at_once,
 )
-from llm_locust.metrics.curves.probe import Probe, Reading
-from llm_locust.metrics.curves.steps import Found
+from llm_locust.metrics.curves.probe import Probe, ProbeReading
+from llm_locust.metrics.curves.steps import SearchResult
 from llm_locust.metrics.summary_types.search import UslFigures, UslParameter
 
 FIFTY = Capacity(50.0, 40.0, 60.0, "measured")
@@ -46,22 +46,22 @@ def test_a_rate_that_just_fits_needs_no_replica_more() -> None:
 
 def test_a_search_of_rates_gives_its_answer_with_the_interval_or_the_bound() -> None:
     found = capacity_under_slo(
-        Found("", load=50.0, low=48.0, high=53.0, limit="goodput"), [], "rate", [], 0.95
+        SearchResult("", load=50.0, low=48.0, high=53.0, limit="goodput"), [], "rate", [], 0.95
     )
     assert (found.rate, found.low, found.high, found.is_bound) == (50.0, 48.0, 53.0, False)
-    found = capacity_under_slo(Found("", at_least=64.0), [], "rate", [], 0.95)
+    found = capacity_under_slo(SearchResult("", at_least=64.0), [], "rate", [], 0.95)
     assert (found.rate, found.low, found.is_bound) == (64.0, None, True)
     with pytest.raises(NoCapacityError, match="less than 4; measure lower loads"):
-        capacity_under_slo(Found("", at_most=4.0), [], "rate", [], 0.95)
+        capacity_under_slo(SearchResult("", at_most=4.0), [], "rate", [], 0.95)
     with pytest.raises(NoCapacityError, match="no stage with a result has 3 users"):
-        capacity_under_slo(Found("", load=3.0, low=3.0, high=3.0), [], "users", [], 0.95)
+        capacity_under_slo(SearchResult("", load=3.0, low=3.0, high=3.0), [], "users", [], 0.95)
 
 
 def test_an_edge_without_an_interval_is_planned_by_the_loads_that_held_and_broke() -> None:
     shown = [
-        Probe(load, (Reading(hits, 900, 900.0),)) for load, hits in ((10.0, 900), (20.0, 899), (40.0, 9))
+        Probe(load, (ProbeReading(hits, 900, 900.0),)) for load, hits in ((10.0, 900), (20.0, 899), (40.0, 9))
     ]
-    edge = Found("", load=31.0, limit="goodput")
+    edge = SearchResult("", load=31.0, limit="goodput")
     found = capacity_under_slo(edge, [], "rate", shown, 0.95)
     assert (found.sure, found.high, found.is_bracket) == (20.0, 40.0, True)
     with pytest.raises(NoCapacityError, match="no load is shown to hold"):
@@ -70,8 +70,8 @@ def test_an_edge_without_an_interval_is_planned_by_the_loads_that_held_and_broke
 
 def test_a_load_that_held_above_one_that_broke_is_not_planned_with() -> None:
     hits = {10.0: 900, 20.0: 9, 30.0: 900, 40.0: 9}
-    shown = [Probe(load, (Reading(n, 900, 900.0),)) for load, n in hits.items()]
-    edge = Found("", load=31.0, limit="goodput")
+    shown = [Probe(load, (ProbeReading(n, 900, 900.0),)) for load, n in hits.items()]
+    edge = SearchResult("", load=31.0, limit="goodput")
     found = capacity_under_slo(edge, [], "rate", shown, 0.95)
     assert (found.sure, found.high) == (10.0, 40.0), "from below all that broke to above all that held"
     with pytest.raises(NoCapacityError, match="not resolved: 30 held the SLO and 20 broke it"):
@@ -108,7 +108,7 @@ def test_all_repeats_of_the_highest_load_that_holds_make_the_rate() -> None:
         )
         return SimpleNamespace(asked=users, is_result=True, figures=SimpleNamespace(throughput=part))
 
-    answer = Found("", load=8.0, low=8.0, high=9.0)
+    answer = SearchResult("", load=8.0, low=8.0, high=9.0)
     found = capacity_under_slo(
         answer, [stage(4, 10), stage(8, 20), stage(8, 26), stage(8, 23)], "users", [], 0.95
     )

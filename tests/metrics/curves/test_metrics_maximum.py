@@ -10,9 +10,9 @@ from test_metrics_search import LIMIT_S, SERVED, queue
 
 from llm_locust.metrics.curves.maximum import unimodal
 from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
-from llm_locust.metrics.curves.probe import GoodRate, Probe, Reading
+from llm_locust.metrics.curves.probe import GoodRate, Probe, ProbeReading
 from llm_locust.metrics.curves.search import last_answer, next_step
-from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
+from llm_locust.metrics.curves.steps import Bounds, NextStage, SearchResult
 
 BEST = parse_objective("max-goodput")
 
@@ -26,16 +26,16 @@ RATES = np.linspace(1, SERVED, 100_000)
 BEST_RATE = float(RATES[np.argmax([good(rate) for rate in RATES])])
 
 
-def probe(rate: float, found: Reading) -> Probe:
+def probe(rate: float, found: ProbeReading) -> Probe:
     return Probe(rate, (found,), good=GoodRate.of(found, rate, is_counted=False))
 
 
-def beyond(rate: float, random: np.random.Generator) -> Reading:
+def beyond(rate: float, random: np.random.Generator) -> ProbeReading:
     """The queue of the other tests; where it is overloaded hardly anything is good in the end."""
-    return queue(rate, random) if rate < SERVED else Reading(int(random.integers(0, 250)), 5_000, 500.0)
+    return queue(rate, random) if rate < SERVED else ProbeReading(int(random.integers(0, 250)), 5_000, 500.0)
 
 
-def searched(seed: int) -> tuple[Found, list[Probe]]:
+def searched(seed: int) -> tuple[SearchResult, list[Probe]]:
     random, probes = np.random.default_rng(seed), list[Probe]()
     while isinstance(step := next_step(BEST, Bounds(start=8.0), probes), NextStage):
         probes.append(probe(step.load, beyond(step.load, random)))
@@ -67,7 +67,7 @@ def test_a_fit_rises_to_one_peak_and_keeps_what_did_so_already(values: list[floa
 
 
 def sure(load: float, share: float, **fields: object) -> Probe:
-    found = Reading(round(share * 100_000), 100_000, 100_000.0)
+    found = ProbeReading(round(share * 100_000), 100_000, 100_000.0)
     return Probe(load, (found,), good=GoodRate.of(found, load, is_counted=False), **fields)  # type: ignore[arg-type]
 
 
@@ -88,12 +88,12 @@ def test_goodput_that_grows_as_far_as_was_tried_is_a_lower_bound() -> None:
     assert [each.load for each in probes] == [4, 8, 16, 20]
     assert (step.load, step.at_least, step.is_resolved) == (None, 20, False)
     assert step.good_per_s == pytest.approx(19.8)
-    few = Reading(16, 16, 5.0)
+    few = ProbeReading(16, 16, 5.0)
     shown = last_answer(BEST, Bounds(4.0), [probe(4.0, few)])
     assert (shown.good_per_s, shown.good_high) == (4, 4), "no more are good than were asked for"
     late = sure(8.0, 0.1, client="CPU at 100 %")
     ended = next_step(BEST, Bounds(4.0), [sure(4.0, 1.0), late, late])
-    assert isinstance(ended, Found)
+    assert isinstance(ended, SearchResult)
     assert (ended.at_least, ended.load) == (4, None)
     assert "the client is the limit from 8 requests/s on" in ended.why
 
@@ -113,7 +113,7 @@ def test_loads_without_anything_good_are_halved_and_give_an_upper_bound() -> Non
     assert isinstance(step, NextStage)
     assert step.load == 4
     found = next_step(BEST, Bounds(8.0, most_stages=2), [sure(8.0, 0.0), sure(4.0, 0.0)])
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert (found.load, found.at_most, found.good_per_s) == (None, 4, None)
 
 
@@ -129,7 +129,7 @@ def test_users_are_whole_and_a_stage_without_a_result_is_tried_again() -> None:
     assert next_step(users, Bounds(2.0), [sure(4.0, 1.0), silent]) == NextStage(
         8.0, "again: it was not steady"
     )
-    assert isinstance(next_step(users, Bounds(2.0), [sure(4.0, 1.0), silent, silent]), Found)
+    assert isinstance(next_step(users, Bounds(2.0), [sure(4.0, 1.0), silent, silent]), SearchResult)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_load_that_is_hardly_known_is_not_the_answer_because_its_neighbours_ri
     most = parse_objective("max-goodput over concurrency")
     probes = []
     for load, (n, share, worth) in shares.items():
-        found = Reading(round(n * share), n, worth)
+        found = ProbeReading(round(n * share), n, worth)
         good = GoodRate.of(found, n / 40, is_counted=True)
         probes.append(Probe(float(load), (found,), good=good))
     answer = last_answer(most, Bounds(16.0, most_stages=len(probes)), probes)

@@ -12,9 +12,9 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.edge import find_edge
 from llm_locust.metrics.curves.isotonic import crossing, falling
 from llm_locust.metrics.curves.objective import Objective, ObjectiveError, parse_objective
-from llm_locust.metrics.curves.probe import Probe, Reading
+from llm_locust.metrics.curves.probe import Probe, ProbeReading
 from llm_locust.metrics.curves.search import next_step
-from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
+from llm_locust.metrics.curves.steps import Bounds, NextStage, SearchResult
 from llm_locust.metrics.stats.cells import Order
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.certified import certified, certified_rank, certified_share, fewest_samples
@@ -84,7 +84,7 @@ def test_a_crossing_is_between_the_loads_that_it_parts() -> None:
     assert crossing(loads, shares, 0.05) == math.inf
 
 
-def reading(latency_s: Floats, limit_s: float) -> Reading:
+def reading(latency_s: Floats, limit_s: float) -> ProbeReading:
     """As a run's: the worth of the share is that of requests that depend on their neighbours."""
     order = Order.even(len(latency_s))
     moments = float(latency_s.mean()), float(latency_s.std()), float(np.median(latency_s))
@@ -93,14 +93,14 @@ def reading(latency_s: Floats, limit_s: float) -> Reading:
     worth = share_worth(order.sums(within), np.diff(order.bounds).astype(np.float64), slow)
     n = len(latency_s)
     n_eff = 1.0 if worth is None else min(n, max(1.0, worth.n_eff / worth.stretch(2 * FEWEST) ** 2))
-    return Reading(int(within.sum()), n, n_eff)
+    return ProbeReading(int(within.sum()), n, n_eff)
 
 
 #: Requests/s of the single server, and its limit.
 SERVED, LIMIT_S = 50.0, 0.2
 
 
-def queue(rate: float, random: np.random.Generator, n: int = 5_000) -> Reading:
+def queue(rate: float, random: np.random.Generator, n: int = 5_000) -> ProbeReading:
     """M/M/1, by Lindley's recursion, without its start: P(time > t) = e^(−(μ − λ) t)."""
     begin = 500
     arrivals, services = random.exponential(1 / rate, n + begin), random.exponential(1 / SERVED, n + begin)
@@ -108,7 +108,7 @@ def queue(rate: float, random: np.random.Generator, n: int = 5_000) -> Reading:
     return reading((walk - np.minimum.accumulate(walk) + services)[begin:], LIMIT_S)
 
 
-def batched(users: float, random: np.random.Generator, n: int = 2_000) -> Reading:
+def batched(users: float, random: np.random.Generator, n: int = 2_000) -> ProbeReading:
     """A batch whose steps take 10 ms + 0.5 ms a user, times log-normal noise with σ = 0.15."""
     return reading((0.010 + 0.0005 * users) * random.lognormal(0.0, 0.15, n), 0.050)
 
@@ -117,15 +117,15 @@ def batched(users: float, random: np.random.Generator, n: int = 2_000) -> Readin
 QUEUE_EDGE = SERVED + math.log(0.1) / LIMIT_S
 BATCH_EDGE = (0.050 / math.exp(2.326348 * 0.15) - 0.010) / 0.0005
 
-Server = Callable[[float, np.random.Generator], Reading]
+Server = Callable[[float, np.random.Generator], ProbeReading]
 
 
-def search(server: Server, objective: object, seed: int) -> tuple[Found, list[Probe]]:
+def search(server: Server, objective: object, seed: int) -> tuple[SearchResult, list[Probe]]:
     random, probes = np.random.default_rng(seed), list[Probe]()
     bounds = Bounds(start=8.0)
     while True:
         step = next_step(objective, bounds, probes)  # type: ignore[arg-type]
-        if isinstance(step, Found):
+        if isinstance(step, SearchResult):
             return step, probes
         probes.append(Probe(step.load, (server(step.load, random),)))
 
@@ -152,13 +152,13 @@ def test_the_edge_is_within_5_percent_in_12_stages_for_20_seeds_and_18_intervals
     assert sum(covers) >= 18
 
 
-def steady(share: Callable[[float], float], n: int = 2_000) -> Callable[[float], Reading]:
-    return lambda load: Reading(round(share(load) * n), n, float(n))
+def steady(share: Callable[[float], float], n: int = 2_000) -> Callable[[float], ProbeReading]:
+    return lambda load: ProbeReading(round(share(load) * n), n, float(n))
 
 
 def steps(
     share: Callable[[float], float], bounds: Bounds, objective: object = RATE
-) -> tuple[Found, list[Probe]]:
+) -> tuple[SearchResult, list[Probe]]:
     probes = list[Probe]()
     while isinstance(step := next_step(objective, bounds, probes), NextStage):  # type: ignore[arg-type]
         probes.append(Probe(step.load, (steady(share)(step.load),)))
@@ -189,23 +189,23 @@ def test_a_server_that_holds_everything_has_a_lower_bound_and_one_that_holds_not
 
 
 def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
-    held = Probe(8.0, (Reading(2_000, 2_000, 2_000.0),))
-    late = Probe(16.0, (Reading(0, 2_000, 2_000.0),), client="CPU at 100 %")
+    held = Probe(8.0, (ProbeReading(2_000, 2_000, 2_000.0),))
+    late = Probe(16.0, (ProbeReading(0, 2_000, 2_000.0),), client="CPU at 100 %")
     again = next_step(RATE, Bounds(8.0), [held, late])
     assert again == NextStage(16.0, "again: the client was the limit: CPU at 100 %")
     found = next_step(RATE, Bounds(8.0), [held, late, late])
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert found.at_least == 8
     assert "the client is the limit from 16 requests/s on: CPU at 100 %" in found.why
 
 
 def test_a_busy_second_of_the_client_is_none_of_its_limits() -> None:
-    late = Probe(8.0, (Reading(1_900, 2_000, 2_000.0),), client="it read late")
-    held = [Probe(load, (Reading(2_000, 2_000, 2_000.0),)) for load in (8.0, 16.0)]
+    late = Probe(8.0, (ProbeReading(1_900, 2_000, 2_000.0),), client="it read late")
+    held = [Probe(load, (ProbeReading(2_000, 2_000, 2_000.0),)) for load in (8.0, 16.0)]
     onwards = next_step(RATE, Bounds(8.0), [late, held[0]])
     assert isinstance(onwards, NextStage)
     assert onwards.load == 16
-    worse = Probe(32.0, (Reading(0, 2_000, 2_000.0),))
+    worse = Probe(32.0, (ProbeReading(0, 2_000, 2_000.0),))
     near = next_step(RATE, Bounds(8.0), [late, *held, worse])
     assert isinstance(near, NextStage), "8 requests/s are no limit of a client that once sent them in time"
     assert 16 < near.load < 32
@@ -218,36 +218,36 @@ def test_a_client_that_is_the_limit_at_every_load_is_named(
     objective: Objective, loads: tuple[float, ...]
 ) -> None:
     twice = [loads[0], loads[0], loads[1]]
-    late = [Probe(load, (Reading(0, 2_000, 2_000.0),), client="it read late") for load in twice]
+    late = [Probe(load, (ProbeReading(0, 2_000, 2_000.0),), client="it read late") for load in twice]
     lower = next_step(objective, Bounds(loads[0]), late[:2])
     assert isinstance(lower, NextStage)
     assert lower.why.startswith("the client was the limit at")
     found = next_step(objective, Bounds(loads[0], most_stages=3), late)
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert (found.load, found.at_least, found.at_most) == (None, None, None)
     assert found.why.startswith(f"the client is the limit from {loads[-1]:g} ")
     assert found.why.endswith("it read late")
 
 
 def test_a_stage_without_a_result_is_repeated_once_and_two_end_the_search_with_their_sentence() -> None:
-    held = Probe(8.0, (Reading(2_000, 2_000, 2_000.0),))
+    held = Probe(8.0, (ProbeReading(2_000, 2_000, 2_000.0),))
     silent = Probe(16.0, no_result="it was not steady")
     again = next_step(RATE, Bounds(8.0), [held, silent])
     assert again == NextStage(16.0, "again: it was not steady")
     found = next_step(RATE, Bounds(8.0), [held, silent, silent])
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert found.at_least == 8
     assert "it was not steady" in found.why
     nothing = next_step(RATE, Bounds(8.0), [silent, silent])
-    assert isinstance(nothing, Found)
+    assert isinstance(nothing, SearchResult)
     assert (nothing.load, nothing.at_least, nothing.at_most) == (None, None, None)
 
 
 def test_stages_too_short_for_a_percentile_have_no_interval_and_say_how_many_requests_it_takes() -> None:
     objective = parse_objective("max rate under p99_ttft<1s")
-    probes = [Probe(load, (Reading(20 - bad, 20, 20.0),)) for load, bad in ((8.0, 0), (16.0, 12))]
+    probes = [Probe(load, (ProbeReading(20 - bad, 20, 20.0),)) for load, bad in ((8.0, 0), (16.0, 12))]
     found = next_step(objective, Bounds(8.0, most_stages=2), probes)
-    assert isinstance(found, Found)
+    assert isinstance(found, SearchResult)
     assert (found.low, found.high, found.is_resolved) == (None, None, False)
     assert "needs 1000: make stages longer" in found.why or found.at_most is not None
 
@@ -258,7 +258,7 @@ def test_a_stage_holds_a_certified_limit_exactly_where_the_gate_of_a_run_passes(
 ) -> None:
     beyond = min(beyond, n)
     percent = PERCENTILES[statistic]
-    found = Reading(n - beyond, n, float(n), certified_share(n, percent) or 1.0)
+    found = ProbeReading(n - beyond, n, float(n), certified_share(n, percent) or 1.0)
     latencies = np.repeat([0.5, 1.5], [n - beyond, beyond])
     bound_s = certified(Durations(latencies), percent)
     if n >= fewest_samples(percent):
@@ -268,9 +268,9 @@ def test_a_stage_holds_a_certified_limit_exactly_where_the_gate_of_a_run_passes(
         assert found.shows(percent / 100) != "holds"
 
 
-def certain(users: float, random: np.random.Generator) -> Reading:
+def certain(users: float, random: np.random.Generator) -> ProbeReading:
     found = batched(users, random)
-    return Reading(found.hits, found.n, found.n_eff, certified_share(found.n, 99.0))
+    return ProbeReading(found.hits, found.n, found.n_eff, certified_share(found.n, 99.0))
 
 
 def test_a_search_under_a_certified_limit_ends_below_the_edge_and_what_holds_has_a_certificate() -> None:
@@ -294,13 +294,13 @@ def test_bounds_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="the "):
         Bounds(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="share"):
-        Reading(3, 2, 1.0)
+        ProbeReading(3, 2, 1.0)
 
 
 def test_an_edge_is_a_number_where_a_drawn_share_rounds_to_one() -> None:
     n, seed = 1_000_000, 2
     draws = np.random.default_rng([seed, 2]).beta([n + 0.5, 0.8 * n + 0.5], [0.5, 0.2 * n + 0.5], (1000, 2))
     assert draws.max() == 1, "the draws of this test have none"
-    held, broken = Probe(1.0, (Reading(n, n, n),)), Probe(2.0, (Reading(800_000, n, n),))
+    held, broken = Probe(1.0, (ProbeReading(n, n, n),)), Probe(2.0, (ProbeReading(800_000, n, n),))
     edge = find_edge([held, broken], (0.95,), seed)
     assert 1 < edge.low <= edge.load <= edge.high < 2

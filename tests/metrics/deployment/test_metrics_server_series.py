@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from metrics_cases import ns
 from server_cases import WINDOW, rows, series, tables
 
-from llm_locust.metrics.deployment.server_series import PARTS, Key, is_counter, joined, read_server_series
+from llm_locust.metrics.deployment.server_series import (
+    PARTS,
+    SeriesKey,
+    is_counter,
+    joined,
+    read_server_series,
+)
 from llm_locust.metrics.window import Window
 
 
@@ -115,8 +121,8 @@ def test_series_are_told_apart_by_target_name_and_labels() -> None:
     assert found.targets == ["a", "b"]
     assert [each.mean for each in found.named("running", "a").values()] == [1, 2]
     assert len(found.named("running")) == 3
-    assert Key("a", "x", '{"UUID": "g"}').label("gpu", "UUID") == "g"
-    assert Key("a", "x", "{}").label("gpu") is None
+    assert SeriesKey("a", "x", '{"UUID": "g"}').label("gpu", "UUID") == "g"
+    assert SeriesKey("a", "x", "{}").label("gpu") is None
 
 
 def test_what_counts_up_is_known_by_its_name() -> None:

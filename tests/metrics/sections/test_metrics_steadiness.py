@@ -11,7 +11,7 @@ from metrics_cases import batch, manifest, ns, request
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steadiness import steadiness
-from llm_locust.metrics.sections.steady import Load
+from llm_locust.metrics.sections.steady import LoadOverTime
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 
@@ -20,7 +20,7 @@ SECONDS = 120.0
 
 def told(c: Columns, warmup_s: float = 0.0, start: float = 0.0) -> dict[str, Any]:
     window = Window(ns(start), ns(SECONDS), "")
-    load = Load("requests/s", due_s=np.sort(c.scheduled_s))
+    load = LoadOverTime("requests/s", due_s=np.sort(c.scheduled_s))
     return steadiness(c, window, everybody(c, window).ok, warmup_s, load)
 
 

@@ -12,7 +12,7 @@ from metrics_cases import ORIGIN_NS, batch, failed, request, requests
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.metrics.select.request_fields import FIELDS, Kind, Terms
+from llm_locust.metrics.select.request_fields import FIELDS, FieldKind, Terms
 from llm_locust.metrics.select.selection import Pooled, selected
 from llm_locust.metrics.select.where import DEEPEST, WhereError, parse_where
 
@@ -147,7 +147,7 @@ def conditions(draw: st.DrawFn, depth: int = 3) -> str:
     if kind != "test":
         return f"({draw(conditions(depth - 1))}) {kind} {draw(conditions(depth - 1))}"
     field = draw(st.sampled_from(sorted(_FIELDS)))
-    ordered = FIELDS[field] is not Kind.TEXT
+    ordered = FIELDS[field] is not FieldKind.TEXT
     op = draw(st.sampled_from(["==", "!=", "<", "<=", ">", ">="] if ordered else ["==", "!=", "in"]))
     if op == "in":
         values = draw(st.lists(_FIELDS[field], min_size=1, max_size=3))

@@ -18,7 +18,7 @@ from llm_locust.metrics.curves.readings import probes
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
-from llm_locust.metrics.verdict import Verdict, verdict
+from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.metrics.window import Window
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Run, Source
@@ -242,14 +242,14 @@ def test_few_requests_are_noted_and_a_few_stages_have_one_line() -> None:
     assert "stages 0, 1: fewer than 100 requests: intervals are wide" in markdown(found)
 
 
-def sweep_of(*stages_: StageFacts, **fields: Any) -> Verdict | None:
+def sweep_of(*stages_: StageFacts, **fields: Any) -> RunVerdict | None:
     known = facts(stages=list(stages_), slo="", **fields)
     return verdict(typed(summarise(requests(), known)), known)
 
 
 def test_a_sweep_without_a_result_is_invalid_and_one_bad_stage_is_if_that_was_asked() -> None:
     good, bad = stage(0, 1.0, 11.0), stage(1, 13.0, 23.0, fault="no worker was connected")
-    assert sweep_of(good, bad) is None or sweep_of(good, bad) == Verdict(0)
+    assert sweep_of(good, bad) is None or sweep_of(good, bad) == RunVerdict(0)
     none = sweep_of(bad)
     assert none is not None
     assert (none.code, none.reason) == (
@@ -270,7 +270,7 @@ def test_a_saturated_stage_alone_does_not_make_a_sweep_invalid() -> None:
     summary = typed(summarise(records_, known))
     assert summary.stages is not None
     assert [(s.is_result, s.saturated) for s in summary.stages] == [(True, False), (False, True)]
-    assert verdict(summary, known) is None or verdict(summary, known) == Verdict(0)
+    assert verdict(summary, known) is None or verdict(summary, known) == RunVerdict(0)
     assert "NO: saturated" in markdown(summary)
 
 

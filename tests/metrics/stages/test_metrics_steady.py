@@ -17,7 +17,7 @@ from stage_cases import (
     single_queue,
 )
 
-from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stages.course import StageCourse
 from llm_locust.metrics.stages.steady import saturation, unsteady
 
 Make = Callable[[Random], Times]
@@ -82,7 +82,7 @@ def test_a_stage_in_which_nothing_ends_is_not_steady(requests: int) -> None:
 @pytest.mark.parametrize("open_loop", [False, True])
 def test_a_stage_without_a_request_is_not_steady(open_loop: bool) -> None:
     nothing = np.array([])
-    course = Course(start_s=0.0, end_s=10.0, begun_s=nothing, ended_s=nothing, open_loop=open_loop)
+    course = StageCourse(start_s=0.0, end_s=10.0, begun_s=nothing, ended_s=nothing, open_loop=open_loop)
     assert unsteady(course) == ["no request was in flight"]
 
 

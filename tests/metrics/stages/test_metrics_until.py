@@ -10,7 +10,7 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stages.until import (
     EARLY_LOOKS,
     LOOK_CONFIDENCE,
-    Look,
+    FigureEstimate,
     is_enough,
     look,
     parse_until,
@@ -23,7 +23,7 @@ from llm_locust.report.render.markdown import markdown
 P99 = 2.3263478740408408
 
 
-def ended(values_s: Floats, text: str) -> tuple[Look, float]:
+def ended(values_s: Floats, text: str) -> tuple[FigureEstimate, float]:
     """The look that ends a stage of these latencies, and the share of its time after which it does."""
     until = parse_until(text)
     for share in (*EARLY_LOOKS, 1.0):
@@ -83,7 +83,7 @@ def test_too_few_requests_are_never_enough() -> None:
     values_s = np.full(20, 0.1) + np.arange(20) * 1e-4
     assert look(values_s, in_order(values_s), until).half is None
     assert not is_enough(look(values_s, in_order(values_s), until), until)
-    assert look(np.empty(0), in_order(np.empty(0)), until) == Look(None, None)
+    assert look(np.empty(0), in_order(np.empty(0)), until) == FigureEstimate(None, None)
 
 
 @pytest.mark.parametrize("text", ["p99_ttft±5%", "p99_ttft+-5%", " p99_ttft +/- 5 % "])

@@ -18,7 +18,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.bootstrap import CELLS
-from llm_locust.report.compare.outcome import Outcome, compare_runs
+from llm_locust.report.compare.outcome import ComparedRuns, compare_runs
 from llm_locust.report.compare.page import page
 from llm_locust.report.compare.scaling import scaled
 from llm_locust.report.compare.tables import sections
@@ -56,7 +56,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return said.err
 
 
-def printed(outcome: Outcome, width: int = 80) -> str:
+def printed(outcome: ComparedRuns, width: int = 80) -> str:
     file = io.StringIO()
     print_sections(sections(outcome), file, width)
     return file.getvalue()
@@ -66,7 +66,7 @@ def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def pair(runs: dict[str, Path], base: str, new: str, gates: str = "") -> Outcome:
+def pair(runs: dict[str, Path], base: str, new: str, gates: str = "") -> ComparedRuns:
     return compare_runs([runs[base], runs[new]], gates=parse_relative_gates(gates))
 
 

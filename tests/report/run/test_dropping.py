@@ -105,7 +105,7 @@ def figures(run: Path) -> dict[str, object]:
     return found
 
 
-def dropped_now(run: Path, to: Path) -> dropping.Dropped:
+def dropped_now(run: Path, to: Path) -> dropping.DroppedRecords:
     return drop(run, str(to), 0.0, ended=False, now_s=4e9)
 
 

@@ -10,7 +10,7 @@ import pytest
 from finish_cases import write_frames
 from report_cases import manifest, write_run
 
-from llm_locust.metrics.verdict import Verdict
+from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.finish import FinishAnswer, finish_run
 from llm_locust.store import (
@@ -90,7 +90,7 @@ def test_the_command_says_the_exit_code_of_the_report(tmp_path: Path) -> None:
     assert (said.code, said.reason) == (4, "records are missing; --allow-incomplete accepts that")
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()
     whole = command("--allow-incomplete", "--", "-run", cwd=tmp_path)
-    assert answer(whole) == FinishAnswer(Verdict(0), error=None)
+    assert answer(whole) == FinishAnswer(RunVerdict(0), error=None)
 
 
 def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from llm_locust.live.keys import MOST_KEYS
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.run.rolling import STATE_FILE, write_so_far
 from llm_locust.report.run.so_far import SO_FAR_DIR
-from llm_locust.report.run.totals import Totals, counted, decode_totals, encode_totals
+from llm_locust.report.run.totals import FrameTotals, counted, decode_totals, encode_totals
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,
@@ -80,12 +80,12 @@ def test_many_readings_of_a_growing_file_count_what_one_reading_of_it_counts(
 ) -> None:
     data = file.data
     path = tmp_path / FRAMES_FILE
-    totals = Totals(run="run")
+    totals = FrameTotals(run="run")
     for length in file.lengths:  # a cut anywhere is a frame that is being written
         path.write_bytes(data[:length])
         frames = index_frames(path, totals.read_bytes).frames
         totals = decode_totals(encode_totals(counted(totals, frames, RUN)), "run")
-    whole = counted(Totals(run="run"), index_frames(path).frames, RUN)
+    whole = counted(FrameTotals(run="run"), index_frames(path).frames, RUN)
     assert totals.since_start(judged=True) == whole.since_start(judged=True)
     assert totals.read_bytes == whole.read_bytes == len(data)
     assert totals.seqs == whole.seqs
@@ -158,14 +158,14 @@ def test_what_is_read_and_what_is_kept_does_not_grow_with_the_run(rolled: Rolled
 def test_a_damaged_state_and_one_of_another_run_begin_anew(tmp_path: Path) -> None:
     path = tmp_path / FRAMES_FILE
     path.write_bytes(encoded("a", 0, [request(10.0)]))
-    state = encode_totals(counted(Totals(run="run"), index_frames(path).frames, RUN))
+    state = encode_totals(counted(FrameTotals(run="run"), index_frames(path).frames, RUN))
     assert decode_totals(state, "run").read_bytes > 0
     for content, run in ((state, "other"), (state[:-3], "run"), (b"", "run"), (b"\x93\x01", "run")):
-        assert decode_totals(content, run) == Totals(run=run)
+        assert decode_totals(content, run) == FrameTotals(run=run)
 
 
 def test_more_keys_than_are_kept_fold_alike_in_one_reading_and_in_many(tmp_path: Path) -> None:
-    path, data, totals = tmp_path / FRAMES_FILE, b"", Totals(run="run")
+    path, data, totals = tmp_path / FRAMES_FILE, b"", FrameTotals(run="run")
     for seq in range(0, MOST_KEYS + 40, 7):
         records = [request(10.0, name="x", replica=f"r{seq + i}", request_id=f"{seq + i}") for i in range(7)]
         data += encoded("a", seq, records)
@@ -173,6 +173,6 @@ def test_more_keys_than_are_kept_fold_alike_in_one_reading_and_in_many(tmp_path:
         totals = decode_totals(
             encode_totals(counted(totals, index_frames(path, totals.read_bytes).frames, RUN)), "run"
         )
-    whole = counted(Totals(run="run"), index_frames(path).frames, RUN)
+    whole = counted(FrameTotals(run="run"), index_frames(path).frames, RUN)
     assert {k.key: k for k in totals.keys} == {k.key: k for k in whole.keys}
     assert len(totals.keys) == MOST_KEYS + 1

@@ -6,8 +6,8 @@ from stages_swarm import TIMES, FakeSwarm
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.metrics.curves.objective import parse_objective
-from llm_locust.metrics.curves.probe import Probe, Reading
-from llm_locust.metrics.curves.steps import Bounds, Found
+from llm_locust.metrics.curves.probe import Probe, ProbeReading
+from llm_locust.metrics.curves.steps import Bounds, SearchResult
 from llm_locust.swarm.stages.driver import SweepDriver
 from llm_locust.swarm.stages.searching import SearchPlan
 
@@ -20,10 +20,10 @@ def shown(stages: Sequence[StageFacts]) -> Probe:
     load = stages[-1].asked
     if stages[-1].fault:
         return Probe(load, no_result=stages[-1].fault)
-    return Probe(load, (Reading(500 if load <= EDGE else 0, 500, 500.0),))
+    return Probe(load, (ProbeReading(500 if load <= EDGE else 0, 500, 500.0),))
 
 
-def searched(swarm: FakeSwarm, bounds: Bounds) -> tuple[bool, list[StageFacts], Found | None]:
+def searched(swarm: FakeSwarm, bounds: Bounds) -> tuple[bool, list[StageFacts], SearchResult | None]:
     plan = SearchPlan(USERS, bounds, shown)
     driver = SweepDriver("run", swarm, plan, TIMES)
     swarm.confirm = driver.confirmed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from payloads import body, read
 from strategies import json_values, spoiled
 
-from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.draft import Draft
 from llm_locust.wire.reply import read_body
@@ -66,7 +66,7 @@ def test_what_is_no_answer_is_said(
 
 
 def failing(draft: Draft, _: object) -> None:
-    draft.token(1, Kind.ANSWER)
+    draft.token(1, DeltaKind.ANSWER)
     raise KeyError("no such field")
 
 

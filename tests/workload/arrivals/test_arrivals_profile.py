@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.workload.arrivals import Leg, Process, Profile, Schedule, Segment, constant, piecewise, sine
+from llm_locust.workload.arrivals import (
+    Leg,
+    Process,
+    Profile,
+    RateSegment,
+    Schedule,
+    constant,
+    piecewise,
+    sine,
+)
 from llm_locust.workload.arrivals.parse import parse_rate
 
 TEXTS = [
@@ -161,17 +170,17 @@ def test_a_later_change_replaces_an_earlier_one_that_was_still_to_come() -> None
     ("segments", "what"),
     [
         ((), "starts at 0 s"),
-        ((Segment(1.0, 5.0),), "starts at 0 s"),
-        ((Segment(0.0, 5.0, slope=1.0),), "its last rate has no end"),
-        ((Segment(0.0, 5.0), Segment(0.0, 6.0)), "at 0 s follows one at 0 s"),
-        ((Segment(0.0, -1.0),), "falls below 0"),
-        ((Segment(0.0, 5.0, slope=-1.0), Segment(6.0, 0.0)), "falls below 0"),
-        ((Segment(0.0, 5.0, amplitude=6.0),), "amplitude 6 is not in 0 .. 5"),
-        ((Segment(0.0, 5.0, amplitude=1.0, period_s=0.0),), "needs a period above 0 s"),
-        ((Segment(0.0, math.nan),), "is not finite"),
-        ((Segment(0.0, math.inf),), "is not finite"),
+        ((RateSegment(1.0, 5.0),), "starts at 0 s"),
+        ((RateSegment(0.0, 5.0, slope=1.0),), "its last rate has no end"),
+        ((RateSegment(0.0, 5.0), RateSegment(0.0, 6.0)), "at 0 s follows one at 0 s"),
+        ((RateSegment(0.0, -1.0),), "falls below 0"),
+        ((RateSegment(0.0, 5.0, slope=-1.0), RateSegment(6.0, 0.0)), "falls below 0"),
+        ((RateSegment(0.0, 5.0, amplitude=6.0),), "amplitude 6 is not in 0 .. 5"),
+        ((RateSegment(0.0, 5.0, amplitude=1.0, period_s=0.0),), "needs a period above 0 s"),
+        ((RateSegment(0.0, math.nan),), "is not finite"),
+        ((RateSegment(0.0, math.inf),), "is not finite"),
     ],
 )
-def test_segments_that_are_no_profile_are_refused(segments: tuple[Segment, ...], what: str) -> None:
+def test_segments_that_are_no_profile_are_refused(segments: tuple[RateSegment, ...], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Profile(segments)

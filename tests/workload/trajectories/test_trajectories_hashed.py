@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llm_locust.workload.trajectories.hashed import Chain, HashedPrompt
 from llm_locust.workload.trajectories.hits import possible_shares
-from llm_locust.workload.trajectories.pool import Pool, load_pool
+from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError
 
 BLOCK = 16
@@ -218,6 +218,6 @@ def test_sub_agents_without_end_are_refused(tmp_path: Path) -> None:
 def test_many_hashes_of_a_short_prompt_cost_nothing(tmp_path: Path) -> None:
     (found,) = load(tmp_path, trace(entry(0, list(range(200_000)), tokens=20)))
     assert found.turns[0].hashed.hashes() == [0, 1]
-    facts = Pool((found,)).facts
+    facts = TrajectoryPool((found,)).facts
     assert (facts.ids, facts.possible) == (["trace_1"], [[0.0]])
     assert isinstance(found, Trajectory)

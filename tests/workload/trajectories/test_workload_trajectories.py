@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.workload.trajectories.hits import possible_shares, shared_characters
-from llm_locust.workload.trajectories.pool import Pool, load_pool, mark_of
+from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool, mark_of
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn, answered, marked
 
 SYSTEM = {"role": "system", "content": "You are a careful agent."}
@@ -174,7 +174,7 @@ def test_own_answers_replace_recorded_ones_and_keep_their_tool_calls() -> None:
 
 
 def test_each_agent_walks_through_all_trajectories_in_an_order_of_its_own() -> None:
-    pool = Pool(
+    pool = TrajectoryPool(
         tuple(Trajectory(id=str(i), turns=(Turn(messages=(user("x"),)),), index=i) for i in range(12))
     )
     orders = [[pool.walk_of(7, 0, agent, walk).index for walk in range(24)] for agent in range(4)]

@@ -3,7 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.curves.curve import COLLAPSE
-from llm_locust.metrics.summary_types.search import CurveFacts, Knee, Overload, UslFigures, UslParameter
+from llm_locust.metrics.summary_types.search import (
+    CurveFacts,
+    KneeSummary,
+    Overload,
+    UslFigures,
+    UslParameter,
+)
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, number, percent, plural
@@ -42,7 +48,7 @@ def _missing(what: str, found: CurveFacts, name: str) -> Line:
     return Line(f"{what}: {clean(found.missing.get(name, ''))}", Tone.FAINT)
 
 
-def _knee(knee: Knee, unit: str) -> Iterator[Line]:
+def _knee(knee: KneeSummary, unit: str) -> Iterator[Line]:
     ends = _ends(knee.ci95)
     yield Line(
         f"knee at {number(knee.load)} {unit} ({ends}): up to there the median E2EL grows little, to "

@@ -2,7 +2,7 @@
 
 from llm_locust.metrics.summary_types.stages import OverRepeats, Repeats
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, number, percent
 
 #: Figures of the table, and their heads; shares are shown in per cent.
@@ -36,10 +36,10 @@ def repeats(summary: Summary) -> Section | None:
     return Section("Repeats", table=table, notes=(note,))
 
 
-def _row(load: Repeats) -> Row:
+def _row(load: Repeats) -> TableRow:
     cells = (_cell(load.figures.get(name), name) for name in _COLUMNS)
     tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
-    return Row(
+    return TableRow(
         (number(load.asked), load.lengths or "", f"{load.results} of {len(load.stages)}", *cells), tone
     )
 

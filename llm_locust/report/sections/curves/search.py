@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, number, percent
 
 
@@ -80,9 +80,9 @@ def _unused(unit: str, stages: Sequence[SearchStage]) -> Iterator[Line]:
         yield Line(f"{', '.join(dict.fromkeys(theirs))} {unit}: {why}", Tone.WARN)
 
 
-def _row(stage: SearchStage, limits: int) -> Row:
+def _row(stage: SearchStage, limits: int) -> TableRow:
     if not stage.limits:
-        return Row((number(stage.load), *("",) * (limits + 3), "no result"), Tone.WARN)
+        return TableRow((number(stage.load), *("",) * (limits + 3), "no result"), Tone.WARN)
     shares = (f"{percent(r.share)} ({percent(r.ci95[0])} to {percent(r.ci95[1])})" for r in stage.limits)
     unused = "no result" if stage.no_result else "client-limited" if stage.client else ""
     cells = (
@@ -93,4 +93,4 @@ def _row(stage: SearchStage, limits: int) -> Row:
         "" if stage.good_per_s is None else number(stage.good_per_s),
         unused or clean(stage.shows or ""),
     )
-    return Row(cells, Tone.WARN if unused else Tone.PLAIN)
+    return TableRow(cells, Tone.WARN if unused else Tone.PLAIN)

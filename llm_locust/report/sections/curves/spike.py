@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.metrics.summary_types.search import Spike, SpikeFacts, SpikePart, SpikeRecovery
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds
 
 #: Spikes that are shown; summary.json has all.
@@ -45,9 +45,9 @@ def _section(found: SpikeFacts, each: Spike, key: str) -> Section:
     )
 
 
-def _row(name: str, part: SpikePart) -> Row:
+def _row(name: str, part: SpikePart) -> TableRow:
     shown = (number(part.p50_ms), number(part.p99_ms))
-    return Row((name, count(part.requests), count(part.missed), percent(part.good), *shown))
+    return TableRow((name, count(part.requests), count(part.missed), percent(part.good), *shown))
 
 
 def _lines(found: SpikeFacts, each: Spike, name: str) -> Iterator[Line]:

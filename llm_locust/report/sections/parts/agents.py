@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import Agents
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import count, number, percent, plural, seconds, sentence
 
 #: Less than this share of the pool's turns came up: what the others take is not known.
@@ -40,7 +40,7 @@ def agents_by_load(summary: Summary) -> Section | None:
         if part is None:
             continue
         rows.append(
-            Row(
+            TableRow(
                 (
                     count(stage.asked),
                     count(part.turns),

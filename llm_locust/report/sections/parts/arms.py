@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from llm_locust.metrics.compare.comparable import METRICS
 from llm_locust.metrics.compare.comparison import Verdict
-from llm_locust.metrics.summary_types.stages import Arm, ArmDifferences, ArmRow
+from llm_locust.metrics.summary_types.stages import ArmDifferences, ArmRow, ArmSummary
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.metric_names import figure_label
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS, RATE_COLUMNS, having_figures, rate_cells
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, sentence
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
@@ -29,9 +29,9 @@ def arms(summary: Summary) -> Iterator[Section]:
             yield _differences(arm, arm.against)
 
 
-def _figures(summary: Summary, found: list[Arm]) -> Section:
+def _figures(summary: Summary, found: list[ArmSummary]) -> Section:
     columns = (
-        Column("Arm", left=True, verbatim=True, wraps=True),
+        Column("ArmSummary", left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("share", wide=True),
         Column("errors"),
@@ -64,7 +64,7 @@ def _figures(summary: Summary, found: list[Arm]) -> Section:
     )
 
 
-def _of_models(found: list[Arm]) -> Iterator[Line]:
+def _of_models(found: list[ArmSummary]) -> Iterator[Line]:
     if len({arm.model for arm in found}) > 1:
         yield Line(
             "the arms have different models: a token of one is not a token of another, and times per token "
@@ -73,14 +73,14 @@ def _of_models(found: list[Arm]) -> Iterator[Line]:
         )
 
 
-def _is_silent(arm: Arm) -> bool:
+def _is_silent(arm: ArmSummary) -> bool:
     return not arm.figures.requests.ok
 
 
-def _figures_row(arm: Arm) -> Row:
+def _figures_row(arm: ArmSummary) -> TableRow:
     part = arm.figures
     cut = is_cut(part.requests.cut_share)
-    return Row(
+    return TableRow(
         (
             clean(arm.name),
             count(part.requests.population),
@@ -94,7 +94,7 @@ def _figures_row(arm: Arm) -> Row:
     )
 
 
-def _differences(arm: Arm, against: ArmDifferences) -> Section:
+def _differences(arm: ArmSummary, against: ArmDifferences) -> Section:
     columns = (
         Column("Figure", left=True),
         Column(clean(against.arm)),
@@ -121,7 +121,7 @@ def _differences(arm: Arm, against: ArmDifferences) -> Section:
     )
 
 
-def _in_words(arm: Arm, against: ArmDifferences) -> Iterator[Line]:
+def _in_words(arm: ArmSummary, against: ArmDifferences) -> Iterator[Line]:
     """What became worse and what better."""
     said = False
     for verdict in (Verdict.WORSE, Verdict.BETTER):
@@ -142,8 +142,8 @@ def _in_words(arm: Arm, against: ArmDifferences) -> Iterator[Line]:
         yield Line(sentence(rest), Tone.FAINT)
 
 
-def _difference_row(row: ArmRow) -> Row:
-    return Row(
+def _difference_row(row: ArmRow) -> TableRow:
+    return TableRow(
         (
             _label(row),
             _shown(row, row.base),

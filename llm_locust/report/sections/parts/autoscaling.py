@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp, ScaleUp
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, seconds
 
 #: Rows of the table, and changes that the line names.
@@ -45,14 +45,14 @@ def _over_time(changes: list[ReplicasUp]) -> str:
     return "replicas: " + ", ".join(shown) + (f" and {plural(more, 'change')} more" if more > 0 else "")
 
 
-def _row(step: ScaleUp) -> Row:
+def _row(step: ScaleUp) -> TableRow:
     load = f"{number(step.asked_before)} → {number(step.asked)} {_UNITS.get(step.kind, '')}".rstrip()
     came = f"{count(step.replicas_before)} + {count(step.new)}"
     cells = (
         *(load, seconds(step.at_s), came, seconds(step.first_new_s), seconds(step.last_new_s)),
         *(count(step.requests), _missed(step), _lost(step), _recovered(step)),
     )
-    return Row(cells, Tone.PLAIN if step.new else Tone.WARN)
+    return TableRow(cells, Tone.PLAIN if step.new else Tone.WARN)
 
 
 def _missed(step: ScaleUp) -> str:

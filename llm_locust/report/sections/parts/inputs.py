@@ -2,7 +2,7 @@
 
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import InputFigures
-from llm_locust.report.section import Column, Row, Section, Table
+from llm_locust.report.section import Column, Section, Table, TableRow
 from llm_locust.report.text import clean, count, number
 
 
@@ -19,7 +19,7 @@ def inputs(summary: Summary) -> Section | None:
     return Section("Inputs", table=Table(columns, (_row("all", part), *rows)))
 
 
-def _row(label: str, part: InputFigures) -> Row:
+def _row(label: str, part: InputFigures) -> TableRow:
     each = part.per_request
     rates = (part.inputs_per_s, part.input_tokens_per_s, part.tokens_per_input, each.mean, each.max)
-    return Row((label, *map(number, rates), count(each.n)))
+    return TableRow((label, *map(number, rates), count(each.n)))
