@@ -1,37 +1,61 @@
-"""Figures of a bench case, their marks, and the printing of both."""
+"""Figures of a bench case, and their marks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-#: By ``--stamps``.
-OURS = {"read": "llm-locust", "packet": "llm-locust, packet stamps"}
 READER = "C reader"
 SDK = "openai SDK"
-NOISE_PERCENT = 20.0  # of one core: more outside the bench distorts the figures
+
+#: Nothing is in the way; another process on each processor; the event loop held for most of the time.
+CALM, HOGS, HELD = "calm", "hogs", "held"
+
+#: By ``--stamps``, the client's name in the tables.
+OURS = {"read": "llm-locust, read stamps", "packet": "llm-locust, packet stamps"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Quantiles of latencies in milliseconds. ``None``: there is no data for it."""
+
+    ttft_p50: float | None = None
+    ttft_p99: float | None = None
+    tpot_p50: float | None = None
+    itl_p50: float | None = None
+    itl_p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What the server did while a case's window was open: its own times, and its lateness."""
+    """What the server did: its own times, and its lateness, of a client with a log for the same requests.
 
-    ttft_ms: float
-    gap_ms: float
+    ``write_us`` is the 99th percentile of the length of a write, within which its packet was stamped; None
+    without a log.
+    """
+
+    times: Times
     tokens_per_s: float
     cpu_percent: float
     lateness_us: dict[str, float | None]
-    first_lateness_us: dict[str, float | None]
+    write_us: float | None = None
 
-    @property
-    def ttft_p50_ms(self) -> float:
-        return self.ttft_ms + (self.first_lateness_us["p50"] or 0.0) * 1e-3
 
-    @property
-    def ttft_p99_ms(self) -> float:
-        return self.ttft_ms + (self.first_lateness_us["p99"] or 0.0) * 1e-3
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Differences of single requests between the client and the server's log: 99th percentiles, in ms."""
+
+    requests: int
+    ttft_p99: float
+    itl_p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """Counts of a worker's capture of packets in its whole run."""
+
+    packets: int
+    dropped: int
+    unseen_reads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +69,30 @@ class Figures:
 
     client: str
     streams: int
+    condition: str = CALM
     tokens_per_s: float | None
     cpu_us_per_token: float | None
     cpu_percent: float
-    ttft_p50_ms: float | None
-    ttft_p99_ms: float | None
-    tpot_p50_ms: float | None
+    times: Times
     truth: Truth
+    pairs: Pairs | None = None
+    captured: Captured | None = None
     others_cpu_percent: float
 
     @property
     def name(self) -> str:
-        return f"{self.client}, {self.streams:,} streams"
+        return f"{self.client}, {self.streams:,} streams, {self.condition}"
+
+    @property
+    def rate_off_percent(self) -> float | None:
+        if self.tokens_per_s is None or not self.truth.tokens_per_s:
+            return None
+        return 100 * abs(self.tokens_per_s / self.truth.tokens_per_s - 1)
+
+    def off(self, quantile: str) -> float | None:
+        """Difference in ms between a quantile and the server's, by its name in :class:`Times`."""
+        seen, true = getattr(self.times, quantile), getattr(self.truth.times, quantile)
+        return None if seen is None or true is None else abs(seen - true)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +109,60 @@ class Mark:
         return self.value is not None and self.value <= self.limit
 
 
-def _off(seen: float | None, true: float) -> float | None:
-    return None if seen is None else abs(seen - true)
+_WORDS = {
+    "ttft_p50": "TTFT p50",
+    "ttft_p99": "TTFT p99",
+    "tpot_p50": "TPOT p50",
+    "itl_p50": "ITL p50",
+    "itl_p99": "ITL p99",
+}
+_PACKET_TIMES = {"ttft_p50": 0.1, "ttft_p99": 1.0, "itl_p50": 0.1, "itl_p99": 1.0}
+
+#: Largest differences in ms, by client, streams and condition; of read stamps, none where the client is late.
+_LIMITS_MS: dict[tuple[str, int, str], dict[str, float]] = {
+    (OURS["read"], 400, CALM): {"ttft_p50": 0.5, "ttft_p99": 5.0, "tpot_p50": 0.05},
+    (OURS["read"], 2000, CALM): {"ttft_p50": 1.0},
+    **{(OURS["packet"], streams, CALM): _PACKET_TIMES for streams in (400, 2000)},
+    **{
+        (OURS["packet"], streams, condition): _PACKET_TIMES | {"ttft_p99": 2.0}
+        for streams in (400, 2000)
+        for condition in (HOGS, HELD)
+    },
+}
+
+#: Most CPU per token, as a multiple of the C reader's.
+_MOST_OF_READER = {
+    (OURS["read"], 400, CALM): 1.5,
+    (OURS["packet"], 400, CALM): 1.0,
+    (OURS["packet"], 2000, CALM): 0.8,
+}
 
 
-def marks_of(figures: Figures) -> list[Mark]:
+def marks_of(figures: Figures, among: Sequence[Figures]) -> list[Mark]:
     """Marks of llm-locust at this number of streams; no other client has any."""
-    if figures.client not in OURS.values():
+    key, at = (figures.client, figures.streams, figures.condition), f"{figures.name}: "
+    limits = _LIMITS_MS.get(key)
+    if limits is None:
         return []
-    truth, at = figures.truth, f"{figures.name}: "
-    p50_off = _off(figures.ttft_p50_ms, truth.ttft_p50_ms)
-    if figures.streams > 400:
-        return [Mark(at + "TTFT p50 off the truth", p50_off, 1.0, "ms")]
-    rate_off = _off(figures.tokens_per_s, truth.tokens_per_s)
-    percent_off = None if rate_off is None or not truth.tokens_per_s else 100 * rate_off / truth.tokens_per_s
-    return [
-        Mark(at + "TTFT p50 off the truth", p50_off, 0.5, "ms"),
-        Mark(at + "TTFT p99 off the truth", _off(figures.ttft_p99_ms, truth.ttft_p99_ms), 5.0, "ms"),
-        Mark(at + "TPOT p50 off the truth", _off(figures.tpot_p50_ms, truth.gap_ms), 0.05, "ms"),
-        Mark(at + "output tokens/s off the truth", percent_off, 1.0, "%"),
-        Mark(at + "CPU per token", figures.cpu_us_per_token, 12.0, "µs"),
+    marks = [
+        Mark(f"{at}{_WORDS[name]} off the truth", figures.off(name), most, "ms")
+        for name, most in limits.items()
     ]
+    if figures.client == OURS["packet"] or figures.streams <= 400:
+        marks.append(Mark(at + "output tokens/s off the truth", figures.rate_off_percent, 1.0, "%"))
+    if figures.client == OURS["packet"]:
+        lost = None if figures.captured is None else figures.captured.dropped + figures.captured.unseen_reads
+        marks.append(Mark(at + "packets dropped, and reads without theirs", lost, 0, ""))
+    if key in _MOST_OF_READER:
+        marks.append(
+            Mark(
+                at + "CPU per token, of the C reader's",
+                ratio(figures, READER, among),
+                _MOST_OF_READER[key],
+                "×",
+            )
+        )
+    return marks
 
 
 def ratio(figures: Figures, client: str, among: Sequence[Figures]) -> float | None:
@@ -104,66 +173,6 @@ def ratio(figures: Figures, client: str, among: Sequence[Figures]) -> float | No
     peer = min(peers, key=lambda f: abs(f.streams - figures.streams))
     assert peer.cpu_us_per_token is not None
     return figures.cpu_us_per_token / peer.cpu_us_per_token
-
-
-def _text(value: float | None, digits: int, unit: str = "") -> str:
-    return "–" if value is None else f"{value:,.{digits}f}{unit}"
-
-
-def _row(figures: Figures, among: Sequence[Figures]) -> list[str]:
-    truth, late = figures.truth, figures.truth.lateness_us
-    return [
-        figures.client,
-        f"{figures.streams:,}",
-        _text(figures.cpu_us_per_token, 2),
-        _text(ratio(figures, READER, among), 2, "×"),
-        _text(ratio(figures, SDK, among), 3, "×"),
-        _text(figures.cpu_percent, 0, " %"),
-        f"{_text(figures.tokens_per_s, 0)} ({_text(truth.tokens_per_s, 0)})",
-        f"{_text(figures.ttft_p50_ms, 2)} ({_text(truth.ttft_p50_ms, 2)})",
-        f"{_text(figures.ttft_p99_ms, 2)} ({_text(truth.ttft_p99_ms, 2)})",
-        f"{_text(figures.tpot_p50_ms, 3)} ({_text(truth.gap_ms, 0)})",
-        " / ".join(_text(late[q], 0) for q in ("p50", "p99", "max")),
-        _text(truth.cpu_percent, 0, " %"),
-        _text(figures.others_cpu_percent, 0, " %"),
-    ]
-
-
-def print_figures(console: Console, results: Sequence[Figures]) -> None:
-    """Print the table of all cases, and below it the marks."""
-    table = Table(
-        title="Clients against a server of known times (in brackets: the truth)", title_justify="left"
-    )
-    for heading in (
-        "client",
-        "streams",
-        "CPU µs/token",
-        "to reader",
-        "to SDK",
-        "client CPU",
-        "tokens/s",
-        "TTFT p50 ms",
-        "TTFT p99 ms",
-        "TPOT p50 ms",
-        "server late µs p50/p99/max",
-        "server CPU",
-        "others' CPU",
-    ):
-        table.add_column(heading, justify="left" if heading == "client" else "right")
-    for figures in results:
-        table.add_row(*_row(figures, results))
-    console.print(table)
-    for mark in (m for f in results for m in marks_of(f)):
-        verdict = "[green]met    [/]" if mark.met else "[red]not met[/]"
-        unit = f" {mark.unit}"
-        console.print(f"{verdict} {mark.text}: {_text(mark.value, 3, unit)}, at most {mark.limit:g}{unit}")
-
-    noisy = [f.name for f in results if f.others_cpu_percent > NOISE_PERCENT]
-    if noisy:
-        console.print(
-            f"[yellow]not to be trusted[/] (others used over {NOISE_PERCENT:.0f} % of a core): "
-            + "; ".join(noisy)
-        )
 
 
 def mark_as_json(mark: Mark) -> dict[str, Any]:

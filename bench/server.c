@@ -7,6 +7,9 @@
  * usage, [DONE] and the end chunk follow it in one write.
  *
  * GET /truth tells how late the writes were; DELETE /truth tells and then forgets; SIGTERM prints it.
+ * With --log FILE every request and every write is logged, and the file is written at the end.
+ * With --fifo N it has the real-time priority N, so that no other process comes between a write's
+ * time and the write.
  *
  * Both waits (TTFT and GAP) are constants, so two queues in order of due time replace a heap.
  */
@@ -15,6 +18,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,7 +39,7 @@ typedef struct Connection {
     struct Connection *previous, *next; /* in the queue, by due time */
     int64_t due_ns;                     /* monotonic clock */
     uint64_t request;
-    int fd, queue, token;
+    int fd, queue, token, port; /* the client's port */
     size_t head_length, body_left; /* body_left: bytes of the request's body still to come */
     int in_body;
     char head[REQUEST_MAX];
@@ -57,10 +61,24 @@ typedef struct {
     int ids;
 } Message;
 
+/* What happened at a monotonic time: a request's last byte arrived (token is ARRIVED), or a token was
+ * written, by a call that took so long. */
+enum { ARRIVED = 0xffff };
+typedef struct {
+    int64_t at_ns;
+    uint32_t took_ns;
+    uint16_t port, token;
+} Entry;
+
 static struct {
-    int port, tokens;
+    int port, tokens, fifo;
     int64_t ttft_ns, gap_ns;
-} options = {0, 100, 50000000, 20000000};
+    const char *log;
+} options = {0, 100, 0, 50000000, 20000000, 0};
+static struct {
+    Entry *entries;
+    size_t n, room;
+} happened;
 static struct {
     uint64_t requests, completed, tokens, broken, streams;
     Histogram first, all;
@@ -177,6 +195,28 @@ static void truth_json(char *out, size_t size) {
              (unsigned long long)truth.broken, (unsigned long long)truth.tokens, first, all);
 }
 
+/* Makes room by doubling: a page is touched first when it is written to. */
+static void note(const Connection *c, int token, int64_t at_ns, int64_t took_ns) {
+    if (!options.log) return;
+    if (happened.n == happened.room) {
+        happened.room = happened.room ? 2 * happened.room : 1 << 20;
+        happened.entries = realloc(happened.entries, happened.room * sizeof(Entry));
+        if (!happened.entries) die("realloc");
+    }
+    Entry entry = {at_ns, took_ns < UINT32_MAX ? (uint32_t)took_ns : UINT32_MAX, (uint16_t)c->port, (uint16_t)token};
+    happened.entries[happened.n++] = entry;
+}
+
+/* First what is to be added to the times for realtime, then the entries. */
+static void write_log(void) {
+    int64_t to_realtime_ns = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC);
+    FILE *file = fopen(options.log, "wb");
+    if (!file) die(options.log);
+    if (fwrite(&to_realtime_ns, sizeof to_realtime_ns, 1, file) != 1 ||
+        fwrite(happened.entries, sizeof(Entry), happened.n, file) != happened.n || fclose(file))
+        die(options.log);
+}
+
 static void truth_forget(void) {
     uint64_t streams = truth.streams;
     memset(&truth, 0, sizeof truth);
@@ -229,6 +269,7 @@ static int write_token(Connection *c) {
     Message *m = first ? (last ? &only_message : &first_message) : last ? &last_message : &token_message;
     int64_t now_ns = clock_ns(CLOCK_MONOTONIC);
     if (!send_message(c, m)) return 0;
+    note(c, c->token, now_ns, options.log ? clock_ns(CLOCK_MONOTONIC) - now_ns : 0);
     histogram_add(&truth.all, now_ns - c->due_ns);
     if (first) histogram_add(&truth.first, now_ns - c->due_ns);
     truth.tokens++;
@@ -262,6 +303,7 @@ static int start_stream(Connection *c, int64_t arrived_ns) {
     c->token = 0;
     truth.requests++;
     truth.streams++;
+    note(c, ARRIVED, arrived_ns, 0);
     enqueue(c, QUEUE_FIRST, arrived_ns + options.ttft_ns);
     return send_all(c->fd, headers, sizeof headers - 1);
 }
@@ -337,12 +379,16 @@ static void watch(int fd, void *what) {
 }
 
 static void accept_all(int listener) {
-    for (int fd, on = 1; (fd = accept4(listener, 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
+    struct sockaddr_in peer;
+    socklen_t size = sizeof peer;
+    for (int fd, on = 1;
+         (fd = accept4(listener, (struct sockaddr *)&peer, &size, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
         Connection *c = calloc(1, sizeof *c);
         if (!c) die("calloc");
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
         c->fd = fd;
+        c->port = ntohs(peer.sin_port);
         c->queue = QUEUE_NONE;
         watch(fd, c);
     }
@@ -370,16 +416,21 @@ static int listen_on_loopback(void) {
 
 static void parse_options(int argc, char **argv) {
     static const struct option known[] = {{"port", 1, 0, 'p'}, {"ttft-ms", 1, 0, 't'}, {"gap-ms", 1, 0, 'g'},
-                                          {"tokens", 1, 0, 'n'}, {0, 0, 0, 0}};
+                                          {"tokens", 1, 0, 'n'}, {"log", 1, 0, 'l'},
+                                          {"fifo", 1, 0, 'f'}, {0, 0, 0, 0}};
     for (int o; (o = getopt_long(argc, argv, "", known, 0)) != -1;) {
         if (o == 'p') options.port = atoi(optarg);
+        else if (o == 'l') options.log = optarg;
+        else if (o == 'f') options.fifo = atoi(optarg);
         else if (o == 't') options.ttft_ns = (int64_t)(atof(optarg) * 1e6);
         else if (o == 'g') options.gap_ns = (int64_t)(atof(optarg) * 1e6);
         else if (o == 'n') options.tokens = atoi(optarg);
         else exit(2);
     }
-    if (options.port < 0 || options.port > 65535 || options.ttft_ns < 0 || options.gap_ns < 0 || options.tokens < 1) {
-        fprintf(stderr, "%s: --port 0-65535, --ttft-ms and --gap-ms at least 0, --tokens at least 1\n", argv[0]);
+    if (options.port < 0 || options.port > 65535 || options.ttft_ns < 0 || options.gap_ns < 0 ||
+        options.tokens < 1 || options.tokens >= ARRIVED || options.fifo < 0 || options.fifo > 99) {
+        fprintf(stderr, "%s: --port 0-65535, --ttft-ms and --gap-ms at least 0, --tokens 1-65534, --fifo 1-99\n",
+                argv[0]);
         exit(2);
     }
 }
@@ -405,6 +456,8 @@ int main(int argc, char **argv) {
     parse_options(argc, argv);
     prctl(PR_SET_TIMERSLACK, 1UL); /* the default rounds a sleep up by 50 us */
     struct sigaction on_stop = {.sa_handler = stop};
+    struct sched_param priority = {.sched_priority = options.fifo};
+    if (options.fifo && sched_setscheduler(0, SCHED_FIFO, &priority)) die("--fifo");
     sigaction(SIGTERM, &on_stop, 0);
     sigaction(SIGINT, &on_stop, 0);
     prepare_messages();
@@ -414,5 +467,6 @@ int main(int argc, char **argv) {
     while (!stopping) turn(listener);
     truth_json(json, sizeof json);
     puts(json);
+    if (options.log) write_log();
     return 0;
 }

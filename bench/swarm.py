@@ -1,0 +1,232 @@
+"""llm-locust as a case of the bench: a real headless run, one master and one worker."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from clients import (
+    HERE,
+    LOCUSTFILE,
+    BenchError,
+    Edge,
+    Timing,
+    ask_truth,
+    between,
+    cpu_s,
+    edge,
+    free_port,
+    last_words,
+    running,
+    serving,
+)
+from figures import CALM, HELD, HOGS, OURS, Captured, Figures, Pairs, Times
+from numpy.typing import NDArray
+from server_log import LogError, ServerLog, read_log
+
+TOKENS = 100
+LOCUSTFILES = {CALM: LOCUSTFILE, HOGS: LOCUSTFILE, HELD: HERE / "held_loop.py"}
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The server of known times: its command, and whether it has a log (``server.c`` has)."""
+
+    command: Sequence[str | Path]
+    has_log: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run is asked for: streams, source of the stamps, condition."""
+
+    streams: int
+    stamps: str
+    condition: str = CALM
+
+
+def commands(port: int, asked: Asked, timing: Timing, out: Path) -> dict[str, list[str]]:
+    """Commands of master and worker, as a user starts them; users start over four seconds."""
+    rendezvous = str(free_port())
+    locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILES[asked.condition])]
+    total_s = timing.warmup_s + timing.window_s + timing.tail_s
+    load = (
+        f"--headless -u {asked.streams} -r {asked.streams // 4} -t {total_s:.0f}s -H http://127.0.0.1:{port}"
+    )
+    load += " --canary off"  # the server's log is compared
+    options = f"--model known --input-tokens 64 --output-tokens {TOKENS} --warmup {timing.warmup_s:g}s"
+    options += f" --stamps {asked.stamps} --out {out}"
+    master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {rendezvous} --expect-workers 1"
+    worker = f"--worker --master-host 127.0.0.1 --master-port {rendezvous}"
+    return {
+        "master": [*locust, *master.split(), *load.split(), *options.split()],
+        "worker": [*locust, *worker.split()],
+    }
+
+
+def wait_for_load(port: int, processes: dict[str, subprocess.Popen[str]], logs: Path) -> None:
+    deadline_s = time.monotonic() + 60
+    while not ask_truth(port)["streams"]:
+        for name, process in processes.items():
+            if process.poll() is not None:
+                words = last_words(logs / f"{name}.log")
+                raise BenchError(f"locust's {name} ended with {process.returncode} before any load: {words}")
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"locust sent nothing within 60 s; see {logs}")
+        time.sleep(0.05)
+
+
+def wait_for_end(master: subprocess.Popen[str], timing: Timing, logs: Path) -> None:
+    try:
+        code = master.wait(timeout=timing.tail_s + 120)
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"locust did not end within two minutes after its run; see {logs}") from None
+    if code:
+        raise BenchError(f"locust's master ended with {code}: {last_words(logs / 'master.log')}")
+
+
+def give_up_priority(pids: Iterable[int]) -> None:
+    """Give all threads of these processes the usual scheduling, whatever the bench itself was given."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setscheduler(int(thread.name), os.SCHED_OTHER, os.sched_param(0))
+
+
+def hogs(stack: ExitStack, logs: Path, seconds: float) -> list[int]:
+    """Start one on each processor; return their process ids."""
+    return [
+        stack.enter_context(
+            running([sys.executable, HERE / "hog.py", str(cpu), f"{seconds:g}"], logs / f"hog-{cpu}.log")
+        ).pid
+        for cpu in sorted(os.sched_getaffinity(0))
+    ]
+
+
+def measure_llm_locust(server: Known, asked: Asked, timing: Timing, logs: Path) -> Figures:
+    """Measure a real headless run; the worker's whole process is counted."""
+    out, log = logs / "run", logs / "server.bin"
+    with ExitStack() as stack:
+        options: list[str | Path] = ["--log", log] if server.has_log else []
+        port = stack.enter_context(serving(server.command, logs, options))
+        started = {
+            name: stack.enter_context(running(command, logs / f"{name}.log"))
+            for name, command in commands(port, asked, timing, out).items()
+        }
+        worker, pids = started["worker"].pid, [os.getpid(), *(p.pid for p in started.values())]
+        wait_for_load(port, started, logs)
+        if asked.condition == HOGS:  # which then compete with it as equals
+            give_up_priority(p.pid for p in started.values())
+            pids += hogs(stack, logs, timing.warmup_s + timing.window_s + timing.tail_s + 60)
+        time.sleep(timing.warmup_s)
+        worker_s = cpu_s(worker)
+        start = edge(port, pids, "DELETE")
+        time.sleep(timing.window_s)
+        worker_s = cpu_s(worker) - worker_s
+        end = edge(port, pids, "GET")
+        wait_for_end(started["master"], timing, logs)
+    figures = _figures(asked, out, start, end, worker_s)
+    return _with_log(figures, out, read_log(log, TOKENS)) if server.has_log else figures
+
+
+def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -> Figures:
+    """Figures of the run's own summary, with the worker's CPU."""
+    summary = json.loads((out / "summary.json").read_text())
+    ttft, tpot, itl = (summary["latency_ms"][name] for name in ("ttft", "tpot", "itl"))
+    start_ns, end_ns = start.truth["now_ns"], end.truth["now_ns"]
+    tokens = _tokens_between(out / "requests.parquet", start_ns, end_ns)
+    truth, others = between(start, end)
+    return Figures(
+        client=OURS[asked.stamps],
+        streams=asked.streams,
+        condition=asked.condition,
+        tokens_per_s=summary["throughput"]["output_tokens_per_s"],
+        cpu_us_per_token=worker_s * 1e6 / tokens if tokens else None,
+        cpu_percent=worker_s * 1e11 / (end_ns - start_ns),
+        times=Times(
+            ttft_p50=ttft["p50"],
+            ttft_p99=ttft["p99"],
+            tpot_p50=tpot["p50"],
+            itl_p50=itl["p50"],
+            itl_p99=itl["p99"],
+        ),
+        truth=truth,
+        captured=_captured(out),
+        others_cpu_percent=others,
+    )
+
+
+def _captured(out: Path) -> Captured | None:
+    manifest = json.loads((out / "manifest.json").read_text())
+    facts = [worker["stamps"] for worker in manifest["workers"] if worker.get("stamps")]
+    if not facts or any(each["source"] != "packet" for each in facts):
+        return None
+    return Captured(**{name: sum(f[name] for f in facts) for name in ("packets", "dropped", "unseen_reads")})
+
+
+def _tokens_between(requests: Path, start_ns: int, end_ns: int) -> int:
+    """Token events that arrived in [start, end) of the wall clock, from ``requests.parquet``."""
+    table = pq.read_table(requests, columns=["sent_ns", "arrivals_ns"])
+    arrivals = table.column("arrivals_ns").combine_chunks()
+    sent_ns = table.column("sent_ns").fill_null(0).to_numpy()
+    at_ns = np.repeat(sent_ns, np.diff(arrivals.offsets.to_numpy())) + arrivals.flatten().to_numpy()
+    return int(((at_ns >= start_ns) & (at_ns < end_ns)).sum())
+
+
+def _with_log(figures: Figures, out: Path, log: ServerLog) -> Figures:
+    """The same figures against the server's times of the very requests that the summary is about.
+
+    Raises:
+        LogError: they are not the same requests.
+    """
+    summary = json.loads((out / "summary.json").read_text())
+    start_ns, end_ns = (_wall_ns(summary["window"][name]) for name in ("start", "end"))
+    columns = ["scheduled_ns", "sent_ns", "outcome", "local_port", "arrivals_ns"]
+    table = pq.read_table(out / "requests.parquet", columns=columns)
+    scheduled_ns = table.column("scheduled_ns").to_numpy()
+    ok = np.array(table.column("outcome").to_pylist()) == "ok"
+    table = table.filter(ok & (scheduled_ns >= start_ns) & (scheduled_ns < end_ns))
+    if len(table) != summary["latency_ms"]["ttft"]["n"]:
+        raise LogError(
+            f"the summary is about {summary['latency_ms']['ttft']['n']} requests, not {len(table)}"
+        )
+    rows = log.rows_of(table.column("local_port").to_numpy(), table.column("sent_ns").to_numpy())
+    arrivals = table.column("arrivals_ns").combine_chunks().flatten().to_numpy().reshape(len(table), TOKENS)
+    true_ttft, true_gaps = log.ttft_ns[rows], np.diff(log.written_ns[rows], axis=1)
+    in_window = (log.all_written_ns >= start_ns) & (log.all_written_ns < end_ns)
+    truth = replace(
+        figures.truth,
+        times=Times(
+            ttft_p50=_ms(true_ttft, 50),
+            ttft_p99=_ms(true_ttft, 99),
+            tpot_p50=_ms((log.written_ns[rows, -1] - log.written_ns[rows, 0]) / (TOKENS - 1), 50),
+            itl_p50=_ms(true_gaps, 50),
+            itl_p99=_ms(true_gaps, 99),
+        ),
+        tokens_per_s=float(in_window.sum()) / ((end_ns - start_ns) * 1e-9),
+        write_us=_ms(log.took_ns, 99) * 1e3,
+    )
+    pairs = Pairs(
+        requests=len(rows),
+        ttft_p99=_ms(np.abs(arrivals[:, 0] - true_ttft), 99),
+        itl_p99=_ms(np.abs(np.diff(arrivals, axis=1) - true_gaps), 99),
+    )
+    return replace(figures, truth=truth, pairs=pairs)
+
+
+def _wall_ns(iso: str) -> int:
+    """Nanoseconds of a time with microseconds."""
+    at = datetime.fromisoformat(iso)
+    return int(at.replace(microsecond=0).timestamp()) * 10**9 + at.microsecond * 1000
+
+
+def _ms(ns: NDArray[Any], percent: float) -> float:
+    return float(np.percentile(ns, percent)) * 1e-6
