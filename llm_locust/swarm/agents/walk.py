@@ -3,7 +3,6 @@
 import time
 from contextlib import suppress
 
-import gevent
 from gevent import GreenletExit
 from gevent.pool import Group
 from locust.exception import StopUser
@@ -11,6 +10,7 @@ from locust.exception import StopUser
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.agents.walks import walk_name
 from llm_locust.metrics.sections.sessions import session_name
+from llm_locust.swarm.agents.pauses import pauses
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.text.prompts import Prompt
@@ -72,7 +72,7 @@ class Walk:
             ready = self._requester.prepared(prompt, self._id)
             self._forks.join()
             due_ns = max(due_ns, time.time_ns() if turns[number - 1].forks and number else 0)
-            _sleep_until(due_ns)
+            pauses().until(due_ns)
             scheduled_ns = self._admitted(due_ns)
             if self._requester.session.gate.phase != self._phase:
                 return
@@ -112,9 +112,3 @@ class Walk:
         # The load is over, or this worker's requests are used up: the agent itself finds that too.
         with suppress(StopUser, GreenletExit):
             Walk(self._requester, self._pool, trajectory, self._mark, self._id).hold()
-
-
-def _sleep_until(due_ns: int) -> None:
-    # The wall clock may be set: sleeping again is cheap, sleeping for ever is not.
-    while (left_ns := due_ns - time.time_ns()) > 0:
-        gevent.sleep(left_ns * 1e-9)
