@@ -67,6 +67,17 @@ def print_figures(console: Console, results: Sequence[Figures], marks: Sequence[
         "off, each request: TTFT p99 / ITL p99|a write µs p99|packets|dropped / unseen",
         [_times(f) for f in results],
     )
+    print_marks(console, marks)
+    noisy = [f.name for f in results if f.others_cpu_percent > NOISE_PERCENT]
+    if noisy:
+        console.print(
+            f"[yellow]not to be trusted[/] (others used over {NOISE_PERCENT:.0f} % of a core): "
+            + "; ".join(noisy)
+        )
+
+
+def print_marks(console: Console, marks: Sequence[Mark]) -> int:
+    """Print which are met; return the exit code: 1 if one is not."""
     for mark in marks:
         verdict = "[green]met    [/]" if mark.met else "[red]not met[/]"
         unit = f" {mark.unit}".rstrip()
@@ -75,12 +86,7 @@ def print_figures(console: Console, results: Sequence[Figures], marks: Sequence[
             highlight=False,
             soft_wrap=True,
         )
-    noisy = [f.name for f in results if f.others_cpu_percent > NOISE_PERCENT]
-    if noisy:
-        console.print(
-            f"[yellow]not to be trusted[/] (others used over {NOISE_PERCENT:.0f} % of a core): "
-            + "; ".join(noisy)
-        )
+    return 0 if all(mark.met for mark in marks) else 1
 
 
 def print_table(console: Console, title: str, headings: str, rows: Sequence[Sequence[str]]) -> None:

@@ -97,11 +97,11 @@ def all_cases(programs: dict[str, Path], server: Known, timings: Timings) -> dic
     return cases
 
 
-def raise_file_limit() -> None:
+def raise_file_limit(needed: int = FILES_NEEDED) -> None:
     """2,000 streams are 2,000 descriptors in each process; the children inherit the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < FILES_NEEDED:
-        wanted = FILES_NEEDED if hard == resource.RLIM_INFINITY else min(hard, FILES_NEEDED)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        wanted = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 

@@ -47,11 +47,12 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run is asked for: streams, source of the stamps, condition."""
+    """What a run is asked for: streams, source of the stamps, condition, and further options."""
 
     streams: int
     stamps: str
     condition: str = CALM
+    more: str = ""
 
 
 def commands(port: int, asked: Asked, timing: Timing, out: Path) -> dict[str, list[str]]:
@@ -64,7 +65,7 @@ def commands(port: int, asked: Asked, timing: Timing, out: Path) -> dict[str, li
     )
     load += " --canary off"  # the server's log is compared
     options = f"--model known --input-tokens 64 --output-tokens {TOKENS} --warmup {timing.warmup_s:g}s"
-    options += f" --stamps {asked.stamps} --out {out}"
+    options += f" --stamps {asked.stamps} --out {out} {asked.more}"
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {rendezvous} --expect-workers 1"
     worker = f"--worker --master-host 127.0.0.1 --master-port {rendezvous}"
     return {
@@ -159,12 +160,12 @@ def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -
             itl_p99=itl["p99"],
         ),
         truth=truth,
-        captured=_captured(out),
+        captured=captured(out),
         others_cpu_percent=others,
     )
 
 
-def _captured(out: Path) -> Captured | None:
+def captured(out: Path) -> Captured | None:
     manifest = json.loads((out / "manifest.json").read_text())
     facts = [worker["stamps"] for worker in manifest["workers"] if worker.get("stamps")]
     if not facts or any(each["source"] != "packet" for each in facts):
