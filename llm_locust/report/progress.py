@@ -83,7 +83,13 @@ def _generates(whole: Figures) -> bool:
 
 
 def _pace(whole: Figures, recent: Figures) -> Iterator[str]:
-    """The rates and the latency of what the requests ask for: results of inputs, tokens, or both."""
+    """The rates and the latency of what the requests ask for: results of inputs, tokens, or both.
+
+    Tokens are counted when their request ends: while none does, what is streamed is unknown, not 0.
+    """
+    if recent.seconds and not (recent.requests or recent.cancelled):
+        yield f"no request ended in the last {number(recent.seconds)} s"
+        return
     if _has_inputs(whole):
         yield f"{number(recent.inputs_per_s)} inputs/s"
     if _generates(whole):

@@ -45,6 +45,17 @@ def test_a_line_says_what_matters(going: Run) -> None:
     )
 
 
+def test_long_answers_that_are_still_streamed_are_no_rate_of_0() -> None:
+    run = Run()
+    run.report()
+    run.clock.tick(20)
+    run.report()
+    run.store.observe(observation(2, worker("a", in_flight=2)))
+    text = line(progress(run))
+    assert "2 in flight · no request ended in the last 10.0 s · 0 errors" in text
+    assert "tokens/s" not in text
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_panel_fits_its_width_and_loses_no_figure(going: Run, width: int) -> None:
     lines = drawn(progress(going, run_time_s=300), width)

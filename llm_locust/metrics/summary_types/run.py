@@ -263,3 +263,10 @@ class LittlesLaw(SummaryPart, frozen=True):
     workers_difference: Annotated[
         float | None, key("`records_in_flight_s` / `workers_in_flight_s` − 1", "all records of these workers")
     ]
+
+    @property
+    def edges_share(self) -> float | None:
+        """Share of the requests in flight that the window's edges make up; None where that is unknown."""
+        if self.edges is None or not self.in_flight_mean:
+            return None
+        return abs(self.edges) / self.in_flight_mean

@@ -13,10 +13,14 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import HiddenTokens, LengthErrors, Pace, Tokens
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.live_check import live_check
-from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
+from llm_locust.report.text import UNDEFINED, count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
 
 _Statistic = tuple[str, str, bool]
+
+#: Share of the time in flight that may cross the window's edges on balance. In a steady load as many requests
+#: come in as go out; in a window of fewer than ten times a request's time they may differ by chance alone.
+_EDGES_OF_A_STEADY_LOAD = 0.1
 
 #: Keys of summary.json, their heads, and whether they need a wide table.
 _STATISTICS: tuple[_Statistic, ...] = (
@@ -187,7 +191,7 @@ def throughput(summary: Summary) -> Section:
     concurrency = f"concurrency {number(part.concurrency_mean)} mean · {count(part.concurrency_peak)} peak"
     if summary.is_without_output:
         text = f"{number(part.requests_per_s)} requests/s · {inputs} input tokens/s"
-        return Section("Throughput", (Line(text), Line(concurrency)))
+        return Section("Throughput", (Line(text), Line(concurrency), *_unsteady(summary)))
     lines = [
         Line(
             f"{number(part.requests_per_s)} requests/s · {number(part.output_tokens_per_s)} output tokens/s"
@@ -197,10 +201,26 @@ def throughput(summary: Summary) -> Section:
         Line(_seen(counted.user_tps, "tokens")),
         *([Line(_seen(counted.chars_per_s, "chars"))] if counted.chars_per_s.n else []),
         Line(concurrency),
+        *_unsteady(summary),
     ]
     paces = (counted.user_tps, counted.chars_per_s)
     few = meaning(*(mark(pace, key) for pace in paces for key in ("p50", "p1")))
     return Section("Throughput", tuple(lines), notes=tuple(few))
+
+
+def _unsteady(summary: Summary) -> Iterator[Line]:
+    """That the rates are of other requests than those in flight, and why."""
+    law, window_s = summary.littles_law, summary.window.seconds
+    share, time_s = law.edges_share, law.time_s
+    if share is None or time_s is None or share <= _EDGES_OF_A_STEADY_LOAD:
+        return
+    why = (
+        f"a request takes {seconds(time_s)} and the window only {seconds(window_s)}: measure longer"
+        if time_s > _EDGES_OF_A_STEADY_LOAD * window_s
+        else "the load, or how long requests take, changed in the window"
+    )
+    crossing = f"{percent(share)} of the time in flight crosses the window's edges"
+    yield Line(f"not the rates of a steady load: {crossing}; {why}", Tone.WARN)
 
 
 def _seen(pace: Pace, unit: str) -> str:

@@ -44,15 +44,22 @@ def client(summary: Summary) -> Section:
     return Section("Client", lines, alarm=True)
 
 
+#: Share of the requests in flight from which Little's law without the window's edges looks broken.
+_EDGES_SHOWN = 0.02
+
+
 def _littles_law(law: LittlesLaw) -> Iterator[Line]:
     """Requests in flight, by their number and by their rate and time; and how near the workers' count is."""
     rate, time_s = law.sent_per_s, law.time_s
     if rate is None or time_s is None:
         return
+    crossing = law.edges or 0.0
+    edges = f" {'+' if crossing > 0 else '−'} {number(abs(crossing))} at the window's edges"
     sides = (
         f"Little's law {'holds' if law.holds else 'FAILS'}: "
         f"{number(law.in_flight_mean)} in flight, "
         f"{number(rate)}/s × {number(time_s)} s = {number(rate * time_s)}"
+        f"{edges if (law.edges_share or 0.0) > _EDGES_SHOWN else ''}"
     )
     off = law.workers_difference
     counted = "" if off is None else f"the records have {percent(1 + off)} of what the workers counted"
