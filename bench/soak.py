@@ -42,18 +42,18 @@ SIZES_S = 0.25
 USUAL_INTERVAL_S = 3.0
 IGNORE_EOS = '{"ignore_eos": true}'
 
-#: What a run has beside its records: manifest, summaries, reports, so-far.
-BESIDE_RECORDS = 4 << 20
+#: What a run has beside its records: manifest, summaries, two pages with the charts' script, 5 MiB each.
+BESIDE_RECORDS = 12 << 20
 
-#: Longest span that a rolling summary a minute has in its temporary file.
-SPAN_S = 120.0
+#: Rolling summaries that the longest span of one has in its temporary file.
+SPANS = 2
 
 #: Of temporary files that do not lie beside the run.
 MOST_TEMPORARY = 1 << 20
 
 LOCUSTFILE = """
 import locust.runners
-from locust import task
+from locust import constant_pacing, task
 
 from llm_locust import ChatUser
 from llm_locust.swarm.roles import load_generator
@@ -62,6 +62,8 @@ locust.runners.WORKER_REPORT_INTERVAL = load_generator.BATCH_INTERVAL_S = {inter
 
 
 class Chat(ChatUser):
+    wait_time = constant_pacing({turn_s})
+
     @task
     def ask_one(self):
         self.chat()
@@ -71,15 +73,16 @@ class Chat(ChatUser):
 def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     """Commands of the swarm's processes, by name."""
     locustfile = folder / "soak_chat.py"
-    locustfile.write_text(LOCUSTFILE.format(interval_s=options.report_interval))
+    turn_s = options.streams / options.rate
+    locustfile.write_text(LOCUSTFILE.format(interval_s=options.report_interval, turn_s=turn_s))
     locust = [sys.executable, "-m", "locust", "-f", str(locustfile)]
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {port} --expect-workers {WORKERS}"
     load = (
         f"--headless -u {options.streams} -r 50 -t {options.seconds}s --stop-timeout 30 --canary off -H {url}"
     )
     asked = (
-        "--input-tokens 64 --output-tokens uniform:50,150 --slo e2el=30s --rolling-summary 1m "
-        f"--out {folder / 'run'}"
+        f"--input-tokens 64 --output-tokens {options.output_tokens} --slo e2el=30s "
+        f"--rolling-summary {options.rolling_summary}s --out {folder / 'run'}"
     )
     worker = f"--worker --master-host 127.0.0.1 --master-port {port}"
     return {"master": [*locust, *master.split(), *load.split(), *asked.split(), "--body", IGNORE_EOS]} | {
@@ -232,7 +235,7 @@ def check_records(console: Console, folder: Path, options: argparse.Namespace) -
     return manifest.complete and not missing and not unseen and batches >= meant * 0.8
 
 
-def check_sizes(console: Console, folder: Path, sizes: Sizes, seconds: float) -> bool:
+def check_sizes(console: Console, folder: Path, sizes: Sizes, options: argparse.Namespace) -> bool:
     """Print what was announced and what it took; return whether it stayed within that."""
     workers = read_manifest(folder / "run").workers
     rows = arrivals = 0
@@ -240,7 +243,8 @@ def check_sizes(console: Console, folder: Path, sizes: Sizes, seconds: float) ->
         rows += len(batch)
         arrivals += len(batch.arrivals().values)
     announced = growth_of(rows, arrivals / max(1, rows), sum(w.batches for w in workers))
-    loaded = announced.frames + announced.kept * min(1.0, SPAN_S / seconds)
+    span_s = SPANS * options.rolling_summary
+    loaded = announced.frames + announced.kept * min(1.0, span_s / options.seconds)
     console.print(
         f"{rows:,} records with {arrivals / max(1, rows):.0f} token arrivals each; the run directory had "
         f"{size_text(sizes.loaded)} at most under load ({size_text(loaded)} announced) and "
@@ -257,6 +261,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=1800, help="of load (%(default)s)")
     parser.add_argument("--streams", type=int, default=200, help="(%(default)s)")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=float("inf"),
+        metavar="N",
+        help="at most as many requests/s; default: as many as the streams can",
+    )
+    parser.add_argument(
+        "--output-tokens", default="uniform:50,150", metavar="LENGTHS", help="of an answer (%(default)s)"
+    )
+    parser.add_argument(
+        "--rolling-summary", type=int, default=60, metavar="S", help="seconds between two (%(default)s)"
+    )
     parser.add_argument(
         "--report-interval",
         type=float,
@@ -276,7 +293,7 @@ def main() -> int:
             write_samples(BUILD / "soak.csv", samples)
             flat = print_memory(console, samples, clock)
             whole = check_records(console, folder, options)
-            fits = check_sizes(console, folder, sizes, options.seconds)
+            fits = check_sizes(console, folder, sizes, options)
         except (BenchError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             console.print(f"[red]not measured:[/] {e}", highlight=False, soft_wrap=True)
             return 1

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -153,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         _say(one_line(e))
         return 2
-    _print(args, directory, analysis, text, question)
+    _print(args, directory, analysis, text, source)
     found = verdict(analysis.summary, analysis.manifest, args.allow_incomplete)
     return 0 if found is None else found.code
 
@@ -254,7 +255,7 @@ def _print(
     directory: Path | None,
     analysis: Analysis,
     text: str | None,
-    question: Question,
+    source: Source,
 ) -> None:
     own = directory is not None and args.out is None
     with printing():
@@ -262,7 +263,13 @@ def _print(
             print_report(analysis.summary, directory if own else None, sys.stdout)
         else:
             sys.stdout.write(text)
-    if directory is None:
+    if directory is None and source.merged and not args.so_far:
+        runs = " ".join(quote(str(run)) for run in args.runs)
+        _say(
+            "nothing was written: the report is of batches that are in no finished run yet; --out DIR keeps "
+            f"it, `llm-locust merge {runs} --out NEW` makes a run of them with a report of its own"
+        )
+    elif directory is None:
         _say("nothing was written, the run's own report is unchanged; --out DIR keeps this one")
     elif not own:
         _say(f"written into {str(directory)!r}")

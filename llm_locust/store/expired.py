@@ -83,7 +83,10 @@ def decode_expired(path: Path) -> Expired:
             raise StoreError(f"it has schema {found.schema}, this version reads up to {EXPIRED_SCHEMA}")
         found.holdings()
     except (*DECODE_ERRORS, ValueError) as e:
-        raise StoreError(f"{str(path)!r} does not say what was dropped: {e}") from e
+        raise StoreError(
+            f"{str(path)!r} does not say what was dropped: {e}. The run's upload has it too: copy it back "
+            "from there; or remove it, copy the upload back, and `llm-locust merge RUN COPY --out NEW`"
+        ) from e
     return found
 
 

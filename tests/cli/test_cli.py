@@ -127,7 +127,8 @@ def test_a_report_on_batches_is_that_of_the_run_made_of_them(
     said = capsys.readouterr()
     assert main(["merge", str(left), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.startswith(said.out)
-    assert "nothing was written" in said.err
+    assert "nothing was written: the report is of batches that are in no finished run yet" in said.err
+    assert f"`llm-locust merge '{left}' --out NEW`" in said.err
     (left / MANIFEST_FILE).unlink()
     assert "but no manifest of it" in refused(capsys, "report", str(left))
 

@@ -75,7 +75,8 @@ def drop(
         return DroppedRecords()
     before_s = (time.time() if now_s is None else now_s) - older_than_s
     segments = segments_of(run)
-    if not ended or (run / MANIFEST_FILE).stat().st_mtime > before_s:
+    is_closed = ended and (run / MANIFEST_FILE).stat().st_mtime <= before_s
+    if segments and not (is_closed and _is_whole(segments[-1])):
         segments = segments[:-1]
     done = DroppedRecords()
     for segment in segments:
@@ -90,6 +91,12 @@ def drop(
             break
         done = DroppedRecords(done.records + records[0], done.size_bytes + records[1])
     return done
+
+
+def _is_whole(segment: Segment) -> bool:
+    """Whether it ends with a frame; one that was being written when the machine died stays, as nothing is
+    uploaded of it."""
+    return not index_frames(segment.path).tears
 
 
 def _drop(run: Path, segment: Segment, manifest: Manifest, to: Destination) -> tuple[int, int] | None:

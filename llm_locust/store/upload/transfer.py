@@ -24,6 +24,7 @@ import pyarrow as pa
 from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
 from llm_locust.store.upload.destination import Destination, UploadError, open_destination
 from llm_locust.store.upload.files import Stored, UploadPart, dropped_slices, parts_of
+from llm_locust.store.upload.guard import Change
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
@@ -166,6 +167,7 @@ class _Upload:
         removed = tuple(sorted((index.keys() - parts.keys() - only_there - {MANIFEST_FILE}) & sizes.keys()))
         if up_to_date and len(there) == len(parts) and not removed:
             return Uploaded(self._to.text, (), tuple(sorted({*there, MANIFEST_FILE})), (), 0)
+        Change(self._run, self._to, index, removed).check()
         index = {name: stored for name, stored in index.items() if name in there | only_there}
         due = [part for name, part in parts.items() if name not in there]
         self._send([part for part in due if part.name not in sizes], index)

@@ -37,7 +37,7 @@ from llm_locust.store import (
     write_manifest,
 )
 from llm_locust.store.segments import Segment, base_of, segment_name, segments_of
-from llm_locust.store.upload.destination import open_destination
+from llm_locust.store.upload.destination import UploadError, open_destination
 from llm_locust.store.upload.files import Stored
 from llm_locust.store.upload.transfer import read_index, upload_run, write_index
 
@@ -273,7 +273,7 @@ def test_what_is_damaged_of_a_dropped_segment_is_said(tmp_path: Path) -> None:
     upload_run(run, str(to))
     dropped_now(run, to)
     next((run / "batches").glob("*.expired")).write_text("{}")
-    with pytest.raises(StoreError, match="does not say what was dropped"):
+    with pytest.raises(StoreError, match=r"does not say what was dropped.*copy it back"):
         finish_run(run)
 
 
@@ -325,6 +325,19 @@ def test_the_last_segment_of_a_part_stays_while_its_manifest_is_written(tmp_path
     assert segments_of(run) == []
 
 
+def test_a_batch_that_was_being_written_when_the_machine_died_stays_without_a_word(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    last = segments_of(run)[-1].path
+    last.write_bytes(last.read_bytes() + frames()[0][:-1])
+    upload_run(run, str(to))
+    done = drop(run, str(to), 0.0, ended=True, now_s=4e9)
+    assert done.failure == ""
+    assert [segment.path for segment in segments_of(run)] == [last]
+    assert upload_run(run, str(to)).removed == ()
+    assert drop(run, str(to), 0.0, ended=True, now_s=4e9) == dropping.DroppedRecords()
+
+
 def test_an_earlier_part_that_was_dropped_whole_is_in_the_report_of_all_parts(tmp_path: Path) -> None:
     """Its workers delivered a batch late that its master had received, and had not said so."""
     day, to = tmp_path / "day", tmp_path / "to"
@@ -368,3 +381,66 @@ def test_a_segment_that_cannot_begin_leaves_the_present_one_going_on(tmp_path: P
     log.append(frames()[1])
     log.close()
     assert (run / segment_name(0)).read_bytes() == b"".join(frames()[:2])
+
+
+def _without_what_was_dropped(run: Path) -> None:
+    for path in (run / "batches").glob("*.expired"):
+        path.unlink()
+
+
+def _of_an_earlier_time(run: Path) -> None:
+    """Its last segments, and what its manifest says of them, were not there yet."""
+    shutil.rmtree(run / "batches")
+    log = SegmentLog(run, 3.0, lambda: 0.0)
+    log.append(*frames()[:4])
+    log.close()
+    (run / "requests.parquet").unlink(missing_ok=True)
+    known = read_manifest(run)
+    workers = [replace(worker, received_seqs="0-1", batches=2, received=2 * ROWS) for worker in known.workers]
+    write_manifest(run, replace(known, workers=workers, dropped=None))
+
+
+def _of_an_earlier_time_with_a_report(run: Path) -> None:
+    _of_an_earlier_time(run)
+    finish_run(run)
+
+
+def _with_reports_only(run: Path) -> None:
+    shutil.rmtree(run / "batches")
+    (run / "requests.parquet").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "has_ended", "was_cut"),
+    [
+        (_without_what_was_dropped, True, False),
+        (_of_an_earlier_time, False, True),
+        (_of_an_earlier_time, True, False),
+        (_of_an_earlier_time_with_a_report, False, True),
+        (_of_an_earlier_time_with_a_report, True, False),
+        (_with_reports_only, False, True),
+        (_with_reports_only, True, False),
+    ],
+)
+def test_an_upload_of_an_older_copy_removes_nothing_that_only_the_destination_has(
+    tmp_path: Path, spoil: Callable[[Path], None], has_ended: bool, was_cut: bool
+) -> None:
+    run, to, old = tmp_path / "run", tmp_path / "to", tmp_path / "old"
+    segmented(run)
+    upload_run(run, str(to))
+    dropped_now(run, to)
+    if has_ended:
+        finish_run(run)
+    upload_run(run, str(to))
+    shutil.copytree(run, old)
+    spoil(old)
+    if was_cut:  # the manifest goes first, and comes last
+        (to / "r" / "manifest.json").unlink()
+    before = {path: path.read_bytes() for path in to.rglob("*") if path.is_file()}
+    with pytest.raises(UploadError, match=r"older or an incomplete copy.*llm-locust merge"):
+        upload_run(old, str(to))
+    assert {path: path.read_bytes() for path in to.rglob("*") if path.is_file()} == before
+    if not was_cut:
+        merge([run, to], tmp_path / "merged")
+        upload_run(tmp_path / "merged", str(to))  # as the refusal advises
+        assert len(open_requests(to / "r")) == ROWS * BATCHES
