@@ -1,10 +1,13 @@
 """``make bench-master``: whether one master keeps up with the data of hundreds of workers under load.
 
 A real ``locust --master --headless`` with the package loaded, and fake workers in two processes
-(``fake_workers.py``), which send prepared batches instead of requests. Everything uses loopback.
+(``fake_workers.py``), which send prepared batches instead of requests. Everything uses loopback. The sizes of
+the run directory and of temporary files are held against what a run announces, as in ``soak.py``: with
+``--rolling-summary`` it is a soak at any rate of records.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -21,6 +24,7 @@ import numpy as np
 import psutil
 from clients import HERE, LOCUSTFILE, BenchError, cpu_s, free_port, last_words, running
 from rich.console import Console
+from sizes import Sizes, check_sizes
 from tally import Tally
 
 from llm_locust.core.manifest import Manifest
@@ -92,10 +96,12 @@ def commands(
         share = options.rate * len(part) / options.workers
         mine = f"--port {port} --first {part[0]} --workers {len(part)} --rate {share}"
         fakes.append([sys.executable, str(HERE / "fake_workers.py"), *mine.split(), "--spools", str(folder)])
+    if options.rolling_summary is not None:
+        words += f" --rolling-summary {options.rolling_summary}s"
     return [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *words.split()], fakes
 
 
-def run(options: argparse.Namespace, folder: Path) -> Measured:
+def run(options: argparse.Namespace, folder: Path, sizes: Sizes) -> Measured:
     """Do the run, including the report.
 
     Raises:
@@ -105,7 +111,8 @@ def run(options: argparse.Namespace, folder: Path) -> Measured:
     with ExitStack() as stack:
         server = stack.enter_context(running(sim, folder / "sim.log", stdout=subprocess.PIPE))
         master_command, fake_commands = commands(options, free_port(), listens_at(server), folder)
-        master = stack.enter_context(running(master_command, folder / "master.log"))
+        own = os.environ | {"TMPDIR": str(folder / "tmp")}
+        master = stack.enter_context(running(master_command, folder / "master.log", env=own))
         logs = [folder / f"fake-{i}.log" for i in range(len(fake_commands))]
         fakes = [
             stack.enter_context(running(command, log, stdout=subprocess.PIPE))
@@ -113,6 +120,7 @@ def run(options: argparse.Namespace, folder: Path) -> Measured:
         ]
         samples = sample_until_end(master, fakes, options.seconds, folder)
         told = [tally_of(fake, log) for fake, log in zip(fakes, logs, strict=True)]
+    sizes.load_ended(min(t.stopped_s for t in told))
     return measured(samples, told, folder)
 
 
@@ -234,6 +242,7 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=int, default=50_000, help="requests of 100 tokens per second, of all (%(default)s)"
     )
+    parser.add_argument("--rolling-summary", type=int, metavar="S", help="seconds between two (none)")
     parser.add_argument("--dir", type=Path, help="where the run is made, and removed at the end")
     options = parser.parse_args()
     if min(options.seconds, options.rate) < 1 or options.workers < PROCESSES:
@@ -244,11 +253,14 @@ def main() -> int:
         if (free := shutil.disk_usage(name).free) < needed:
             parser.error(f"{needed / 1e9:.1f} GB of disk are needed, {name} has {free / 1e9:.1f}: use --dir")
         try:
-            result = run(options, Path(name))
+            with Sizes(Path(name)) as sizes:
+                result = run(options, Path(name), sizes)
+            fits = check_sizes(console, Path(name), sizes, options.seconds, options.rolling_summary)
         except (BenchError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             console.print(f"[red]not measured:[/] {e}", soft_wrap=True)
             return 1
-    return 0 if print_measured(result, console) else 1
+    console.print(f"mark: sizes stay within what was announced: {'met' if fits else 'NOT MET'}")
+    return 0 if print_measured(result, console) and fits else 1
 
 
 if __name__ == "__main__":

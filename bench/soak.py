@@ -20,8 +20,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event, Thread
-from typing import Self
 
 import msgspec
 import numpy as np
@@ -29,27 +27,17 @@ import psutil
 from clients import HERE, BenchError, cpu_s, free_port, last_words, running
 from memory import MOST_MB_PER_H, Sample, print_memory, write_samples
 from rich.console import Console
+from sizes import Sizes, check_sizes
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome
 from llm_locust.store import iter_requests, read_manifest
-from llm_locust.store.growth import growth_of, size_of, size_text
 
 BUILD = HERE / "build"
 WORKERS = 2
 SAMPLE_S = 5.0
-SIZES_S = 0.25
 USUAL_INTERVAL_S = 3.0
 IGNORE_EOS = '{"ignore_eos": true}'
-
-#: What a run has beside its records: manifest, summaries, two pages with the charts' script, 5 MiB each.
-BESIDE_RECORDS = 12 << 20
-
-#: Rolling summaries that the longest span of one has in its temporary file.
-SPANS = 2
-
-#: Of temporary files that do not lie beside the run.
-MOST_TEMPORARY = 1 << 20
 
 LOCUSTFILE = """
 import locust.runners
@@ -90,33 +78,6 @@ def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> 
     }
 
 
-class Sizes:
-    """Largest sizes in bytes of a run directory and of that for temporary files, while it is open.
-
-    ``loaded`` is the run directory's until the load's end.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.run = self.loaded = self.temporary = 0
-        self._folder = folder
-        self._over = Event()
-        self._watch = Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Self:
-        (self._folder / "tmp").mkdir()
-        self._watch.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._watch.join()
-
-    def _look(self) -> None:
-        while not self._over.wait(SIZES_S):
-            self.run = max(self.run, size_of(self._folder / "run"))
-            self.temporary = max(self.temporary, size_of(self._folder / "tmp"))
-
-
 def soak(
     options: argparse.Namespace, folder: Path, console: Console, sizes: Sizes
 ) -> dict[str, list[Sample]]:
@@ -137,7 +98,7 @@ def soak(
         }
         _wait_for_load(truth, started, folder)
         samples = _sample(started, options.seconds - SAMPLE_S, console)
-        sizes.loaded = sizes.run
+        sizes.load_ended(time.monotonic())
         for name, process in started.items():
             if code := process.wait(timeout=300):
                 raise BenchError(f"{name} ended with {code}: {last_words(folder / f'{name}.log')}")
@@ -235,27 +196,6 @@ def check_records(console: Console, folder: Path, options: argparse.Namespace) -
     return manifest.complete and not missing and not unseen and batches >= meant * 0.8
 
 
-def check_sizes(console: Console, folder: Path, sizes: Sizes, options: argparse.Namespace) -> bool:
-    """Print what was announced and what it took; return whether it stayed within that."""
-    workers = read_manifest(folder / "run").workers
-    rows = arrivals = 0
-    for batch in iter_requests(folder / "run"):
-        rows += len(batch)
-        arrivals += len(batch.arrivals().values)
-    announced = growth_of(rows, arrivals / max(1, rows), sum(w.batches for w in workers))
-    span_s = SPANS * options.rolling_summary
-    loaded = announced.frames + announced.kept * min(1.0, span_s / options.seconds)
-    console.print(
-        f"{rows:,} records with {arrivals / max(1, rows):.0f} token arrivals each; the run directory had "
-        f"{size_text(sizes.loaded)} at most under load ({size_text(loaded)} announced) and "
-        f"{size_text(sizes.run)} at its end ({size_text(announced.peak)}); "
-        f"{size_text(sizes.temporary)} of temporary files elsewhere",
-        highlight=False,
-    )
-    fits = sizes.loaded <= loaded + BESIDE_RECORDS and sizes.run <= announced.peak + BESIDE_RECORDS
-    return fits and sizes.temporary <= MOST_TEMPORARY
-
-
 def main() -> int:
     """Return 0 if flat, complete and within the sizes, 1 if not, or not measured."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -293,7 +233,7 @@ def main() -> int:
             write_samples(BUILD / "soak.csv", samples)
             flat = print_memory(console, samples, clock)
             whole = check_records(console, folder, options)
-            fits = check_sizes(console, folder, sizes, options)
+            fits = check_sizes(console, folder, sizes, options.seconds, options.rolling_summary)
         except (BenchError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             console.print(f"[red]not measured:[/] {e}", highlight=False, soft_wrap=True)
             return 1
