@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     charted = commands.add_parser(
         "chart",
         help="write a Helm chart",
-        description="Write a Helm chart made from the kustomize overlays headless and soak, by the "
-        "kubectl or kustomize of this machine. Its values.yaml explains its values.",
+        description="Write a Helm chart made from the kustomize overlays headless, jobset, nightly and soak, "
+        "by the kubectl or kustomize of this machine. Its values.yaml explains its values.",
     )
     charted.set_defaults(k8s=_chart)
     charted.add_argument("folder", type=Path, metavar="DIR", help="an empty folder, or a new one")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from llm_locust.core.durations import parse_time
+from llm_locust.options.table import OPTION
 from llm_locust.wire.secrecy import is_key_name
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
@@ -20,6 +21,7 @@ _LABEL_VALUE = re.compile(rf"(?:{_LABEL_NAME})?")
 _MEMORY = re.compile(r"[1-9][0-9]*(?:[KMGT]i|[kMGT])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_HEADER = OPTION["header"].variable
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 #: Longest name of a run: the names of its objects and pods begin with it, and have 63 characters at most.
@@ -97,12 +99,18 @@ def variable(text: str) -> tuple[str, str]:
     name, given, value = text.partition("=")
     if not given or not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} is not a variable: write NAME=VALUE")
-    if is_key_name(name) or name.endswith("_HEADERS"):
+    if is_key_name(name) or name.endswith("_HEADERS") or (name == _HEADER and _names_a_key(value)):
         raise ValueError(
             f"{name} would be in the manifests, which others can read: put it into a Secret and name that by "
             "--env-from secret/NAME"
         )
     return name, value
+
+
+def _names_a_key(headers: str) -> bool:
+    """Whether ``NAME=VALUE``, or one in a list of such, is a header with a key."""
+    texts = headers.strip("[] ").split(",") if headers.startswith("[") else [headers]
+    return any(is_key_name(text.partition("=")[0].strip(" '\"")) for text in texts)
 
 
 def variables_of(text: str) -> dict[str, dict[str, str]]:

@@ -18,7 +18,7 @@ from llm_locust.wire.secrecy import is_key_name
 MANIFESTS = Path(__file__).parent / "manifests"
 
 #: Overlays that make other objects of the finished Jobs, by a component of their name: kinds and names.
-_LAST: Mapping[str, tuple[tuple[str, str], ...]] = {
+LAST: Mapping[str, tuple[tuple[str, str], ...]] = {
     "jobset": (("JobSet", "llm-locust"),),
     "nightly": (("CronJob", "llm-locust-master"), ("CronJob", "llm-locust-worker")),
 }
@@ -54,7 +54,7 @@ def write_overlay(plan: OverlayPlan, folder: Path) -> list[str]:
     if plan.network_policies:
         patches |= _policies(plan)
     shutil.copytree(MANIFESTS, folder / base, ignore=shutil.ignore_patterns("__pycache__"))
-    run = folder / "run" if _LAST.get(plan.overlay) else folder
+    run = folder / "run" if LAST.get(plan.overlay) else folder
     (run / "load").mkdir(parents=True)
     shutil.copyfile(scenario, run / "load" / "scenario.yaml")
     if plan.locustfile is not None:
@@ -66,7 +66,7 @@ def write_overlay(plan: OverlayPlan, folder: Path) -> list[str]:
     above = base if run == folder else f"../{base}"
     _write(run / "kustomization.yaml", kustomization(plan, list(files), list(patches), above))
     if run != folder:
-        _write(folder / "kustomization.yaml", _outer(plan, base))
+        _write(folder / "kustomization.yaml", _outer_of(plan, base))
     return [str(opening) for opening in opened]
 
 
@@ -106,7 +106,7 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
         patches: names of the files with patches.
         base: path of the package's manifests.
     """
-    overlay = "headless" if plan.overlay in _LAST else plan.overlay
+    overlay = "headless" if plan.overlay in LAST else plan.overlay
     content: Document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -116,7 +116,7 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
     if plan.name is not None:
         content["namePrefix"] = f"{plan.name}-"
     parts = {
-        "report-container": plan.overlay in _LAST,  # the overlay would have it before the last change
+        "report-container": plan.overlay in LAST,  # the overlay would have it before the last change
         "pod-discovery": plan.pod_discovery,
         "monitoring": plan.monitoring,
     }
@@ -148,21 +148,29 @@ def _patch(plan: OverlayPlan, name: str) -> Document:
     return {"path": f"{name}.yaml", "target": {"kind": plan.kind, "name": f"llm-locust-{name}"}}
 
 
-def _outer(plan: OverlayPlan, base: str) -> Document:
-    """Kustomization of an overlay whose objects are made of the finished Jobs."""
+def _outer_of(plan: OverlayPlan, base: str) -> Document:
+    own = {} if plan.name is None else {"app.kubernetes.io/instance": plan.name}
+    labels = {**plan.labels, **own}
+    return outer(plan.overlay, base, plan.namespace or NAMESPACE, plan.name, labels)
+
+
+def outer(overlay: str, base: str, namespace: str, prefix: str | None, labels: Mapping[str, str]) -> Document:
+    """Kustomization of an overlay whose objects are made of the finished Jobs, those of the folder ``run``.
+
+    Args:
+        prefix: of the names in ``run``, without the dash; its own objects get it too.
+    """
     content: Document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "namespace": plan.namespace or NAMESPACE,
+        "namespace": namespace,
         "resources": ["run"],
-        "components": [f"{base}/components/{name}" for name in (plan.overlay, "no-jobs")],
+        "components": [f"{base}/components/{name}" for name in (overlay, "no-jobs")],
     }
-    pairs = dict(plan.labels)
-    if plan.name is not None:
-        pairs["app.kubernetes.io/instance"] = plan.name
-        content["patches"] = [_renaming(kind, name, plan.named(name)) for kind, name in _LAST[plan.overlay]]
-    if pairs:
-        content["labels"] = [{"pairs": pairs}]
+    if prefix is not None:
+        content["patches"] = [_renaming(kind, name, f"{prefix}-{name}") for kind, name in LAST[overlay]]
+    if labels:
+        content["labels"] = [{"pairs": dict(labels)}]
     return content
 
 

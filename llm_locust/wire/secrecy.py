@@ -17,7 +17,7 @@ _LEAST_IN_A_NAME = 8
 _BLANK = "***"
 
 #: Settings of a URL that hold keys, by the end of their names: ``token``, ``api_key``, ``X-Amz-Signature``.
-_KEY_NAME = re.compile(
+KEY_NAME = re.compile(
     r"(?:token|secret|password|passwd|signature|credentials?|(?:api|access|auth|secret|account|private)[^a-z]?key"
     r"|(?:^|[^a-z])(?:key|pwd|pass|auth|authorization|sig|jwt|bearer|sas))$",
     re.IGNORECASE,
@@ -66,14 +66,14 @@ def url_secret(url: str) -> str | None:
         return "a user name or a password"
     for setting in settings:
         for name, _ in parse_qsl(setting.replace(";", "&"), keep_blank_values=True):
-            if _KEY_NAME.search(name):
+            if KEY_NAME.search(name):
                 return f"the setting {name[:40]!r}"
     return None
 
 
 def is_key_name(name: str) -> bool:
     """Whether a header, setting or field of this name holds a key, such as ``Authorization``."""
-    return bool(_KEY_NAME.search(name))
+    return bool(KEY_NAME.search(name))
 
 
 def key_texts(value: object) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_tools import Rendered, kubectl_on_path, output, tool, with_standard_kinds
+from k8s_tools import Rendered, jobs, kubectl_on_path, output, tool, with_standard_kinds
 
 from llm_locust.k8s.chart.build import MODES, write_chart
 
@@ -27,6 +27,11 @@ except helm_python.HelmError as e:
 """
 OWN = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart", "llm-locust/run")
 WITH_INGRESS = {"mode": "soak", "ingress": {"enabled": True}}
+WITH_GATEWAY = {
+    "mode": "soak",
+    "gateway": {"enabled": True},
+    "networkPolicies": {"webFrom": "gateway-system"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +90,14 @@ def by_name(found: list[Any]) -> dict[tuple[str, str], Any]:
 
 @pytest.mark.parametrize(
     ("overlay", "values"),
-    [("headless", {}), ("monitoring", {"monitoring": {"enabled": True}}), ("soak", WITH_INGRESS)],
+    [
+        ("headless", {}),
+        ("monitoring", {"monitoring": {"enabled": True}}),
+        ("soak", WITH_INGRESS),
+        ("jobset", {"mode": "jobset"}),
+        ("nightly", {"mode": "nightly"}),
+        ("gateway-api", WITH_GATEWAY),
+    ],
 )
 def test_a_release_is_what_kustomize_renders(
     chart: Path, tmp_path: Path, overlay: str, values: dict[str, Any]
@@ -115,7 +127,10 @@ EVERY: dict[str, Any] = {
     "persistence": {"existingClaim": "results"},
     "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn"}},
     "podAnnotations": {"a": "b"},
-    "podLabels": {"kueue.x-k8s.io/queue-name": "q"},
+    "podLabels": {"team": "x"},
+    "commonLabels": {"kueue.x-k8s.io/queue-name": "q"},
+    "nightly": {"schedule": "30 1 * * 1-5", "timeZone": "Europe/Berlin"},
+    "gateway": {"enabled": True, "host": "load.example.org", "parentRefs": [{"name": "edge"}]},
     "nodeSelector": {"pool": "load"},
     "tolerations": [{"key": "load", "operator": "Exists"}],
     "extraEnv": [{"name": "A", "value": "b"}],
@@ -131,16 +146,19 @@ EVERY: dict[str, Any] = {
 @pytest.mark.parametrize("mode", MODES)
 def test_every_value_is_where_it_belongs(chart: Path, mode: str) -> None:
     made = template(chart, EVERY | {"mode": mode}, release="gate", revision=3)
-    kind = "Job" if mode == "headless" else "Deployment"
+    found = {
+        name.rpartition("-")[2]: job for d in objects(made) for name, job in jobs(d) if "template" in job
+    }
+    assert found.keys() == {"master", "worker"}
     for role in ("master", "worker"):
-        pod = one(made, kind, f"-{role}")["spec"]["template"]
+        pod = found[role]["template"]
         (container,) = pod["spec"]["containers"]
         assert container["image"] == f"r.example.com/load@sha256:{'a' * 64}"
         assert pod["spec"]["nodeSelector"] == {"pool": "load"}
         assert pod["spec"]["tolerations"] == EVERY["tolerations"]
         assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
         assert pod["metadata"]["annotations"]["a"] == "b"
-        assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+        assert pod["metadata"]["labels"]["team"] == "x"
         env = {entry["name"]: entry for entry in container["env"]}
         assert env["A"]["value"] == "b"
         key = {"name": "key", "key": "token", "optional": False}
@@ -150,7 +168,8 @@ def test_every_value_is_where_it_belongs(chart: Path, mode: str) -> None:
         volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
         assert {"key": "data__q.jsonl", "path": "data/q.jsonl"} in volumes["load"]["configMap"]["items"]
         assert "data" in volumes
-    master = one(made, kind, "-master")["spec"]["template"]["spec"]
+    assert all(d["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q" for d in objects(made))
+    master = found["master"]["template"]["spec"]
     claim = {"name": "runs", "persistentVolumeClaim": {"claimName": "results"}}
     assert claim in master["volumes"]
     options = one(made, "ConfigMap", "-options")["data"]
@@ -161,6 +180,67 @@ def test_every_value_is_where_it_belongs(chart: Path, mode: str) -> None:
     assert options["LLM_LOCUST_METRICS_PORT"] == "9646"
     assert one(made, "PodMonitor", "")["metadata"]["labels"]["release"] == "kps"
     assert one(made, "NetworkPolicy", "-target")["spec"]["egress"] == [{"ports": [{"port": 8000}]}]
+    if mode == "nightly":
+        cron = one(made, "CronJob", "-worker")["spec"]
+        assert (cron["schedule"], cron["timeZone"]) == ("30 1 * * 1-5", "Europe/Berlin")
+    if mode == "soak":
+        route = one(made, "HTTPRoute", "-web")["spec"]
+        assert (route["hostnames"], route["parentRefs"]) == (["load.example.org"], [{"name": "edge"}])
+
+
+def test_parts_of_monitoring_and_names_are_switched_apart(chart: Path) -> None:
+    off = {"enabled": True, "rules": False, "dashboard": False, "podMonitor": False}
+    given = {"monitoring": off, "nameOverride": "load", "networkPolicies": {"metricsFrom": "observe"}}
+    made = template(chart, given, release="gate")
+    kinds = {d["kind"] for d in objects(made)}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}
+    assert [d["metadata"]["name"] for d in objects(made) if d["kind"] == "Job"] == [
+        "gate-load-1-master",
+        "gate-load-1-worker",
+    ]
+    assert one(made, "Service", "-metrics")["spec"]["ports"][0]["port"] == 9646
+    (rule,) = one(made, "NetworkPolicy", "-metrics")["spec"]["ingress"]
+    (space,) = rule["from"][0]["namespaceSelector"]["matchLabels"].values()
+    assert space == "observe"
+    assert "PrometheusRule" in {
+        d["kind"] for d in objects(template(chart, {"monitoring": {"enabled": True}}))
+    }
+
+
+LOAD = "users: 1\nrun_time: 1m\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"options": {"LLM_LOCUST_HEADER": "Authorization=Bearer sk-1"}}, "Authorization"),
+        ({"options": {"LLM_LOCUST_HEADER": "[X-Team=a, x-api-key = sk-1]"}}, "x-api-key"),
+        ({"scenario": f"{LOAD}header: X-Auth-Token=t\n"}, "X-Auth-Token"),
+        ({"scenario": f"{LOAD}header: [X-Team=a, Api-Key=t]\n"}, "Api-Key"),
+        ({"scenario": f"{LOAD}classes: {{a: {{headers: {{X-Api-Key: t}}}}}}\n"}, "X-Api-Key"),
+        ({"scenario": f"{LOAD}classes: [{{headers: {{Authorization: t}}}}]\n"}, "Authorization"),
+        ({"scenario": f"{LOAD}arms: {{a: , b: {{headers: {{Authorization: t}}}}}}\n"}, "Authorization"),
+        ({"extraEnv": [{"name": "HF_TOKEN", "value": "hf_1"}]}, "HF_TOKEN"),
+        (
+            {"extraEnv": [{"name": "OTEL_EXPORTER_OTLP_HEADERS", "value": "a=b"}]},
+            "OTEL_EXPORTER_OTLP_HEADERS",
+        ),
+    ],
+)
+def test_a_key_that_others_could_read_is_refused(chart: Path, values: dict[str, Any], named: str) -> None:
+    error = helm(chart, "render", values)["error"]
+    assert named in error
+    assert "which others can read" in error
+
+
+def test_headers_and_variables_that_are_no_keys_are_taken(chart: Path) -> None:
+    secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
+    values = {
+        "options": {"LLM_LOCUST_HEADER": "X-Team=key=1"},
+        "scenario": f"{LOAD}header: [X-Team=a]\nclasses: {{a: , b: {{headers: {{X-Tier: gold}}}}}}\n",
+        "extraEnv": [secret, {"name": "A", "value": "b"}],
+    }
+    assert template(chart, values)
 
 
 def test_each_revision_is_a_run_of_its_own_that_workers_of_another_do_not_reach(chart: Path) -> None:
@@ -189,6 +269,7 @@ def test_each_revision_is_a_run_of_its_own_that_workers_of_another_do_not_reach(
         ({"workers": 0}, "workers"),
         ({"apiKey": {"value": "sk-1"}}, "value"),
         ({"options": {"PATH": "x"}}, "PATH"),
+        ({"networkPolicies": {"webFrom": "A"}}, "webFrom"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(chart: Path, values: dict[str, Any], named: str) -> None:

@@ -327,6 +327,9 @@ def test_a_route_takes_the_place_of_the_ingress(rendered: Rendered) -> None:
     assert "Ingress" not in {document["kind"] for document in documents(text)}
     (rule,) = found(text, "HTTPRoute", "llm-locust-web")["spec"]["rules"]
     (backend,) = rule["backendRefs"]
+    (gateway,) = found(text, "HTTPRoute", "llm-locust-web")["spec"]["parentRefs"]
+    (peer,) = found(text, "NetworkPolicy", "llm-locust-web")["spec"]["ingress"][0]["from"]
+    assert list(peer["namespaceSelector"]["matchLabels"].values()) == [gateway["namespace"]]
     (port,) = found(text, "Service", backend["name"])["spec"]["ports"]
     assert port["port"] == backend["port"]
 

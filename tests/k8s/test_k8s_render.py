@@ -456,6 +456,8 @@ def test_patches_that_are_written_are_files_on_a_base_with_a_version(render: Ren
     ("words", "reason"),
     [
         ("--env HF_TOKEN=x", "--env-from secret/NAME"),
+        ("--env LLM_LOCUST_HEADER=Authorization=x", "--env-from secret/NAME"),
+        ("--env LLM_LOCUST_HEADER=[X-Team=a,x-api-key=x]", "--env-from secret/NAME"),
         ("--env 1=x", "is not a variable"),
         ("--env A=1 --env A=2", "A is given twice"),
         ("--env-from x", "secret/NAME or configmap/NAME"),

@@ -8,6 +8,7 @@ Object = dict[str, Any]
 
 _IMAGE = '{{ include "llm-locust.image" . | quote }}'
 _ACCOUNT = '{{ include "llm-locust.serviceAccountName" . }}'
+_NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
 _WORKERS = "{{ int .Values.workers }}"
 
 
@@ -23,7 +24,14 @@ def edited(content: Object, name: str, holes: Holes) -> Object:
             content["metadata"]["name"] = holes(_ACCOUNT)
             content["metadata"] |= holes.given("serviceAccount.annotations", "annotations")
         case (("Job" | "Deployment"), _):
-            _load(content, name, holes)
+            _load(content["spec"], name, holes)
+        case "JobSet", _:
+            for job in content["spec"]["replicatedJobs"]:
+                _load(job["template"]["spec"], job["name"], holes)
+        case "CronJob", _:
+            content["spec"]["schedule"] = holes("{{ .Values.nightly.schedule | quote }}")
+            content["spec"]["timeZone"] = holes("{{ .Values.nightly.timeZone | quote }}")
+            _load(content["spec"]["jobTemplate"]["spec"], name, holes)
         case "NetworkPolicy", "target":
             rule = content["spec"].pop("egress")
             content["spec"] |= holes.given("networkPolicies.target", "egress", _of_targets(rule))
@@ -36,8 +44,14 @@ def edited(content: Object, name: str, holes: Holes) -> Object:
             )
             content["spec"][holes(storage)] = None
             content["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+        case "NetworkPolicy", ("metrics" | "web"):
+            _let_in(content["spec"]["ingress"], holes)
         case "Ingress", _:
             _ingress(content, holes)
+        case "HTTPRoute", _:
+            gateways = content["spec"].pop("parentRefs")
+            content["spec"] |= holes.given("gateway.parentRefs", "parentRefs", gateways)
+            content["spec"]["hostnames"] = [holes("{{ .Values.gateway.host | quote }}")]
         case (("PodMonitor" | "PrometheusRule"), _):
             content["metadata"]["labels"][holes.added("monitoring.labels")] = None
     return content
@@ -54,6 +68,15 @@ def _of_targets(rules: list[Any]) -> list[Any]:
     return rules
 
 
+def _let_in(rules: list[Any], holes: Holes) -> None:
+    """Namespaces of those who watch, by their places among the values."""
+    for rule in rules:
+        for peer in rule["from"]:
+            labels = peer["namespaceSelector"]["matchLabels"]
+            name = "metricsFrom" if labels[_NAME_OF_NAMESPACE] == "monitoring" else "webFrom"
+            labels[_NAME_OF_NAMESPACE] = holes(f"{{{{ .Values.networkPolicies.{name} }}}}")
+
+
 def _ingress(content: Object, holes: Holes) -> None:
     host = holes("{{ .Values.ingress.host | quote }}")
     content["metadata"] |= holes.given("ingress.annotations", "annotations")
@@ -63,15 +86,14 @@ def _ingress(content: Object, holes: Holes) -> None:
     spec["tls"] = [{"hosts": [host], "secretName": holes("{{ .Values.ingress.tlsSecret }}")}]
 
 
-def _load(content: Object, role: str, holes: Holes) -> None:
-    """Job or Deployment of master or workers."""
-    spec = content["spec"]
+def _load(spec: Object, role: str, holes: Holes) -> None:
+    """Spec of a Job or Deployment of master or workers."""
     if "activeDeadlineSeconds" in spec:
         spec["activeDeadlineSeconds"] = holes("{{ int64 .Values.deadlineSeconds }}")
     if role == "worker":
-        amounts = ("replicas",) if content["kind"] == "Deployment" else ("completions", "parallelism")
-        for name in amounts:
-            spec[name] = holes(_WORKERS)
+        for name in ("replicas", "completions", "parallelism"):
+            if name in spec:
+                spec[name] = holes(_WORKERS)
     template = spec["template"]
     template["metadata"]["annotations"][holes.added("podAnnotations")] = None
     template["metadata"]["labels"][holes.added("podLabels")] = None

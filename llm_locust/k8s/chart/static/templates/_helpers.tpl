@@ -1,12 +1,13 @@
 {{- define "llm-locust.fullname" -}}
+{{- $own := .Values.nameOverride | default "llm-locust" -}}
 {{- $name := .Release.Name -}}
-{{- if not (contains "llm-locust" $name) }}{{ $name = printf "%s-llm-locust" $name }}{{ end -}}
+{{- if not (contains $own $name) }}{{ $name = printf "%s-%s" $name $own }}{{ end -}}
 {{- .Values.fullnameOverride | default $name | trunc 36 | trimSuffix "-" -}}
 {{- end }}
 
 {{- /* Jobs are immutable: each revision of a release is a run of its own. */ -}}
 {{- define "llm-locust.run" -}}
-{{- if eq .Values.mode "soak" -}}
+{{- if has .Values.mode (list "nightly" "soak") -}}
 {{- include "llm-locust.fullname" . -}}
 {{- else -}}
 {{- printf "%s-%s" (include "llm-locust.fullname" .) (.Values.run | default (toString .Release.Revision)) -}}
@@ -16,6 +17,9 @@
 {{- define "llm-locust.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "llm-locust.serviceAccountName" -}}
@@ -48,7 +52,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml (merge $given $set $own) -}}
 {{- end }}
 
+{{- /* A ConfigMap, and a release's values, can be read by many: no key may stand there. */ -}}
+{{- define "llm-locust.refuseKeys" -}}
+{{- $key := include "llm-locust.keyName" . -}}
+{{- $load := .Values.scenario | fromYaml -}}
+{{- $given := list ($load.header | default list) (get .Values.options "LLM_LOCUST_HEADER" | default "") -}}
+{{- $names := list -}}
+{{- range $given }}{{ range (kindIs "slice" . | ternary . (list .)) -}}
+{{- $start := toString . | hasPrefix "[" | ternary `[\[,] *["']?` `^ *` -}}
+{{- range regexFindAll (printf "%s[A-Za-z0-9-]+ *=" $start) (toString .) -1 -}}
+{{- $names = append $names (trimAll `[,"'= ` .) -}}
+{{- end -}}
+{{- end }}{{ end -}}
+{{- range (list $load.classes $load.arms) }}{{ range . }}{{ if kindIs "map" . }}{{ range $name, $_ := .headers -}}
+{{- $names = append $names $name -}}
+{{- end }}{{ end }}{{ end }}{{ end -}}
+{{- range $names }}{{ if regexMatch $key . -}}
+{{- fail (printf "the header %s would be in a ConfigMap, which others can read: name the Secret with the key by apiKey.existingSecret" .) -}}
+{{- end }}{{ end -}}
+{{- range .Values.extraEnv }}{{ if and .value (or (regexMatch $key .name) (hasSuffix "_HEADERS" .name)) -}}
+{{- fail (printf "extraEnv: %s would be in the manifests, which others can read: put it into a Secret and name that by extraEnvFrom" .name) -}}
+{{- end }}{{ end -}}
+{{- end }}
+
 {{- define "llm-locust.load" -}}
+{{- include "llm-locust.refuseKeys" . -}}
 {{- $own := .Files.Get (printf "files/%s/locustfile.py" .Values.mode) -}}
 {{- $load := dict "scenario.yaml" .Values.scenario "locustfile.py" (.Values.locustfile | default $own) -}}
 {{- range $path, $text := .Values.files }}{{ $_ := set $load (replace "/" "__" $path) $text }}{{ end -}}
