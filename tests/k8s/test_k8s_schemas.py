@@ -12,9 +12,11 @@ from k8s_tools import (
     POD_DISCOVERY,
     ROOT,
     Rendered,
+    documents,
     found,
     kubectl_on_path,
     output,
+    templates,
     tool,
     with_standard_kinds,
 )
@@ -146,6 +148,42 @@ def test_the_other_operators_resource_has_the_fields_of_its_second_version(rende
         "locustfile.py",
         "scenario.yaml",
     }
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
+def test_what_objects_name_is_among_them(rendered: Rendered, name: str) -> None:
+    """What an API server, or the first pod, would refuse, and schemas do not see."""
+    text = rendered(name)
+    there = {(d["kind"], d["metadata"]["name"]) for d in documents(text)}
+    made = list(templates(text))
+    ports = {
+        port["name"] for _, pod in made for c in pod["spec"]["containers"] for port in c.get("ports", ())
+    }
+    for _, pod in made:
+        spec = pod["spec"]
+        assert name == "merge" or ("ServiceAccount", spec["serviceAccountName"]) in there
+        volumes = {volume["name"]: volume for volume in spec["volumes"]} if "volumes" in spec else {}
+        containers = [*spec["containers"], *spec.get("initContainers", ())]
+        assert len({c["name"] for c in containers}) == len(containers)
+        for container in containers:
+            assert {m["name"] for m in container.get("volumeMounts", ())} <= volumes.keys()
+            for source in container.get("envFrom", ()):
+                assert "secretRef" in source or ("ConfigMap", source["configMapRef"]["name"]) in there
+        for volume in volumes.values():
+            assert "configMap" not in volume or ("ConfigMap", volume["configMap"]["name"]) in there
+            claim = volume.get("persistentVolumeClaim")
+            assert name == "merge" or not claim or ("PersistentVolumeClaim", claim["claimName"]) in there
+    for document in documents(text):
+        spec, kind = document.get("spec", {}), document["kind"]
+        selector = spec.get("selector", {}) if kind != "LocustTest" else {}
+        chosen = selector if kind == "Service" else selector.get("matchLabels")
+        if chosen:
+            assert any(chosen.items() <= pod["metadata"]["labels"].items() for _, pod in made), document
+        if kind == "Service":
+            assert {port["targetPort"] for port in spec["ports"]} <= ports
+        if kind == "Ingress":
+            backends = (p["backend"]["service"]["name"] for r in spec["rules"] for p in r["http"]["paths"])
+            assert all(("Service", backend) in there for backend in backends)
 
 
 @pytest.mark.parametrize("kubernetes", VERSIONS)

@@ -95,10 +95,15 @@ def documents(text: str) -> list[Any]:
 
 def pods(text: str) -> Iterator[tuple[str, Any]]:
     """Name and pod spec of whatever makes pods."""
+    return ((name, template["spec"]) for name, template in templates(text))
+
+
+def templates(text: str) -> Iterator[tuple[str, Any]]:
+    """Name of whatever makes pods, and their template."""
     for document in documents(text):
         for name, spec in jobs(document):
             if "template" in spec:
-                yield name, spec["template"]["spec"]
+                yield name, spec["template"]
 
 
 def jobs(document: Any) -> Iterator[tuple[str, Any]]:
