@@ -111,8 +111,7 @@ def made_slices(run: LiveRun, rng: np.random.Generator) -> list[LiveSlice]:
             count(
                 RecordBatch.from_records(records[second * third : (second + 1) * third], "w"),
                 limit,
-                run.limits,
-                run.measured_from,
+                run,
             ),
         )
         for second in range(3)

@@ -1,36 +1,41 @@
 """Conversion of records to counts, a batch in one pass over its columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome
-from llm_locust.live.counts import CODES, METRICS, Counts
+from llm_locust.live.counts import AGENTS, CODES, METRICS, Counts
 from llm_locust.live.keys import KeyLimit, LiveKey
+from llm_locust.live.state import LiveRun
+from llm_locust.metrics.agents.jobs import tool_s
+from llm_locust.metrics.agents.walks import Walks
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide
-from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
+from llm_locust.metrics.requests.goodput import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 
+#: An amount of each request.
+Amounts = np.ndarray[tuple[int], np.dtype[np.generic]]
 
-def count(
-    batch: RecordBatch, limit: KeyLimit, limits: Limits, measured_from: MeasuredFrom
-) -> dict[LiveKey, Counts]:
+
+def count(batch: RecordBatch, limit: KeyLimit, run: LiveRun) -> dict[LiveKey, Counts]:
     """Counts of each key's requests. Without any limit none is good."""
     if not len(batch):
         return {}
     part = Part.from_batch(batch, int(batch.ints("scheduled_ns")[0]))
     values = per_request(part)
-    judgement = judge(part, values, limits, measured_from) if limits else None
+    judgement = judge(part, values, run.limits, run.measured_from) if run.limits else None
     latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric in FORMULAS}
     keys, group = _grouped(part, limit)
     gaps = itl(part)
-    scalars = _sums(_amounts(part, judgement, latencies, gaps), group)
+    turns = _turns(part, batch, run)
+    scalars = _sums(_amounts(part, judgement, latencies, gaps, turns), group)
     tallies = _tallies(part, latencies, gaps, group, len(keys))
     return {key: Counts(scalars[:, g], tallies[g]) for g, key in enumerate(keys)}
 
@@ -57,7 +62,11 @@ def _grouped(part: Part, limit: KeyLimit) -> tuple[list[LiveKey], Rows]:
 
 
 def _amounts(
-    part: Part, judgement: Judgement | None, latencies: Mapping[str, Floats], known: Gaps
+    part: Part,
+    judgement: Judgement | None,
+    latencies: Mapping[str, Floats],
+    known: Gaps,
+    turns: Sequence[Amounts],
 ) -> list[Integers]:
     """Contribution of each request to each of ``SCALARS``, in their order."""
     none = np.zeros(len(part), np.bool_)
@@ -71,7 +80,7 @@ def _amounts(
     answered = (part.events > 0) | part.ok
     first = judged & part.streamed & (part.events > 0)
     gaps = np.where(part.ok & part.streamed, np.maximum(part.events - 1, 0), 0)
-    amounts: list[np.ndarray[tuple[int], np.dtype[np.generic]]] = [
+    amounts: list[Amounts] = [
         *(part.outcome == place for place in range(len(OUTCOMES))),
         good,
         none if judgement is None else judgement.judged & asked,
@@ -81,6 +90,7 @@ def _amounts(
         _whole(part.output_tokens),
         _whole(part.output_tokens * good),
         _whole(part.inputs * answered),
+        *turns,
         _ns((part.ended_s - part.sent_s) * asked),
         part.kernel_stamps & judged,
         part.reads * judged,
@@ -92,6 +102,22 @@ def _amounts(
         *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part, known)) for metric in METRICS),
     ]
     return [amount.astype(np.int64) for amount in amounts]
+
+
+def _turns(part: Part, batch: RecordBatch, run: LiveRun) -> list[Amounts]:
+    """Contribution of each request to each of ``AGENTS``, in their order."""
+    if run.pauses_s is None:
+        return [np.zeros(len(part), np.int64)] * len(AGENTS)
+    walks = Walks.of_batch(batch)
+    turns = (walks.session >= 0) & (part.outcome != OUTCOMES.index(Outcome.RESENT))
+    own = turns & (walks.trajectory < run.roots)
+    return [
+        turns,
+        turns & part.ok,
+        own & part.ok & (walks.turn + 1 == walks.planned),
+        own & ~part.ok & ~part.cancelled,
+        _ns(tool_s(walks, run.roots, run.pauses_s) * (own & part.ok)),
+    ]
 
 
 def _whole(amounts: Floats) -> Integers:

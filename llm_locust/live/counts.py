@@ -15,6 +15,11 @@ from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 #: identifies their sums and sketches by position: the catalogue's order is part of its layout.
 METRICS = tuple(metric.key for metric in LIVE)
 
+#: Of requests that are turns of agents: ``turns`` of any outcome and ``turns_ok``, those of sub-agents too;
+#: ``jobs`` are last turns that ended ok, ``jobs_failed`` failed ones, ``tools_ns`` the recorded pauses that
+#: begin after them, all of agents themselves.
+AGENTS = ("turns", "turns_ok", "jobs", "jobs_failed", "tools_ns")
+
 _OF_OUTCOME = tuple(f"outcome_{outcome}" for outcome in OUTCOMES)
 _LIMITED = tuple(f"limited_{metric}" for metric in SLO_METRICS)
 _HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
@@ -36,6 +41,7 @@ SCALARS = (
     "output_tokens",
     "good_output_tokens",
     "inputs",
+    *AGENTS,
     "busy_ns",
     "kernel_stamps",
     "reads",

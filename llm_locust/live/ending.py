@@ -1,6 +1,6 @@
 """Last live figures of a run, stored for the report, which compares them with the records."""
 
-from llm_locust.live.counts import Counts
+from llm_locust.live.counts import AGENTS, Counts
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.sections.live_check import METRICS, PLACES, LiveEnd
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
@@ -18,6 +18,7 @@ def live_end(store: LiveStore) -> LiveEnd:
         cancelled=total.cancelled,
         relative_error=RELATIVE_ERROR,
         latency_ms={metric: _figures(total, metric) for metric in METRICS},
+        agents={name: total[name] for name in AGENTS} if total["turns"] else None,
     )
 
 

@@ -29,6 +29,21 @@ class LiveLatency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFigures:
+    """Turns and jobs of agents that ended, as in the report's ``agents``: ``jobs`` are those that finished.
+
+    ``tools_s`` are the recorded pauses that began, ``output_tokens_per_s_p25`` is 1 / p75 of TPOT.
+    """
+
+    turns: int
+    ok: int
+    jobs: int
+    jobs_failed: int
+    tools_s: float
+    output_tokens_per_s_p25: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """Requests that ended in a span of ``seconds``. Rates are None if it is empty.
 
@@ -36,9 +51,9 @@ class Figures:
     that were cancelled after they had exceeded a limit, None without any limit. ``attainment`` is, for each
     limit, the share of the requests it applies to that met it. ``latencies`` has each of
     :data:`~llm_locust.live.counts.METRICS`. Tokens and inputs are counted when their request ends;
-    ``inputs_per_s`` is None where no request had inputs. ``concurrency`` is
-    the mean number of requests between sent and ended, computed from their durations (Little's law): those
-    still in flight are not in it.
+    ``inputs_per_s`` is None where no request had inputs, ``agents`` where none was a turn of an agent.
+    ``concurrency`` is the mean number of requests between sent and ended, computed from their durations
+    (Little's law): those still in flight are not in it.
     """
 
     seconds: float
@@ -56,6 +71,7 @@ class Figures:
     output_tokens_per_s: float | None
     good_output_tokens_per_s: float | None
     inputs_per_s: float | None
+    agents: AgentFigures | None
     concurrency: float | None
 
 
@@ -86,7 +102,20 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
         output_tokens_per_s=per_s(counts["output_tokens"]),
         good_output_tokens_per_s=per_s(counts["good_output_tokens"]) if limits else None,
         inputs_per_s=per_s(counts["inputs"]) if counts["inputs"] else None,
+        agents=_agents(counts) if counts["turns"] else None,
         concurrency=per_s(counts["busy_ns"] * 1e-9),
+    )
+
+
+def _agents(counts: Counts) -> AgentFigures:
+    slow_s = counts.sketch("tpot").percentile(75.0) if len(counts.sketch("tpot")) else 0.0
+    return AgentFigures(
+        turns=counts["turns"],
+        ok=counts["turns_ok"],
+        jobs=counts["jobs"],
+        jobs_failed=counts["jobs_failed"],
+        tools_s=counts["tools_ns"] * 1e-9,
+        output_tokens_per_s_p25=1 / slow_s if slow_s else None,
     )
 
 

@@ -32,6 +32,21 @@ _VERDICT_S = 30.0
 _HISTOGRAMS = [(metric, metric.live.buckets_s) for metric in LIVE if metric.live and metric.live.buckets_s]
 
 
+_AGENTS = {
+    "turns_ok": "Turns of agents that ended ok",
+    "jobs": "Trajectories that an agent walked through to their end",
+    "jobs_failed": "Trajectories that ended with a failed turn",
+    "tools_ns": "Recorded pauses of tools that began",
+}
+_NAMES = {
+    "good": "good_requests",
+    "turns_ok": "agent_turns_ok",
+    "jobs": "agent_jobs",
+    "jobs_failed": "agent_jobs_failed",
+    "tools_ns": "agent_tools_seconds",
+}
+
+
 class LiveCollector(Collector):
     """Exposes the store's content at each scrape. Nothing before the first run.
 
@@ -138,16 +153,18 @@ def _counters(series: Series, *, judged: bool) -> Iterator[Metric]:
     }
     if any(counts["inputs"] for _, counts in series):
         what["inputs"] = "Texts embedded and documents ranked"
+    if any(counts["turns"] for _, counts in series):
+        what |= _AGENTS
     if judged:
         what |= {
             "good": "Requests that ended ok and held every limit of the SLO",
             "good_output_tokens": "Tokens of good requests",
         }
     for scalar, text in what.items():
-        name = "good_requests" if scalar == "good" else scalar
+        name = _NAMES.get(scalar, scalar)
         family = CounterMetricFamily(f"llm_locust_{name}", text, labels=_LABELS)
         for labels, counts in series:
-            family.add_metric(labels, counts[scalar])
+            family.add_metric(labels, counts[scalar] * (1e-9 if scalar == "tools_ns" else 1))
         yield family
 
 

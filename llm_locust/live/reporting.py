@@ -92,5 +92,5 @@ class LiveCounts:
         self._finished += len(records)
         batch = RecordBatch.from_records(records, worker="")
         counts = self._counted.setdefault(self._second, {})
-        for key, more in count(batch, self._limit, self.run.limits, self.run.measured_from).items():
+        for key, more in count(batch, self._limit, self.run).items():
             counts[key] = Counts.merge([counts[key], more]) if key in counts else more

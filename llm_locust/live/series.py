@@ -21,6 +21,8 @@ _OF_FIGURES = (
     *("requests_per_s", "failures_per_s", "input_tokens_per_s", "output_tokens_per_s"),
     *("good_output_tokens_per_s", "inputs_per_s", "goodput"),
 )
+#: ``<jobs>_per_min`` of a run with agents, beside ``output_tokens_per_s_p25``.
+_JOBS = ("jobs", "jobs_failed")
 
 #: Most servers with a line of their own in a chart.
 MOST_LINES = 8
@@ -35,7 +37,8 @@ class LiveSeries:
     ``at_s`` are the starts of the cells, in seconds since the Unix epoch. Cells without an event are left
     out, as are those whose reports may still arrive. Each live latency has ``<latency>_p50_ms``, ``_p95_ms``
     and ``_p99_ms``. There is ``attainment_<limit>`` for each limit of the SLO, and ``<outcome>_per_s`` for
-    each outcome that occurs in the span. ``server:<figure>:<name>`` is a figure that a server reports; with
+    each outcome that occurs in the span. A run with agents has ``jobs_per_min``, ``jobs_failed_per_min`` and
+    ``output_tokens_per_s_p25``. ``server:<figure>:<name>`` is a figure that a server reports; with
     more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
     """
 
@@ -89,6 +92,11 @@ def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[st
     for name, latency in told.latencies.items():
         yield from ((f"{name}_{place}_ms", latency.at_ms(place)) for place in PLACES)
     yield from ((name, getattr(told, name)) for name in _OF_FIGURES)
+    if told.agents is not None:
+        yield "output_tokens_per_s_p25", told.agents.output_tokens_per_s_p25
+        yield from (
+            (f"{name}_per_min", getattr(told.agents, name) / seconds * 60) for name in _JOBS if seconds
+        )
     for limit, share in told.attainment.items():
         yield f"attainment_{limit}", share
     for outcome, count in told.outcomes.items():

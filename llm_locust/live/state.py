@@ -5,6 +5,7 @@ from operator import add
 from typing import Literal, TypeVar
 
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.agents.walks import PerTurn
 from llm_locust.metrics.deployment.server_now import FIGURES, ServerNow
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom
@@ -19,7 +20,10 @@ MarkKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """Constants of a run. ``run_time_s`` is its planned length, None if unbounded."""
+    """Constants of a run. ``run_time_s`` is its planned length, None if unbounded.
+
+    ``roots`` and ``pauses_s`` are those of the pool of trajectories; None in a run without one.
+    """
 
     id: str
     model: str = ""
@@ -27,6 +31,8 @@ class LiveRun:
     measured_from: MeasuredFrom = "sent"
     open_loop: bool = False
     run_time_s: float | None = None
+    roots: int = 0
+    pauses_s: PerTurn | None = None
 
     @classmethod
     def of(cls, manifest: Manifest, run_time_s: float | None = None) -> "LiveRun":
@@ -35,6 +41,7 @@ class LiveRun:
             label: Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
             for label, limits_s in manifest.class_slos.items()
         }
+        pool = manifest.trajectories
         return cls(
             id=manifest.id,
             model=manifest.model or "",
@@ -42,6 +49,8 @@ class LiveRun:
             measured_from=measured_from(manifest),
             open_loop=manifest.open_loop,
             run_time_s=run_time_s,
+            roots=0 if pool is None else pool.roots,
+            pauses_s=None if pool is None else PerTurn.of(pool.pauses_s),
         )
 
 

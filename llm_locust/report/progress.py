@@ -38,6 +38,7 @@ class _Column:
     cell: Callable[[Figures], str]
     wide: bool = False
     of_inputs: bool | None = None  # shown only where requests have inputs, or where they generate tokens
+    of_agents: bool = False  # shown only where agents walk through trajectories
 
 
 _COLUMNS = (
@@ -45,6 +46,11 @@ _COLUMNS = (
     _Column("errors", lambda f: count(f.failures if f.seconds else None)),
     _Column("in tok/s", lambda f: number(f.input_tokens_per_s), wide=True),
     _Column("inputs/s", lambda f: number(f.inputs_per_s), of_inputs=True),
+    _Column("jobs", lambda f: count(f.agents.jobs if f.agents else None), of_agents=True),
+    _Column("failed", lambda f: count(f.agents.jobs_failed if f.agents else None), of_agents=True, wide=True),
+    _Column(
+        "p25 tok/s", lambda f: number(f.agents.output_tokens_per_s_p25 if f.agents else None), of_agents=True
+    ),
     _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False),
     _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms), of_inputs=False),
     _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms), of_inputs=False),
@@ -66,6 +72,7 @@ def line(progress: Progress) -> str:
             _time(progress),
             *_load(progress),
             *_pace(whole, recent),
+            *_jobs(whole),
             f"goodput {percent(whole.goodput)}" if judged else "",
             plural(whole.failures, "error"),
             _missed(progress),
@@ -97,6 +104,13 @@ def _pace(whole: Figures, recent: Figures) -> Iterator[str]:
     metric = LATENCY["ttft" if _generates(whole) else "e2el"]
     found = recent.latencies[metric.key]
     yield f"{metric.short} p50 {number(found.p50_ms)} p99 {number(found.p99_ms)} ms"
+
+
+def _jobs(whole: Figures) -> Iterator[str]:
+    """The work of agents since the start."""
+    if whole.agents is not None:
+        failed = whole.agents.jobs_failed
+        yield f"{plural(whole.agents.jobs, 'job')}" + (f", {count(failed)} failed" if failed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +158,8 @@ def _load(progress: Progress) -> list[str]:
         load = "open loop"
     else:
         of_target = f" of {count(seen.target)}" if seen.target != seen.users else ""
-        load = f"{count(seen.users)}{of_target} {'user' if seen.target == 1 else 'users'}"
+        word = "user" if progress.whole.total.agents is None else "agent"
+        load = f"{count(seen.users)}{of_target} {word if seen.target == 1 else f'{word}s'}"
     lost = sum(w.lost for w in seen.workers)
     return [
         load,
@@ -157,7 +172,13 @@ def _load(progress: Progress) -> list[str]:
 def _table(progress: Progress, *, wide: bool) -> Table:
     whole, recent = progress.whole.total, progress.recent.total
     kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
-    columns = [column for column in _COLUMNS if kinds[column.of_inputs] and (wide or not column.wide)]
+    columns = [
+        column
+        for column in _COLUMNS
+        if kinds[column.of_inputs]
+        and (wide or not column.wide)
+        and (whole.agents is not None or not column.of_agents)
+    ]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in columns:

@@ -1,22 +1,29 @@
 """Counting in one pass gives what the metrics of the report give, request by request."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from live_cases import LIMITS, counts_of
-from metrics_cases import batch, columns, failed, request, requests
+from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.live.counting import count
 from llm_locust.live.counts import METRICS, NOTHING, SCALARS, Counts
+from llm_locust.live.figures import figures
 from llm_locust.live.keys import OTHERS, KeyLimit, LiveKey
+from llm_locust.live.state import LiveRun
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
 from llm_locust.metrics.requests.latency import itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
 from llm_locust.metrics.stats.sketch import Sketch
+from llm_locust.metrics.summary import summarise
+
+RUN = LiveRun(id="r", limits=LIMITS)
 
 many = st.lists(requests(), min_size=1, max_size=10)
 whences: st.SearchStrategy[MeasuredFrom] = st.sampled_from(["sent", "scheduled"])
@@ -107,8 +114,48 @@ def test_each_class_is_held_against_its_own_limits() -> None:
     assert (total["limited_e2el"], total["held_e2el"]) == (2, 1)
 
 
+def test_turns_and_jobs_are_those_of_the_report() -> None:
+    """Of whole walks, failed and cut ones, sub-agents, a turn that was sent twice, and other requests."""
+    facts = TrajectoryFacts(
+        ids=["a", "b", "sub"],
+        roots=2,
+        possible=[[0.2, 0.8, 0.9], [0.5], [0.6, 0.6]],
+        pauses_s=[[1.5, 0.25, 9.0], [0.0], [3.0, 0.0]],
+    )
+    told = manifest(trajectories=facts)
+
+    def turn(walk: str, number: int, at: float, **fields: Any) -> RequestRecord:
+        return request(at, session=walk, turn=number, user=0, **fields)
+
+    records = [
+        *(turn("r1-t0-of3", i, 1.0 + i) for i in range(3)),
+        turn("r2-t1-of1", 0, 4.0),
+        turn("r3-t0-of3", 0, 4.5),
+        turn("r3-t0-of3", 1, 5.0, outcome=Outcome.RESENT),
+        turn("r3-t0-of3", 1, 5.1, outcome=Outcome.HTTP_ERROR),
+        turn("r4-t2-of2", 0, 6.0),
+        turn("r4-t2-of2", 1, 7.0, outcome=Outcome.TIMEOUT),
+        turn("r5-t0-of3", 0, 8.0),
+        turn("r5-t0-of3", 1, 8.2, outcome=Outcome.CANCELLED),
+        turn("r6-t8-of3", 0, 8.4),  # of no trajectory of this pool
+        request(8.5),
+    ]
+    made = batch(*records)
+    live = figures(
+        Counts.merge(count(made, KeyLimit(), LiveRun.of(told)).values()), 9.0, Limits(Slo())
+    ).agents
+    found = summarise(made, told)["agents"]
+    assert live is not None
+    for name in ("turns", "ok", "jobs", "jobs_failed"):
+        assert getattr(live, name) == found[name], name
+    assert live.tools_s == pytest.approx(found["tools_s"])
+    assert (live.jobs, live.jobs_failed) == (2, 1)
+    assert live.tools_s == pytest.approx(3 * 1.5 + 0.25)
+    assert live.output_tokens_per_s_p25 == pytest.approx(found["output_tokens_per_s_p25"], rel=0.02)
+
+
 def test_an_empty_batch_has_no_key() -> None:
-    assert count(batch(), KeyLimit(), LIMITS, "sent") == {}
+    assert count(batch(), KeyLimit(), RUN) == {}
 
 
 def test_nothing_merged_is_nothing() -> None:
@@ -119,14 +166,14 @@ def test_nothing_merged_is_nothing() -> None:
 
 def test_replicas_beyond_the_limit_are_counted_together_under_their_name() -> None:
     limit = KeyLimit(most_keys=3)
-    found = count(batch(*(request(replica=f"pod-{i}") for i in range(10))), limit, LIMITS, "sent")
+    found = count(batch(*(request(replica=f"pod-{i}") for i in range(10))), limit, RUN)
     assert sum(c.ended for c in found.values()) == 10
     assert found[LiveKey("chat", "", OTHERS)].ended == 7
 
 
 def test_names_beyond_the_limit_are_counted_together() -> None:
     limit = KeyLimit(most_pairs=2)
-    found = count(batch(*(request(name=f"task {i}") for i in range(5))), limit, LIMITS, "sent")
+    found = count(batch(*(request(name=f"task {i}") for i in range(5))), limit, RUN)
     assert found[LiveKey(OTHERS, OTHERS, OTHERS)].ended == 3
 
 

@@ -38,7 +38,7 @@ class Clock:
 def counts_of(
     *records: RequestRecord, limits: Limits = LIMITS, measured_from: MeasuredFrom = "sent"
 ) -> dict[LiveKey, Counts]:
-    return count(batch(*records), KeyLimit(), limits, measured_from)
+    return count(batch(*records), KeyLimit(), LiveRun(id="r", limits=limits, measured_from=measured_from))
 
 
 def observation(users: int = 4, *workers: WorkerState, target: int | None = None) -> Observation:

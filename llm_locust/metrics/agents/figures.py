@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.metrics.agents.jobs import jobs
-from llm_locust.metrics.agents.walks import Walks
+from llm_locust.metrics.agents.walks import PerTurn, Walks
 from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot
 from llm_locust.metrics.columns import Columns, Floats, Mask
 from llm_locust.metrics.window import Window
@@ -64,7 +63,7 @@ def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> dict[s
     """Over the turns whose prompt's and cached tokens the server counted: the same for both shares."""
     known = ok & ~np.isnan(walks.cached_tokens) & ~np.isnan(c.input_tokens)
     rows = np.flatnonzero(known)
-    possible = _possible(facts, walks.trajectory[rows], walks.turn[rows])
+    possible = PerTurn.of(facts.possible).at(walks.trajectory[rows], walks.turn[rows])
     told = ~np.isnan(possible)
     rows, possible = rows[told], possible[told]
     inputs = c.input_tokens[rows]
@@ -73,17 +72,6 @@ def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> dict[s
         "achieved": _ratio(walks.cached_tokens[rows].sum(), inputs.sum()),
         "possible": _ratio((possible * inputs).sum(), inputs.sum()),
     }
-
-
-def _possible(facts: TrajectoryFacts, trajectory: NDArray[np.int64], turn: NDArray[np.int64]) -> Floats:
-    """The share of each turn's prompt, NaN where the pool has no such turn."""
-    lengths = np.array([len(shares) for shares in facts.possible], dtype=np.int64)
-    begins = np.concatenate([[0], np.cumsum(lengths)])
-    flat = np.array([share for shares in facts.possible for share in shares] or [np.nan])
-    inside = (trajectory >= 0) & (trajectory < len(lengths)) & (turn >= 0)
-    inside[inside] &= turn[inside] < lengths[trajectory[inside]]
-    at = np.where(inside, begins[np.where(inside, trajectory, 0)] + turn, 0)
-    return np.where(inside, flat[at], np.nan)
 
 
 def _inverse(values: Floats) -> Floats:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.run_facts import TrajectoryFacts
-from llm_locust.metrics.agents.walks import Walks
+from llm_locust.metrics.agents.walks import PerTurn, Walks
 from llm_locust.metrics.columns import Columns, Floats, Mask
 from llm_locust.metrics.window import Window
 
@@ -32,6 +32,7 @@ def jobs(
     failing = (walks.session >= 0) & ~c.ok & ~c.cancelled
     broken = np.isin(walks.session, walks.session[failing])
     ended = window.inside(c, c.ended_s)
+    pauses_s = tool_s(walks, facts.roots, PerTurn.of(facts.pauses_s))
     done = (walks.session >= 0) & c.ok & ~broken & ended
     of_pool = sum(map(len, facts.possible))
     turns_of_job = of_pool / facts.roots if facts.roots else 0.0
@@ -40,19 +41,38 @@ def jobs(
     per_h = None if worked is None or not window.seconds > 0 else worked / window.seconds * 3600
     per_user = None if worked is None or not agent_s else worked / agent_s * 3600
     return {
-        **_finished(c, walks, window, facts),
+        **_finished(c, walks, window, facts, pauses_s),
         "jobs_failed": len(np.unique(walks.session[failing & ended & (walks.trajectory < facts.roots)])),
         "jobs_worked": worked,
         "turns_seen": _seen(walks, done) / of_pool if of_pool else None,
         "agent_s": agent_s,
         "between_turns_share": _between(c, walks, window, facts, agent_s),
+        **_tools(c, window, pauses_s, agent_s),
         "jobs_per_h_per_user": per_user,
         "jobs_per_h": per_h,
         "jobs_per_h_per_gpu": None if per_h is None or not gpus else per_h / gpus,
     }
 
 
-def _finished(c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts) -> dict[str, Any]:
+def tool_s(walks: Walks, roots: int, pauses: PerTurn) -> Floats:
+    """The recorded pause after each turn of an agent itself: the time of its tools, 0 after its last turn."""
+    own = (walks.trajectory >= 0) & (walks.trajectory < roots) & (walks.turn + 1 < walks.planned)
+    return np.where(own, np.nan_to_num(pauses.at(walks.trajectory, walks.turn)), 0.0)
+
+
+def _tools(c: Columns, window: Window, pauses_s: Floats, agent_s: float) -> dict[str, float | None]:
+    """The time in tools: all of it that began in the window, and the share of the agents' time there."""
+    begun = np.flatnonzero(c.ok & (pauses_s > 0))
+    inside = _inside(c, window, c.ended_s[begun], c.ended_s[begun] + pauses_s[begun])
+    return {
+        "tools_s": float(pauses_s[begun][window.inside(c, c.ended_s[begun])].sum()),
+        "tools_share": float(inside.sum()) / agent_s if agent_s else None,
+    }
+
+
+def _finished(
+    c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts, pauses_s: Floats
+) -> dict[str, Any]:
     """The jobs that came to their end in the window; one that was cut or failed is none."""
     rows = np.flatnonzero((walks.session >= 0) & (walks.trajectory < facts.roots) & c.ok)
     sessions, session = np.unique(walks.session[rows], return_inverse=True)
@@ -63,12 +83,14 @@ def _finished(c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts) 
     np.minimum.at(begun, session, c.scheduled_s[rows])
     np.maximum.at(ended, session, c.ended_s[rows])
     served = np.bincount(session, weights=(c.ended_s - c.scheduled_s)[rows], minlength=n)
+    tools = np.bincount(session, weights=pauses_s[rows], minlength=n)
     complete = (np.bincount(session, minlength=n) == planned) & window.inside(c, ended)
     lasted = (ended - begun)[complete]
     return {
         "jobs": len(lasted),
         "job_s_mean": float(lasted.mean()) if len(lasted) else None,
         "between_turns_s_mean": float((lasted - served[complete]).mean()) if len(lasted) else None,
+        "tools_s_mean": float(tools[complete].mean()) if len(lasted) else None,
     }
 
 

@@ -5,6 +5,7 @@ manifest's facts of the pool belong to a request.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,26 @@ _WALK = re.compile(r"-t([0-9]{1,7})-of([0-9]{1,7})$")
 def walk_name(unique: str, trajectory: int) -> str:
     """The name of a walk, before its planned number of turns."""
     return f"{unique}-t{trajectory}"
+
+
+@dataclass(frozen=True, slots=True)
+class PerTurn:
+    """A number for each turn of each trajectory of a pool."""
+
+    _begins: NDArray[np.int64]
+    _values: Floats
+
+    @classmethod
+    def of(cls, numbers: Sequence[Sequence[float]]) -> "PerTurn":
+        begins = np.cumsum([0, *map(len, numbers)], dtype=np.int64)
+        return cls(begins, np.array([number for each in numbers for number in each] or [np.nan]))
+
+    def at(self, trajectory: NDArray[np.int64], turn: NDArray[np.int64]) -> Floats:
+        """The numbers of these turns, NaN where the pool has no such turn."""
+        inside = (trajectory >= 0) & (trajectory < len(self._begins) - 1) & (turn >= 0)
+        inside[inside] &= turn[inside] < np.diff(self._begins)[trajectory[inside]]
+        at = np.where(inside, self._begins[np.where(inside, trajectory, 0)] + turn, 0)
+        return np.where(inside, self._values[at], np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +67,12 @@ class Walks:
         whole = np.concatenate([numbers for numbers, _ in found], axis=1)
         session, agent, trajectory, planned, turn = whole
         cached = np.concatenate([cached for _, cached in found])
+        return cls(session, agent, trajectory, planned, turn, cached)
+
+    @classmethod
+    def of_batch(cls, batch: RecordBatch) -> "Walks":
+        """Those of one batch; numbers of walks and agents are its own."""
+        (session, agent, trajectory, planned, turn), cached = _part(batch, {}, {})
         return cls(session, agent, trajectory, planned, turn, cached)
 
 

@@ -27,7 +27,8 @@ class LiveEnd:
 
     ``resets`` is the number of resets, ``missed`` the number of requests in no figure because their report
     was lost. ``latency_ms`` has, of the ok requests, ``n`` and :data:`PLACES` of each of :data:`METRICS`;
-    percentiles without samples are None. ``relative_error`` is the stated one.
+    percentiles without samples are None. ``relative_error`` is the stated one. ``agents`` are the sums of
+    turns and jobs, in a run over trajectories.
     """
 
     run: str
@@ -38,6 +39,7 @@ class LiveEnd:
     cancelled: int
     relative_error: float
     latency_ms: dict[str, dict[str, float | None]]
+    agents: dict[str, int] | None = None
 
     @property
     def ended(self) -> int:

@@ -223,10 +223,7 @@ class Agents(SummaryPart, frozen=True):
     output_tokens_per_s_p25: Annotated[float | None, key("1 / TPOT: a quarter is slower", _TURNS)]
     output_tokens_per_s_p50: Annotated[float | None, key("1 / TPOT: median", _TURNS)]
     pauses: AgentPauses
-    e2e_tokens_per_s_p10: Annotated[
-        float | None,
-        key("output tokens / E2EL: a tenth is slower", _TURNS),
-    ]
+    e2e_tokens_per_s_p10: Annotated[float | None, key("output tokens / E2EL: a tenth is slower", _TURNS)]
     e2e_tokens_per_s_p25: Annotated[float | None, key("output tokens / E2EL: a quarter is slower", _TURNS)]
     e2e_tokens_per_s_p50: Annotated[float | None, key("output tokens / E2EL: median", _TURNS)]
     e2e_tokens_per_s_mean: Annotated[float | None, key("all output tokens / sum of E2EL", _TURNS)]
@@ -242,12 +239,23 @@ class Agents(SummaryPart, frozen=True):
     between_turns_s_mean: Annotated[
         float | None, key("of it between turns, in tools and sub-agents, s", _JOBS)
     ]
+    tools_s_mean: Annotated[float | None, key("of that in tools, the recorded pauses, s", _JOBS)]
     jobs_worked: Annotated[
         float | None, key("ok turns of walks that did not fail / mean turns of a job", _WORK)
     ]
     turns_seen: Annotated[float | None, key("share of the pool's turns that are among them", _WORK)]
     agent_s: Annotated[float, key("time of all agents, s", _WORK)]
     between_turns_share: Annotated[float | None, key("share of it without a turn of the agent itself", _WORK)]
+    tools_s: Annotated[
+        float,
+        key(
+            "recorded pauses of tools of agents, s", "ok turns of agents themselves that ended in the window"
+        ),
+    ]
+    tools_share: Annotated[
+        float | None,
+        key("share of `agent_s` in recorded pauses; the rest of `between_turns_share` is sub-agents", _WORK),
+    ]
     jobs_per_h_per_user: Annotated[float | None, key("3,600 × `jobs_worked` / `agent_s`", _WORK)]
     jobs_per_h: Annotated[float | None, key("3,600 × `jobs_worked` / length of the window", _WORK)]
     jobs_per_h_per_gpu: Annotated[float | None, key("the same / `--gpus`", _WORK)]

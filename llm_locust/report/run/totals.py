@@ -135,7 +135,7 @@ def with_batches(totals: FrameTotals, batches: Iterable[RecordBatch], manifest: 
         batch = since(each, from_ns)
         if not len(batch):
             continue
-        for key, more in count(batch, limit, run.limits, run.measured_from).items():
+        for key, more in count(batch, limit, run).items():
             by_key[key] = Counts.merge([by_key[key], more]) if key in by_key else more
         begun_ns, ended_ns = int(batch.ints("scheduled_ns").min()), int(batch.ints("ended_ns").max())
         first_ns = begun_ns if first_ns is None else min(first_ns, begun_ns)

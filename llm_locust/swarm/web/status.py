@@ -66,6 +66,7 @@ def _figures(told: Figures) -> dict[str, Any]:
         "input_tokens_per_s": rounded(told.input_tokens_per_s, 5),
         "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
         "inputs_per_s": rounded(told.inputs_per_s, 5),
+        "agents": None if told.agents is None else asdict(told.agents),
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
         **{

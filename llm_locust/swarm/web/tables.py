@@ -51,6 +51,8 @@ _FIGURES = (
     _TableColumn("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
     _TableColumn("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
     _TableColumn("inputs", "Inputs/s", lambda f: rounded(f.inputs_per_s, 5)),
+    _TableColumn("jobs", "Jobs", lambda f: None if f.agents is None else f.agents.jobs),
+    _TableColumn("jobs_failed", "Failed jobs", lambda f: None if f.agents is None else f.agents.jobs_failed),
     _TableColumn("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
 )
 

@@ -52,6 +52,24 @@ def test_a_job_is_a_walk_that_came_to_its_end_in_the_window_and_sub_agents_are_n
     assert found["jobs_per_h"] == pytest.approx(3600 * 2.5 / 9)
     assert found["jobs_per_h_per_gpu"] == pytest.approx(3600 * 2.5 / 9 / 4)
     assert found["turns_seen"] == 1.0
+    # The tool of the first trajectory takes 1 s after its first turn.
+    assert found["tools_s"] == pytest.approx(2)
+    assert found["tools_s_mean"] == pytest.approx(1 / 2)
+    assert found["tools_share"] == pytest.approx(2 / 14)
+
+
+def test_tools_are_apart_from_sub_agents_and_end_with_the_window() -> None:
+    found = agents(
+        turn("r1-t0-of2", 0, 1.0),
+        turn("r2-t2-of1", 0, 1.2),
+        turn("r9-t2-of1", 0, 4.0, outcome=Outcome.HTTP_ERROR),
+        turn("r1-t0-of2", 1, 5.0),
+        turn("r3-t0-of2", 0, 9.3),  # its tool would end after the window
+        turn("r4-t0-of2", 0, 9.4, user=1, outcome=Outcome.HTTP_ERROR),  # no tool ran
+    )
+    assert found["tools_s"] == pytest.approx(2)
+    assert found["tools_share"] * found["agent_s"] == pytest.approx(1 + (10 - 9.39))
+    assert found["between_turns_share"] > found["tools_share"]
 
 
 def test_speeds_are_quantiles_of_turns_from_the_slow_end() -> None:
@@ -82,7 +100,13 @@ def test_without_walks_there_is_no_figure_and_no_zero() -> None:
     found = agents(request(1.0), gpus="")
     assert (found["agents"], found["turns"], found["jobs"]) == (0, 0, 0)
     assert found["cache"] == {"turns": 0, "achieved": None, "possible": None}
-    for key in ("output_tokens_per_s_p25", "e2e_tokens_per_s_mean", "job_s_mean", "jobs_per_h_per_user"):
+    for key in (
+        "tools_share",
+        "output_tokens_per_s_p25",
+        "e2e_tokens_per_s_mean",
+        "job_s_mean",
+        "jobs_per_h_per_user",
+    ):
         assert found[key] is None
     assert found["jobs_per_h_per_gpu"] is None
 

@@ -25,10 +25,11 @@ def test_a_load_is_a_whole_number_of_agents_and_what_is_not_known_is_no_zero() -
         jobs_per_h_per_user=4.0,
         jobs_per_h_per_gpu=None,
         between_turns_share=0.25,
+        tools_share=0.2,
         cache=cache,
     )
     section = agents_by_load(summary(SimpleNamespace(agents=part)))
     assert section is not None
     assert section.table is not None
     assert section.table.rows[0].cells[:3] == ("8", "1,200", "3")
-    assert section.table.rows[0].cells[6:] == ("–", "25.0 %", "50.0 %", "–")
+    assert section.table.rows[0].cells[6:] == ("–", "25.0 %", "20.0 %", "50.0 %", "–")

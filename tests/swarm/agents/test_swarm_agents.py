@@ -122,4 +122,16 @@ def test_jobs_are_the_walks_of_the_pool_and_their_pauses_are_apart(ran: Ran) -> 
     assert found["jobs_per_h_per_user"] == pytest.approx(3600 * 2 / found["agent_s"])
     assert found["pauses"]["n"] == len(POOL) - 4
     assert found["jobs_per_h_per_gpu"] == pytest.approx(found["jobs_per_h"] / 2)
+    assert found["tools_s"] == pytest.approx((30 + 120 + 70) / 1e3)
     assert "prefix-cache hits" in ran.report
+
+
+def test_the_last_live_figures_are_those_of_the_report(ran: Ran) -> None:
+    found = ran.summary["agents"]
+    assert json.loads((ran.path / "live.json").read_text())["agents"] == {
+        "turns": found["turns"],
+        "turns_ok": found["ok"],
+        "jobs": found["jobs"],
+        "jobs_failed": found["jobs_failed"],
+        "tools_ns": round(found["tools_s"] * 1e9),
+    }

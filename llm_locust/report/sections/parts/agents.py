@@ -50,6 +50,7 @@ def agents_by_load(summary: Summary) -> Section | None:
                     number(part.jobs_per_h_per_user),
                     number(part.jobs_per_h_per_gpu),
                     percent(part.between_turns_share),
+                    percent(part.tools_share),
                     percent(part.cache.achieved),
                     percent(part.cache.possible),
                 )
@@ -65,7 +66,8 @@ def agents_by_load(summary: Summary) -> Section | None:
         Column("end to end p25", over="tokens/s", wide=True),
         Column("per user", over="jobs/h"),
         Column("per GPU", over="jobs/h", wide=True),
-        Column("between turns"),
+        Column("between turns", over="of the time", wide=True),
+        Column("in tools", over="of the time"),
         Column("cached"),
         Column("possible"),
     )
@@ -83,13 +85,15 @@ def _jobs(part: Agents) -> Iterator[Line]:
     rates = [
         f"{number(part.jobs_per_h_per_user)} jobs/h per user",
         f"{number(part.jobs_per_h_per_gpu)} jobs/h per GPU" if part.jobs_per_h_per_gpu is not None else "",
-        f"{percent(part.between_turns_share)} of the agents' time between turns",
+        f"{percent(part.between_turns_share)} of the agents' time between turns, "
+        f"{percent(part.tools_share)} in tools",
     ]
     yield Line(sentence(rates))
     finished = f"{plural(part.jobs, 'job')} finished"
     if part.jobs:
         finished += (
-            f", {seconds(part.job_s_mean)} mean, {seconds(part.between_turns_s_mean)} of it between turns"
+            f", {seconds(part.job_s_mean)} mean, {seconds(part.between_turns_s_mean)} of it between turns, "
+            f"{seconds(part.tools_s_mean)} in tools"
         )
     yield Line(finished)
     if part.turns_seen is not None and part.turns_seen < _MOST_SEEN:

@@ -54,6 +54,14 @@
     },
     { id: "inputs", title: "Inputs per second, counted when their request ends", optional: true, lines: () => [line("inputs_per_s", "inputs", "c1")] },
     {
+      id: "agents-speed", title: "Agents: output speed that three quarters of the turns exceed, tokens/s", optional: true,
+      lines: () => [line("output_tokens_per_s_p25", "output speed, p25", "c1")],
+    },
+    {
+      id: "agents-jobs", title: "Agents: jobs per minute, counted when they end", optional: true,
+      lines: () => [line("jobs_per_min", "finished", "c3"), line("jobs_failed_per_min", "failed", "c4")],
+    },
+    {
       id: "goodput", title: "Goodput and attainment, %", scale: 100, range: [0, 103],
       lines: (columns) => [
         line("goodput", "goodput", "p50"),
@@ -290,6 +298,7 @@
       ...CATALOGUE.latencies.filter((latency) => latency.tile).map(({ key, label, unit }) =>
         tile(`${label} p50 · p99, ${unit}`, middleAndTail(recent, key), [last, `since start ${middleAndTail(whole, key)}`])),
       ...(whole.inputs_per_s === null ? [] : [tile("Inputs/s", figure(recent.inputs_per_s, 4), [last, `since start ${figure(whole.inputs_per_s, 4)}`])]),
+      ...agents(whole.agents, recent.agents, last),
       tile("Output tokens/s", figure(recent.output_tokens_per_s, 4), [last, `input ${figure(recent.input_tokens_per_s, 4)}`]),
       tile("Goodput", share(recent.goodput), [whole.goodput === null ? "no SLO given" : last, `since start ${share(whole.goodput)}`]),
       tile("Errors", share(failed), [last, `since start ${share(failing)}`], failed ? "bad" : ""),
@@ -297,10 +306,21 @@
     ];
   }
 
+  function agents(whole, recent, last) {
+    if (!whole) return [];
+    const speed = (of) => figure(of?.output_tokens_per_s_p25);
+    const failed = whole.jobs_failed ? `${figure(whole.jobs_failed, 9)} failed` : "none failed";
+    return [
+      tile("Output speed p25, tokens/s", speed(recent), [last, `since start ${speed(whole)}`]),
+      tile("Jobs finished", figure(whole.jobs, 9), [failed, `${figure(whole.turns, 9)} turns since start`], whole.jobs_failed ? "warn" : ""),
+      tile("Time in tools", lasting(whole.tools_s), ["of all agents, since start", "pauses that began"]),
+    ];
+  }
+
   function heading(now) {
     const places = [
       ["Status", now.running ? "RUNNING" : now.run ? "STOPPED" : "READY"],
-      ["Users", now.target === now.users ? figure(now.users, 9) : `${figure(now.users, 9)} of ${figure(now.target, 9)}`],
+      [now.whole.agents ? "Agents" : "Users", now.target === now.users ? figure(now.users, 9) : `${figure(now.users, 9)} of ${figure(now.target, 9)}`],
       ["Workers", now.workers_lost ? `${now.workers_here}, ${now.workers_lost} lost` : String(now.workers_here)],
       ["In flight", figure(now.in_flight, 9)],
       ["Elapsed", lasting(now.elapsed_s)],
@@ -372,6 +392,7 @@
       `Each point covers ${figure(state.width)} s. Dotted lines mark what changed.${missed}`;
     const told = Object.keys(state.data.columns);
     el("plot-inputs").parentElement.hidden = now.whole.inputs_per_s === null;
+    for (const id of ["agents-speed", "agents-jobs"]) el(`plot-${id}`).parentElement.hidden = !now.whole.agents;
     for (const chart of SERVER_CHARTS) el(`plot-${chart.id}`).parentElement.hidden = !chart.lines(told).length;
     el("servers-section").hidden = !starting(told, "server:").length && !now.servers_silent.length;
     el("servers-silent").hidden = !now.servers_silent.length;
