@@ -13,7 +13,13 @@ from typing import Annotated, Any
 import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded, shared_messages
+from llm_locust.workload.trajectories.reading import (
+    MOST_LEVELS,
+    MOST_PAUSE_S,
+    FileLine,
+    decoded,
+    shared_messages,
+)
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
 
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=MOST_PAUSE_S * 1000)]
@@ -50,15 +56,34 @@ def read(lines: Iterable[FileLine]) -> list[Trajectory]:
         of = turns.setdefault(name, [])
         if found.parent is not None and not of:
             parents[name] = found.parent, found.after_turn or 0, line.where
+        _check_parent(found, parents.get(name), line)
         of.append(_turn(found, of[-1] if of else None, line))
     trajectories = {name: Trajectory(id=name, turns=tuple(found)) for name, found in turns.items()}
     return _joined(trajectories, parents)
+
+
+def _check_parent(found: ChatLine, known: tuple[str, int, str] | None, line: FileLine) -> None:
+    """Refuse what a line says of its trajectory's parent, if the trajectory's first line does not."""
+    if (found.parent is None and found.after_turn is None) or (
+        known is not None and (found.parent, found.after_turn or 0) == known[:2]
+    ):
+        return
+    raise TrajectoryError(
+        f"{line.where}: parent {found.parent!r} and after_turn {found.after_turn} are not those of its "
+        "trajectory; expected both on the first line of a sub-agent"
+    )
 
 
 def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
     for message in found.messages:
         if not isinstance(message.get("role"), str):
             raise TrajectoryError(f"{line.where}: a message has no role; expected {_EXPECTED}")
+        content = message.get("content")
+        if not (content is None or isinstance(content, str)) and not _are_parts(content):
+            raise TrajectoryError(
+                f"{line.where}: the content of a message is {str(content)[:60]!r}; expected a text or a list "
+                "of parts, as OpenAI's API has it"
+            )
     pause_ms = found.pause_ms_after
     if pause_ms is None:
         pause_ms = found.simulated_tool_delay_ms_after or 0.0
@@ -70,11 +95,20 @@ def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
     )
 
 
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(part, dict) for part in content)
+
+
 def _joined(
     trajectories: dict[str, Trajectory], parents: dict[str, tuple[str, int, str]]
 ) -> list[Trajectory]:
     """Hang each sub-agent, the last ones first, on its parent's turn; the parent is on an earlier line."""
     order = {name: number for number, name in enumerate(trajectories)}
+    levels: dict[str, int] = {}
+    for name, (parent, _, where) in parents.items():
+        levels[name] = levels.get(parent, 0) + 1
+        if levels[name] > MOST_LEVELS:
+            raise TrajectoryError(f"{where}: sub-agents of more than {MOST_LEVELS} levels")
     for name in reversed(list(parents)):
         parent, after, where = parents[name]
         above = trajectories.get(parent)

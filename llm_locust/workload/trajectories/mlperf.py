@@ -59,16 +59,18 @@ _EXPECTED = '{"conversation_id": ID, "turn": N, "role": "user"|"assistant"|"tool
 def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     """The conversations of such lines."""
     rows: dict[str, list[AgenticRow]] = {}
+    begun: dict[str, str] = {}
     for line in lines:
         row = decoded(_DECODER, line, _EXPECTED)
         of = rows.setdefault(row.conversation_id, [])
         if row.turn != len(of) + 1:
             raise TrajectoryError(f"{line.where}: turn {row.turn} where turn {len(of) + 1} is next")
         of.append(row)
-    return [_trajectory(name, found) for name, found in rows.items()]
+        begun.setdefault(row.conversation_id, line.where)
+    return [_trajectory(name, found, begun[name]) for name, found in rows.items()]
 
 
-def _trajectory(name: str, rows: list[AgenticRow]) -> Trajectory:
+def _trajectory(name: str, rows: list[AgenticRow], where: str) -> Trajectory:
     messages: list[Message] = []
     turns: list[Turn] = []
     tools: list[dict[str, Any]] | None = None
@@ -89,7 +91,7 @@ def _trajectory(name: str, rows: list[AgenticRow]) -> Trajectory:
             )
         )
     if not turns:
-        raise TrajectoryError(f"conversation {name[:60]!r} has no row of a user or a tool")
+        raise TrajectoryError(f"{where}: conversation {name[:60]!r} has no row of a user or a tool")
     return Trajectory(id=name, turns=tuple(turns))
 
 

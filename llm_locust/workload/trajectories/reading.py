@@ -18,6 +18,9 @@ MOST_LINE, MOST_BYTES = 64 << 20, 4 << 30
 #: Longest pause between two turns: a day.
 MOST_PAUSE_S = 86_400.0
 
+#: Sub-agents of sub-agents of ..., at most.
+MOST_LEVELS = 32
+
 #: Files that may be one JSON document in several lines.
 _WHOLE = (".json", ".json.gz")
 

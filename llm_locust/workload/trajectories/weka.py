@@ -17,11 +17,8 @@ import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.trajectories.hashed import MOST_BLOCK, Chain
-from llm_locust.workload.trajectories.reading import MOST_PAUSE_S, FileLine, decoded
+from llm_locust.workload.trajectories.reading import MOST_LEVELS, MOST_PAUSE_S, FileLine, decoded
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn
-
-#: Sub-agents of sub-agents of ..., at most.
-_DEEPEST = 32
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=10 * 365 * 86_400)]
 _Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
@@ -88,8 +85,8 @@ class _Agents:
         self, name: str, entries: Sequence[WekaEntry], system: int, chain: Chain, depth: int
     ) -> Trajectory:
         """An agent's trajectory; ``system`` in tokens."""
-        if depth > _DEEPEST:
-            raise TrajectoryError(f"{self.line.where}: sub-agents of more than {_DEEPEST} levels")
+        if depth > MOST_LEVELS:
+            raise TrajectoryError(f"{self.line.where}: sub-agents of more than {MOST_LEVELS} levels")
         own = [i for i, entry in enumerate(entries) if entry.type != "subagent"]
         if not own:
             if not entries:

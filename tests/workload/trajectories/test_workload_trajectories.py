@@ -115,7 +115,30 @@ def test_rows_of_mlperf_become_the_requests_of_users_and_tools(tmp_path: Path) -
             '{"conversation_id": "a", "turn": 2, "role": "user", "content": "x"}',
             "turn 2 where turn 1 is next",
         ),
-        ('{"conversation_id": "a", "turn": 1, "role": "assistant", "content": "x"}', "no row of a user"),
+        (
+            '{"conversation_id": "a", "turn": 1, "role": "assistant", "content": "x"}',
+            "pool.jsonl:1: conversation 'a' has no row of a user",
+        ),
+        ('{"messages": [{"role": "user"}], "pause_ms_after": 1e308}', "pool.jsonl:1: "),
+        ('{"messages": [{"role": "user"}], "pause_ms_after": NaN}', "pool.jsonl:1: "),
+        ('{"messages": [{"role": "user", "content": 5}]}', "the content of a message is '5'"),
+        ('{"messages": [{"role": "user", "content": [["x"]]}]}', "pool.jsonl:1: the content of a message"),
+        ('{"messages": [{"role": "user"}], "after_turn": 1}', "not those of its trajectory"),
+        (
+            "\n".join(
+                f'{{"messages": [{{"role": "user"}}], "conversation_id": "{name}"{of}}}'
+                for name, of in (("a", ""), ("b", ""), ("b", ', "parent": "a"'))
+            ),
+            "pool.jsonl:3: parent 'a'",
+        ),
+        (
+            "\n".join(
+                f'{{"messages": [{{"role": "user"}}], "conversation_id": "{i}"'
+                + (f', "parent": "{i - 1}"}}' if i else "}")
+                for i in range(2_000)
+            ),
+            "pool.jsonl:34: sub-agents of more than 32 levels",
+        ),
         ("[" * 100_000, "pool.jsonl:1: "),
     ],
 )
