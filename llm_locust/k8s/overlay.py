@@ -170,7 +170,8 @@ def outer(overlay: str, base: str, namespace: str, prefix: str | None, labels: M
     if prefix is not None:
         content["patches"] = [_renaming(kind, name, f"{prefix}-{name}") for kind, name in LAST[overlay]]
     if labels:
-        content["labels"] = [{"pairs": dict(labels)}]
+        jobs = {"kind": "CronJob", "path": "spec/jobTemplate/metadata/labels", "create": True}
+        content["labels"] = [{"pairs": dict(labels), "fields": [jobs]}]
     return content
 
 

@@ -182,6 +182,9 @@ def test_every_value_is_where_it_belongs(chart: Path, mode: str) -> None:
     assert one(made, "NetworkPolicy", "-target")["spec"]["egress"] == [{"ports": [{"port": 8000}]}]
     if mode == "nightly":
         cron = one(made, "CronJob", "-worker")["spec"]
+        labels = cron["jobTemplate"]["metadata"]["labels"]
+        assert labels["kueue.x-k8s.io/queue-name"] == "q"
+        assert labels["app.kubernetes.io/instance"] == "gate"  # by which the notes find them
         assert (cron["schedule"], cron["timeZone"]) == ("30 1 * * 1-5", "Europe/Berlin")
     if mode == "soak":
         route = one(made, "HTTPRoute", "-web")["spec"]

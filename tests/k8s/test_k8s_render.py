@@ -519,7 +519,10 @@ def test_what_is_made_of_the_jobs_has_the_runs_name_and_its_files(
     jobs = [d for d in found if d["kind"] == kind]
     assert [d["metadata"]["name"] for d in jobs] == names
     assert {d["metadata"]["namespace"] for d in found} == {"perf"}
-    assert all(d["metadata"]["labels"]["app.kubernetes.io/instance"] == "a" for d in jobs)
+    expected = {"app.kubernetes.io/instance": "a", "team": "x"}.items()
+    assert all(expected <= d["metadata"]["labels"].items() for d in jobs)
+    if kind == "CronJob":  # of the Jobs that it makes, which Kueue looks at
+        assert all(expected <= d["spec"]["jobTemplate"]["metadata"]["labels"].items() for d in jobs)
     maps = {d["metadata"]["name"] for d in found if d["kind"] == "ConfigMap"}
     named = set(re.findall(r"name: (a-llm-locust-(?:load|options)\S*)", made.out))
     assert named == maps

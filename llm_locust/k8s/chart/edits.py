@@ -9,12 +9,13 @@ Object = dict[str, Any]
 _IMAGE = '{{ include "llm-locust.image" . | quote }}'
 _ACCOUNT = '{{ include "llm-locust.serviceAccountName" . }}'
 _NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
+_LABELS = '{{- include "llm-locust.labels" . | nindent {n} }}'
 _WORKERS = "{{ int .Values.workers }}"
 
 
 def edited(content: Object, name: str, holes: Holes) -> Object:
     """Object of the short name with the values' places in it."""
-    content["metadata"]["labels"][holes('{{- include "llm-locust.labels" . | nindent {n} }}')] = None
+    content["metadata"]["labels"][holes(_LABELS)] = None
     match content["kind"], name:
         case "ConfigMap", ("options" | "load"):
             content["data"] = None
@@ -31,7 +32,9 @@ def edited(content: Object, name: str, holes: Holes) -> Object:
         case "CronJob", _:
             content["spec"]["schedule"] = holes("{{ .Values.nightly.schedule | quote }}")
             content["spec"]["timeZone"] = holes("{{ .Values.nightly.timeZone | quote }}")
-            _load(content["spec"]["jobTemplate"]["spec"], name, holes)
+            job = content["spec"]["jobTemplate"]
+            job["metadata"]["labels"][holes(_LABELS)] = None
+            _load(job["spec"], name, holes)
         case "NetworkPolicy", "target":
             rule = content["spec"].pop("egress")
             content["spec"] |= holes.given("networkPolicies.target", "egress", _of_targets(rule))
