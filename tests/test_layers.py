@@ -48,7 +48,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
         *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users", "agents"),
-        *("live", "run", "soak", "web", "roles"),
+        *("caches", "live", "run", "soak", "web", "roles"),
     ),
 }
 

@@ -1,7 +1,6 @@
 """Facts of a run in addition to its requests: the content of ``manifest.json``.
 
-Plain values, read and written by ``llm_locust.store``. They come from workers and files: reading refuses a
-number beyond its bounds, and NaN and infinity, because JSON has neither.
+Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from llm_locust.core.arms import ArmFacts
+from llm_locust.core.prefix import MOST_REPLICAS, PrefixShare, ReplicaCache
 from llm_locust.core.record import LengthPair
 from llm_locust.core.run_facts import DroppedFacts, ScrapeFacts, StampFacts, TrajectoryFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
@@ -22,7 +22,7 @@ Count = Annotated[int, Meta(ge=0, le=2**53)]
 #: A time or a difference of two. The difference of two of these fits into 64 bits.
 Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 
-#: A duration, or a sum of durations: up to 146 years.
+#: A duration, or a sum of some: up to 146 years.
 Duration = Annotated[int, Meta(ge=0, le=2**62)]
 
 #: Finite, and so are sums and products of two.
@@ -145,11 +145,12 @@ class StageFacts:
     """One stage of a run: a span in which one load was asked for. Times are nanoseconds on the run's axis.
 
     ``asked`` is a number of users, or a rate in requests/s of all workers together, ``lengths`` those that
-    the sweep sets. The load begins at ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up,
-    ``ended_ns`` of the load, ``drained_ns`` when all workers had confirmed that no request of it was in
-    flight or waiting. ``unsent`` requests were due and not started, ``cut`` ones in flight when the drain
-    ended; ``made``: records of each worker by then, if known. ``fault``: why it is not a result, or empty.
-    ``is_early``: ``--until`` ended it. ``repeated_as``: the stage that a resumed run has instead.
+    the sweep sets, ``prefix`` what its prompts share and ``caches`` were prepared for. The load begins at
+    ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` of the load, ``drained_ns``
+    when all workers had confirmed that no request of it was in flight or waiting. ``unsent`` requests were
+    due and not started, ``cut`` ones in flight when the drain ended; ``made``: records of each worker by
+    then. ``fault``: why it is not a result. ``is_early``: ``--until`` ended it. ``repeated_as``: the stage
+    that a resumed run has instead.
     """
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -157,6 +158,8 @@ class StageFacts:
     asked: Measure
     repeat: Count = 0
     lengths: LengthPair | None = None
+    prefix: PrefixShare | None = None
+    caches: Annotated[list[ReplicaCache], Meta(max_length=MOST_REPLICAS)] = field(default_factory=list)
     begun_ns: Nanoseconds
     measured_ns: Nanoseconds | None = None
     ended_ns: Nanoseconds | None = None
@@ -187,9 +190,8 @@ class ServerCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryFacts:
-    """A request that was sent before the load, and is not in its records.
-
-    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time to its first token."""
+    """A request of the kind ``name`` before the load, which is not in its records. ``began_ns`` is wall-clock
+    time, ``took_s`` the time to its first token."""
 
     target: str
     endpoint: str

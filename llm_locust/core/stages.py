@@ -103,6 +103,8 @@ def of_lengths(stages: Sequence[StageFacts], lengths: str | None) -> list[StageF
     Raises:
         ValueError: it has to be said, or no stage has it.
     """
+    if any(stage.prefix for stage in stages):
+        raise ValueError("its sweep is over shares of a shared prefix, at one load: there is no edge to find")
     pairs = list(dict.fromkeys(str(stage.lengths) for stage in stages if stage.lengths is not None))
     if lengths is None and len(pairs) < 2:
         return list(stages)

@@ -56,6 +56,7 @@ from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stages.figures import outside, stages
+from llm_locust.metrics.stages.prefix import worth
 from llm_locust.metrics.stages.repeats import repeats
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
@@ -245,9 +246,11 @@ def _stages(
 
 
 def _curves(kept: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
-    """The ``curve`` of a sweep, or the ``curves`` of one over lengths, a pair each."""
+    """The ``curve`` of a sweep, ``curves`` of one over lengths, or ``prefix_cache`` of one over shares."""
     if not manifest.is_sweep:
         return {}
+    if (found := worth(kept)) is not None:
+        return {"prefix_cache": found}
     if any(stage.lengths for stage in manifest.stages):
         return {"curves": curves(kept, manifest.seed)}
     return {"curve": curve(kept, manifest.seed)}

@@ -123,8 +123,8 @@ DEPLOYMENT = (
     ),
     Option(
         "--replica-url",
-        "replicas behind the host, for --ready-timeout, --profile-server and --reset-prefix-cache "
-        "(as --targets)",
+        "replicas behind the host, for --ready-timeout, --profile-server, --reset-prefix-cache and "
+        "--sweep prefix-share (as --targets)",
         parse_urls,
         "URLS",
         kind="list",

@@ -17,7 +17,7 @@ from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import Values
 from llm_locust.options.report import PRICES, Keep, parse_keep
 from llm_locust.options.scenario import classes_of, scenario_of
-from llm_locust.options.stages.lengths import check_lengths
+from llm_locust.options.stages.prefix import check_prompts
 from llm_locust.options.table import OPTION, OPTIONS, recorded
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.scenario import DatasetSource, Scenario
@@ -166,7 +166,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     classes = classes_of(scenario, given)
     kinds = kinds_of(classes, workload)
     load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
-    check_lengths(load.sweep, given, classes, kinds)
+    check_prompts(load.sweep, given, classes, kinds)
     found = Settings(
         model=given["model"],
         workload=workload,

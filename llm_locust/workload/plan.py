@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.workload import inputs
 from llm_locust.workload.body import output_limit
@@ -24,6 +25,7 @@ from llm_locust.workload.draws import (
     INPUTS,
     LINE,
     OWN_OUTPUTS,
+    PRIMER,
     REPLAY,
     TEXT,
     generator,
@@ -84,7 +86,7 @@ class Workload:
             )
         self.spec = spec
         self._key = (seed, worker_index)
-        self._of_lengths: dict[LengthPair, Workload] = {}
+        self._others: dict[LengthPair | tuple[PrefixShare, int], Workload] = {}
         self._salt = salt
         self._executor = executor if spec.is_slow_to_make else None
         # --body overrides the drawn limit of the answer's length: the record must have what is sent.
@@ -93,7 +95,8 @@ class Workload:
         self._bound = output_limit(spec.extra_body, spec.endpoint.limit_fields)
         known = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
         self.calibration = calibration or known
-        self._writer = self._make_writer(Corpus.of(seed))
+        self._corpus = Corpus.of(seed)
+        self._writer = self._make_writer(self._corpus, self.calibration)
         prefix = spec.shared_prefix
         self._prefixes = SharedTexts(self._writer, seed, salt if prefix and prefix.run_unique else "")
         self._blocks = SharedTexts(self._writer, seed, salt if spec.unique_head else "")
@@ -111,12 +114,36 @@ class Workload:
         Its texts have starts of their own, as those of other workloads, so that no cache has them. What is
         learned from the server's counts is common to all.
         """
-        if lengths not in self._of_lengths:
-            found = copy(self)
+        if lengths not in self._others:
+            self._others[lengths] = found = copy(self)
             found.spec = self.spec.of_lengths(lengths)
             found._key = (seed_of(self._key[0], f"lengths/{lengths}"), self._key[1])
-            self._of_lengths[lengths] = found
-        return self._of_lengths[lengths]
+        return self._others[lengths]
+
+    def of_prefix(self, prefix: PrefixShare, stage: int) -> "Workload":
+        """The same with prompts of one length, a part of which is one of some texts of this stage.
+
+        They are the same on all workers. Without a tokenizer a word counts as a token in both parts of a
+        prompt, so that the share is right: nothing is learned from the server's counts.
+        """
+        key = (prefix, stage)
+        if key not in self._others:
+            self._others[key] = found = copy(self)
+            found.spec = self.spec.of_prefix(prefix)
+            found._key = (seed_of(self._key[0], f"prefix/{stage}"), self._key[1])
+            found.calibration = Calibration(self.spec.endpoint.template_tokens, enabled=False)
+            found._writer = self._make_writer(self._corpus, found.calibration)
+            found._prefixes = SharedTexts(found._writer, found._key[0], self._salt)
+        return self._others[key]
+
+    def primer(self, place: str, number: int | None) -> Prompt:
+        """A prompt as long as others and of this place only, with a shared prefix if it is numbered."""
+        shared, lengths = self.spec.shared_prefix, self.spec.input_tokens or DEFAULT_INPUT_TOKENS
+        tokens = 0 if shared is None else shared.tokens
+        prefix = "" if number is None else self._prefixes.prefix(number, tokens)
+        head = head_words(self._salt, "primer", *self._key, place, number)
+        rng = swarm_generator(seed_of(self._key[0], place), PRIMER, 0 if number is None else number + 1)
+        return self._written(lengths.most + tokens, 1, rng, " ".join(filter(None, (prefix, head))))
 
     def output_lengths(self, user: int) -> Iterator[int | None]:
         """Asked output lengths for a user's own prompts, drawn separately from :meth:`prompts`."""
@@ -151,9 +178,9 @@ class Workload:
             lead = head_words(self._salt, "row", k) if self.spec.unique_head else ""
         return self._written(input_tokens, self._bound if self._bounded else output_tokens, rng, lead)
 
-    def _make_writer(self, corpus: Corpus) -> Writer:
+    def _make_writer(self, corpus: Corpus, calibration: Calibration) -> Writer:
         if self.spec.tokenizer is None:
-            return AboutWriter(corpus, self.calibration)
+            return AboutWriter(corpus, calibration)
         return ExactWriter(corpus, self.spec.tokenizer, self.spec.endpoint)
 
     def _made(self, orders: Iterator[Order], depth: int) -> Iterator[Prompt]:

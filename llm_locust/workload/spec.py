@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
@@ -104,6 +105,12 @@ class WorkloadSpec:
             parse_lengths(str(tokens)) for tokens in (lengths.input_tokens, lengths.output_tokens)
         )
         return replace(self, input_tokens=input_tokens, output_tokens=output_tokens)
+
+    def of_prefix(self, prefix: PrefixShare) -> "WorkloadSpec":
+        """The same with prompts of one length, of which a part is shared (raises WorkloadError)."""
+        own = parse_lengths(str(prefix.input_tokens - prefix.tokens))
+        shared = SharedPrefix(groups=prefix.prefixes, tokens=prefix.tokens) if prefix.tokens else None
+        return replace(self, input_tokens=own, shared_prefix=shared)
 
     @property
     def is_slow_to_make(self) -> bool:

@@ -29,7 +29,8 @@ def test_every_block_that_is_not_run_has_a_listed_reason_and_every_reason_a_bloc
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
-    with simulation(tmp_path_factory.mktemp("sim"), "--replicas", "2", "--replica-ports", "0") as simulated:
+    options = ("--replicas", "2", "--replica-ports", "0", "--prefix-cache", "on")
+    with simulation(tmp_path_factory.mktemp("sim"), *options) as simulated:
         yield simulated
 
 

@@ -40,6 +40,8 @@ NOT_HERE = (
     *("parts.", "since_start.", "dropped."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
     "stages[].lengths.",  # of a sweep over them: tests/metrics/stages/test_metrics_stage_lengths.py
+    # Of a prefix-cache experiment: tests/metrics/stages/test_metrics_stage_prefix.py
+    *("stages[].prefix.", "repeats[].prefix", "prefix_cache."),
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms

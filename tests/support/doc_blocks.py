@@ -44,7 +44,8 @@ READ = frozenset({"diff", "html", "json", "text", "toml", "yaml", "ini", "nginx"
 CHANGES: tuple[tuple[str, str], ...] = (
     (r"https?://(HOST:PORT|(HOST|localhost|127\.0\.0\.1):8000|gateway(?=[\s\"/]))", "{url}"),
     (r"dns\+http://[\w.-]+:\d+/metrics|http://[\w.-]+:8000/metrics", "{url}/metrics"),
-    (r"--targets dns\+http://\S+", "--targets {replicas}"),
+    (r"--(targets|replica-url) dns\+http://\S+", r"--\1 {replicas}"),
+    (r"--stage-time 14s", "--stage-time 2s"),
     (r"--expect-replicas \d+", "--expect-replicas 2"),
     (r"--model (NAME|MODEL)", "--model sim"),
     (r"(?<=\s)(-u|--users) \d+", r"\1 4"),

@@ -1,9 +1,10 @@
 """A swarm on a virtual clock, for the driver of stages."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.driver import StageTimes
 
@@ -31,6 +32,9 @@ class FakeSwarm:
     kept: list[StageFacts] = field(default_factory=list)
     coming: list[tuple[float, str, StagedMessage]] = field(default_factory=list)
     confirm: Callable[[str, StagedMessage], None] = lambda *_: None
+    prepares_s: float = 3.0
+    prepared: list[tuple[float, PrefixShare, int]] = field(default_factory=list)
+    cache_fault: Callable[[int], str] = lambda _: ""  # by stage
 
     def now_ns(self) -> int:
         return round(self.now_s * S)
@@ -80,6 +84,14 @@ class FakeSwarm:
                 finished=7,
             )
             self.coming.append((self.now_s + takes_s, worker, staged))
+
+    def prepare(self, prefix: PrefixShare, stage: int) -> list[ReplicaCache]:
+        self.prepared.append((self.now_s, prefix, stage))
+        self.now_s += self.prepares_s
+        return [ReplicaCache(target="http://r", primed=prefix.prefixes, fault=self.cache_fault(stage))]
+
+    def counted(self, caches: list[ReplicaCache]) -> list[ReplicaCache]:
+        return [replace(cache, hits=1.0, queries=2.0) for cache in caches]
 
     def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
         self.looked_at.append((stages[-1].number, self.now_s))

@@ -183,6 +183,7 @@ class Simulation:
     url: str
     truth: Path
     pid: int
+    replicas: tuple[str, ...] = ()  # where each listens itself, with --replica-ports
 
     def entries(self) -> list[dict[str, Any]]:
         """The requests that are over, in the order of their ends. A line still being written is none yet."""
@@ -204,7 +205,11 @@ def simulation(folder: Path, *options: str) -> Iterator[Simulation]:
     try:
         wait_until(lambda: "listening on " in process.stdout, "the simulation's first word")
         url = process.stdout.split("listening on ")[1].split()[0]
-        yield Simulation(url.removesuffix("/v1"), truth, process.pid)
+        own = re.compile(r"^replica-\d+ on (\S+)/v1$", re.MULTILINE)
+        expected = int(options[options.index("--replicas") + 1]) if "--replica-ports" in options else 0
+        wait_until(lambda: len(own.findall(process.stdout)) == expected, "where the replicas listen")
+        replicas = tuple(own.findall(process.stdout))
+        yield Simulation(url.removesuffix("/v1"), truth, process.pid, replicas)
         process.signal(SIGTERM)
         process.exit_code()
     finally:

@@ -19,6 +19,7 @@ from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
 from llm_locust.metrics.stages.lengths import LengthsSeen
+from llm_locust.metrics.stages.prefix import PrefixHits
 from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
 from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
 from llm_locust.metrics.window import Window, stage_window, sweep_window
@@ -74,8 +75,9 @@ def _stage(
     }
     if window is None:
         lengths = None if stage.lengths is None else LengthsSeen.unknown(stage.lengths)
+        prefix = None if stage.prefix is None else PrefixHits(asked=stage.prefix, caches=stage.caches)
         why = stage.fault or NOT_MEASURED
-        return found | {"until": None} | _told(StageVerdict(reasons=(why,), lengths=lengths))
+        return found | {"until": None} | _told(StageVerdict(reasons=(why,), lengths=lengths, prefix=prefix))
     theirs = touching(requests, window)
     m = measure(theirs, manifest, replace(question, window=window, where=None))
     found["offered"] = _offered(stage, m, theirs, manifest)
@@ -89,7 +91,7 @@ def _stage(
     if manifest.trajectories is not None:
         gpus = question.prices_of(manifest).gpus
         found["figures"]["agents"] = agents(theirs, m.c, window, manifest.trajectories, gpus)
-    verdict = stage_verdict(m, manifest, stage)
+    verdict = stage_verdict(m, manifest, stage, PrefixHits.of(m, theirs, stage))
     until = _until(m, manifest, stage)
     if until is not None:
         verdict = replace(verdict, notes=(*verdict.notes, _ended(until, window.seconds)))
@@ -132,6 +134,7 @@ def _told(verdict: StageVerdict) -> dict[str, Any]:
         "reasons": list(verdict.reasons),
         "notes": list(verdict.notes),
         "lengths": None if verdict.lengths is None else verdict.lengths.told(),
+        **({} if verdict.prefix is None else {"prefix": verdict.prefix.told()}),
     }
 
 

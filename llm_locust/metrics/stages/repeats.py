@@ -11,6 +11,7 @@ from typing import Any
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.stages.lengths import pair_of
+from llm_locust.metrics.stages.prefix import share_of
 from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
 from llm_locust.metrics.stats.trend import student_t
 
@@ -32,19 +33,23 @@ def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     Stages that are not a result are counted and left out, but for those in which all requests failed: they
     have no latencies, and rates that are known.
     """
-    loads: dict[tuple[str, float, str], list[Mapping[str, Any]]] = {}
+    loads: dict[tuple[str, float, str, float | None], list[Mapping[str, Any]]] = {}
     for stage in stages:
-        loads.setdefault((stage["kind"], stage["asked"], pair_of(stage)), []).append(stage)
+        load = stage["kind"], stage["asked"], pair_of(stage), share_of(stage)
+        loads.setdefault(load, []).append(stage)
     return [_of_load(*load, theirs) for load, theirs in loads.items() if len(theirs) > 1]
 
 
-def _of_load(kind: str, asked: float, lengths: str, stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_load(
+    kind: str, asked: float, lengths: str, prefix: float | None, stages: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     results = [stage for stage in stages if stage["is_result"] and stage["figures"]]
     known = [stage["figures"] for stage in stages if stage in results or stage["all_failed"]]
     return {
         "kind": kind,
         "asked": asked,
         "lengths": lengths or None,
+        **({} if prefix is None else {"prefix": prefix}),
         "stages": [stage["number"] for stage in stages],
         "results": len(results),
         "figures": {name: over(values) for name, values in _values(known).items()},

@@ -12,6 +12,7 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.stages.course import StageCourse
 from llm_locust.metrics.stages.lengths import LengthsSeen
+from llm_locust.metrics.stages.prefix import PrefixHits
 from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
@@ -33,7 +34,7 @@ class StageVerdict:
     loop, ``client`` (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``all_failed``:
     requests failed and none succeeded, which is the server's doing: the stage had its time, and the client
     is not invalid. ``reasons`` say why the stage is not a result, ``notes`` what else should be known of it.
-    ``lengths`` are those of a sweep over them.
+    ``lengths`` are those of a sweep over them, ``prefix`` the hits of one over shares of a shared prefix.
     """
 
     steady: bool | None = None
@@ -43,13 +44,16 @@ class StageVerdict:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lengths: LengthsSeen | None = None
+    prefix: PrefixHits | None = None
 
     @property
     def is_result(self) -> bool:
         return not self.reasons
 
 
-def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVerdict:
+def stage_verdict(
+    m: Measured, manifest: Manifest, stage: StageFacts, prefix: PrefixHits | None = None
+) -> StageVerdict:
     """The verdict on a stage that was measured over its window.
 
     A stage whose load outran the server is not steady by that alone, so its other changes are not listed. How
@@ -73,12 +77,15 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
     lengths = LengthsSeen.of(m, stage)
     if lengths is not None and lengths.reason:
         found.append(lengths.reason)
+    found += () if prefix is None else prefix.reasons
     if is_clients := client["verdict"] == "invalid":
         found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
     few = begun < FEWEST_FOR_LATENCIES
     notes = [FEW] if few else []
     if lengths is not None and lengths.note:
         notes.append(lengths.note)
+    if prefix is not None and prefix.note:
+        notes.append(prefix.note)
     return StageVerdict(
         steady=False if overload or changes else None if few or none_ok else True,
         all_failed=none_ok and bool(len(population.failed)) and not stage.fault and not is_clients,
@@ -87,6 +94,7 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
         reasons=tuple(found),
         notes=tuple(notes),
         lengths=lengths,
+        prefix=prefix,
     )
 
 

@@ -1,11 +1,14 @@
-"""What several loads show: the search of a run with its readings and its answer, and the curve of a sweep."""
+"""What several stages show: a search with its readings and its answer, the curve of a sweep, cache hits."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from llm_locust.metrics.summary_types.base import Interval, SummaryPart, key
 
 _STAGE = "the stage's measured part"
 _SEARCH = "the stages that are results"
+_OF_STAGE = "the stage"
+_OK_REQUESTS = "the stage's ok requests"
+_SHARES = "the stages of a sweep over shares of a shared prefix"
 
 
 class LimitReading(SummaryPart, frozen=True):
@@ -226,3 +229,71 @@ class SpikeFacts(SummaryPart, frozen=True):
     unrecorded: Annotated[
         int, key("lost and unsent requests; with some, `missed` is a lower bound", "the run")
     ]
+
+
+class StagePrefix(SummaryPart, frozen=True):
+    """The share of each prompt that a sweep shares with others in a stage, and the prefix-cache hits."""
+
+    asked: Annotated[float, key("share of each prompt's tokens that was to be a shared prefix", _OF_STAGE)]
+    tokens: Annotated[
+        int, key("tokens of a shared prefix: that share in the nearest whole blocks of 16", _OF_STAGE)
+    ]
+    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _OF_STAGE)]
+    prefixes: Annotated[
+        int, key("number of shared prefixes, of which each prompt has one at random", _OF_STAGE)
+    ]
+    possible: Annotated[
+        float | None,
+        key(
+            "share of the prompts' tokens that a perfect cache finds: the whole blocks of each prefix",
+            _OK_REQUESTS,
+        ),
+    ]
+    achieved: Annotated[
+        float | None,
+        key("share of the prompts' tokens that was in a prefix cache; null: not known", _OK_REQUESTS),
+    ]
+    source: Annotated[
+        Literal["usage", "servers"] | None,
+        key(
+            "who says so: the answers' usage, or the servers' counters from the priming to the drain; null: "
+            "nobody",
+            _OF_STAGE,
+        ),
+    ]
+    is_other: Annotated[
+        bool,
+        key(
+            "its hits are not known or over 5 points from the possible ones, its prompts are of another "
+            "length, or replicas answered that were not prepared",
+            _OF_STAGE,
+        ),
+    ]
+    replicas: Annotated[int, key("replicas whose caches were emptied and filled before the stage", _OF_STAGE)]
+    primed: Annotated[
+        int, key("prompts with shared prefixes that were sent to them, in no other figure", _OF_STAGE)
+    ]
+
+
+class PrefixWorth(SummaryPart, frozen=True):
+    """What prefix-cache hits are worth."""
+
+    stages: Annotated[int, key("stages that are results, with an interval of the TTFT", _SHARES)]
+    left_out: Annotated[int, key("the other stages", _SHARES)]
+    ttft_ms_per_10_points: Annotated[
+        float | None,
+        key(
+            "change of the median TTFT, ms, for 10 points more of achieved hits: the slope by least squares, "
+            "each stage weighted by its interval; null where `missing` says why",
+            _SHARES,
+        ),
+    ]
+    ci95: Annotated[Interval, key("its 95 % interval by the noise within the stages", _SHARES)]
+    ttft_ms_per_1k_tokens: Annotated[
+        float | None, key("the same as ms for each 1,000 prompt tokens that are computed", _SHARES)
+    ]
+    is_line: Annotated[
+        bool | None,
+        key("whether all medians are within 3 standard errors of the line; null for two stages", _SHARES),
+    ]
+    missing: Annotated[str | None, key("why there is no slope; null where there is one")]

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from llm_locust.metrics.summary_types.base import Interval, LatencyTable, SummaryPart, key
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
+from llm_locust.metrics.summary_types.search import StagePrefix
 from llm_locust.metrics.summary_types.tokens import Agents
 
 _STAGE = "the stage"
@@ -148,10 +149,13 @@ class Stage(SummaryPart, frozen=True):
             _MEASURED,
         ),
     ]
+    prefix: StagePrefix | None = None
 
     @property
     def pair(self) -> str:
-        """The lengths that its sweep sets, as they are written: ``128:32``; empty without."""
+        """What its sweep sets of its prompts: lengths as ``128:32``, or a share as ``50%``; empty without."""
+        if self.prefix is not None:
+            return f"{self.prefix.asked * 100:.6g}% shared"
         return "" if self.lengths is None else str(self.lengths)
 
 
@@ -192,6 +196,14 @@ class Repeats(SummaryPart, frozen=True):
             _REPEATS,
         ),
     ]
+    prefix: Annotated[
+        float | None, key("its share of a shared prefix; null unless the sweep sets one", _LOAD)
+    ] = None
+
+    @property
+    def pair(self) -> str:
+        """As that of its stages."""
+        return self.lengths or "" if self.prefix is None else f"{self.prefix * 100:.6g}% shared"
 
 
 class ArmRow(SummaryPart, frozen=True):

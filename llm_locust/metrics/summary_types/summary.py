@@ -30,7 +30,13 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
-from llm_locust.metrics.summary_types.search import CurveFacts, CurveOfLengths, SearchFacts, SpikeFacts
+from llm_locust.metrics.summary_types.search import (
+    CurveFacts,
+    CurveOfLengths,
+    PrefixWorth,
+    SearchFacts,
+    SpikeFacts,
+)
 from llm_locust.metrics.summary_types.stages import ArmSummary, OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
 
@@ -54,6 +60,7 @@ ASKED = (
     "search",
     "curve",
     "curves",
+    "prefix_cache",
     "spike",
     "parts",
     "since_start",
@@ -119,6 +126,7 @@ class Summary(SummaryPart, frozen=True):
     search: SearchFacts | None = None
     curve: CurveFacts | None = None
     curves: list[CurveOfLengths] | None = None
+    prefix_cache: PrefixWorth | None = None
     spike: SpikeFacts | None = None
     parts: Parts | None = None
     since_start: SinceStart | None = None

@@ -25,7 +25,8 @@ def with_own_rate(sweep: Sweep | None, rate: Profile | None) -> tuple[Sweep | No
         return sweep, rate
     (first, *later) = rate.segments
     if later or first.slope or first.amplitude:
-        raise ValueError(f"{FLAG} beside --request-rate: a stage has one rate; give one number")
+        name = f"--sweep {sweep.name}"
+        raise ValueError(f"{name} beside --request-rate: a stage has one rate; give one number")
     return replace(sweep, kind="rate", values=(first.rate,)), None
 
 

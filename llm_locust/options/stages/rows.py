@@ -34,8 +34,9 @@ STAGES = (
         "--sweep",
         "measure several loads one after the other in one run: users=1,2,4,8, rate=2,4,8, "
         "rate=linear:1..10,10 or users=geometric:1..256,9; also at several lengths (input:output tokens), "
-        '"users=1,4 lengths=128:32,4096:64", or lengths= alone at the load of the run; --warmup is left out '
-        "of each, and requests in flight end (--drain) before the next",
+        '"users=1,4 lengths=128:32,4096:64", or lengths= alone at the load of the run; or with shared '
+        'prefixes, "users=4 prefix-share=0%,50%,90%", which empties and fills the prefix caches before each; '
+        "--warmup is left out of each, and requests in flight end (--drain) before the next",
         parse_sweep,
         "LOADS",
         ui=True,

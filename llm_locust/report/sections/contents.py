@@ -10,6 +10,7 @@ from llm_locust.report.sections import course, groups, measures, server, session
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.cost import cost
 from llm_locust.report.sections.curves.curve import curve
+from llm_locust.report.sections.curves.prefix import prefix_hits
 from llm_locust.report.sections.curves.repeats import repeats
 from llm_locust.report.sections.curves.search import search
 from llm_locust.report.sections.curves.spike import spikes
@@ -133,6 +134,7 @@ CONTENTS = (
     Entry("requests", "", measures.requests),
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
+    Entry("prefix_cache", "stages", prefix_hits),
     Entry("repeats", "stages", repeats),
     Entry("arms", "arms", arms),
     Entry("curve", "stages", curve),

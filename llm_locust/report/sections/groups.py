@@ -17,8 +17,7 @@ from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20
-_MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
-_NAME_LENGTH = 64
+_MESSAGE_LENGTH, _EXAMPLE_LENGTH, _NAME_LENGTH = 160, 2_000, 64
 _LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
 
 #: Heads of a load, by its kind.
@@ -202,7 +201,7 @@ def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section
     kinds = dict.fromkeys(LOADS[stage.kind] for stage in found)
     columns = (
         Column("Stage", left=True),
-        Column("lengths", left=True),
+        Column("prefix" if any(stage.prefix for stage in found) else "lengths", left=True),
         Column("asked", over=" or ".join(kinds)),
         Column("offered", over=" or ".join(kinds)),
         Column("measured", wide=True),
@@ -225,7 +224,7 @@ def stage_label(number: int, repeat: int) -> str:
 def _stage_row(stage: Stage) -> TableRow:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
     start = (stage_label(stage.number, stage.repeat), stage.pair, number(stage.asked), number(stage.offered))
-    result = _result(stage)
+    result = result_of(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
         return TableRow((*start, *NO_FIGURES, result), tone)
@@ -245,7 +244,7 @@ def _stage_row(stage: Stage) -> TableRow:
     )
 
 
-def _result(stage: Stage) -> str:
+def result_of(stage: Stage) -> str:
     if stage.is_result:
         return "yes"
     if stage.all_failed:
@@ -256,6 +255,8 @@ def _result(stage: Stage) -> str:
         return "NO: not steady"
     if stage.lengths is not None and stage.lengths.is_other:
         return "NO: lengths"
+    if stage.prefix is not None and stage.prefix.is_other:
+        return "NO: hits"
     return "NO: client" if stage.client == "invalid" else "NO"
 
 

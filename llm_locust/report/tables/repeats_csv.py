@@ -18,7 +18,7 @@ def _row(load: Repeats) -> dict[str, Any]:
     found: dict[str, Any] = {
         "kind": load.kind,
         "asked": load.asked,
-        "lengths": load.lengths,
+        "lengths": load.pair,
         "repeats": len(load.stages),
         "results": load.results,
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.summary_types.search import StagePrefix
 from llm_locust.metrics.summary_types.stages import Stage, StageFigures
 from llm_locust.report.tables.csv_text import csv_text
 
@@ -29,6 +30,7 @@ def _row(stage: Stage) -> dict[str, Any]:
         "lengths": stage.pair,
         "input_tokens_p50": None if stage.lengths is None else stage.lengths.input_tokens_p50,
         "output_tokens_p50": None if stage.lengths is None else stage.lengths.output_tokens_p50,
+        **({} if stage.prefix is None else _prefix(stage.prefix)),
         "repeated_as": stage.repeated_as,
         "is_result": stage.is_result,
         "steady": stage.steady,
@@ -41,6 +43,16 @@ def _row(stage: Stage) -> dict[str, Any]:
         "seconds": None if window is None else window.seconds,
     }
     return found | ({} if stage.figures is None else _figures(stage.figures))
+
+
+def _prefix(part: StagePrefix) -> dict[str, Any]:
+    return {
+        "prefix_asked": part.asked,
+        "prefix_tokens": part.tokens,
+        "prefix_possible": part.possible,
+        "prefix_achieved": part.achieved,
+        "prefix_source": part.source,
+    }
 
 
 def _figures(part: StageFigures) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.core.run_facts import StampFacts
 
@@ -172,8 +173,8 @@ class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a stage, which takes effect at ``at_ns`` on the run's clock.
 
     ``load`` begins it, at ``rate`` in an open loop, with prompts and answers of ``lengths`` where the sweep
-    sets them. Requests due before ``measured_ns`` belong to its
-    warm-up; None: not known yet. ``drain`` ends its load: what is in flight ``drain_s`` later is cut.
+    sets them, or with the share of a ``prefix``. Requests due before ``measured_ns`` belong to its warm-up;
+    None: not known yet. ``drain`` ends its load: what is in flight ``drain_s`` later is cut.
     """
 
     run: Name
@@ -183,6 +184,7 @@ class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
     measured_ns: Nanoseconds | None = None
     rate: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     lengths: LengthPair | None = None
+    prefix: PrefixShare | None = None
     drain_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 

@@ -59,6 +59,7 @@ class StageFollower:
         if step.stage == max(self._loaded | self._draining):  # an older step may arrive late
             gate = self._session.gate
             gate.measured_ns, gate.lengths = step.measured_ns, step.lengths
+            gate.prefix = None if step.prefix is None else (step.prefix, step.stage)
 
     def _load(self, step: StageMessage) -> None:
         session = self._session

@@ -91,16 +91,19 @@ def canaries_of(settings: Settings, user_classes: "Iterable[type[User]]") -> Can
     """Canaries of a run: one for each kind of request that its user classes send."""
     if not settings.deployment.canary:
         return Canaries((), settings)
-    found: list[RequestKind] = []
-    without: list[str] = []
-    for cls in user_classes:
-        kinds = _kinds(cls, settings)
-        if not kinds:
-            without.append(cls.__name__)
-        found += [kind for kind in kinds if not any(_is_same(kind, other) for other in found)]
+    classes = list(user_classes)
+    without = [cls.__name__ for cls in classes if not _kinds(cls, settings)]
     if without:
         logger.info("no canary for %s: they build their requests themselves", ", ".join(without))
-    return Canaries(tuple(found), settings)
+    return Canaries(kinds_sent(settings, classes), settings)
+
+
+def kinds_sent(settings: Settings, user_classes: "Iterable[type[User]]") -> tuple[RequestKind, ...]:
+    """Kinds of request that user classes send, each once, as far as they say so."""
+    found: list[RequestKind] = []
+    for cls in user_classes:
+        found += [kind for kind in _kinds(cls, settings) if not any(_is_same(kind, other) for other in found)]
+    return tuple(found)
 
 
 def _kinds(cls: "type[User]", settings: Settings) -> Sequence[RequestKind]:

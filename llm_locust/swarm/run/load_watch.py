@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -12,6 +12,8 @@ from llm_locust.metrics.gates import EDGE, parse_gates
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages.lengths import FLAG, against_lengths
+from llm_locust.options.stages.prefix import FLAG as PREFIX_FLAG
+from llm_locust.options.stages.prefix import against_prefix
 from llm_locust.options.stop_rules import StopWatch, Totals
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
@@ -52,7 +54,7 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
         rate = "rate=" if settings.load.search is None else "max rate"
         flag = settings.load.sweep_flag
         raise UsageError(f"{flag}: {found[0]} is an open loop, whose load is a rate; write {rate}")
-    _check_lengths(settings, classes)
+    _check_prompts(settings, classes)
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
@@ -85,10 +87,15 @@ def _check_arms(settings: Settings, classes: Iterable[type]) -> None:
             )
 
 
-def _check_lengths(settings: Settings, classes: Iterable[Any]) -> None:
-    """Check that the lengths of a sweep are those of all that the user classes send."""
+def _check_prompts(settings: Settings, classes: Sequence[Any]) -> None:
+    """Check that the prompts that a sweep sets are those of all that the user classes send."""
     sweep = settings.load.sweep
-    for cls in classes if sweep is not None and sweep.lengths else ():
+    if sweep is None or not (sweep.lengths or sweep.shares):
+        return
+    flag, against = (PREFIX_FLAG, against_prefix) if sweep.shares else (FLAG, against_lengths)
+    if sweep.shares and len(classes) > 1:
+        raise UsageError(f"{flag}: there are {len(classes)} user classes, and an experiment is of one")
+    for cls in classes:
         if getattr(cls, "sends_scenario", False):
             continue
         if getattr(cls, "endpoint", None) is None:
@@ -101,9 +108,9 @@ def _check_lengths(settings: Settings, classes: Iterable[Any]) -> None:
             why = "makes its prompts itself (prompt_of): leave that to the workload"
         else:
             spec = replace(settings.workload, endpoint=dialect_of(cls.endpoint))
-            why = next(against_lengths(spec), "")
+            why = next(against(spec), "")
         if why:
-            raise UsageError(f"{FLAG}: {cls.__name__}: {why}")
+            raise UsageError(f"{flag}: {cls.__name__}: {why}")
 
 
 def _check_gates(settings: Settings) -> None:

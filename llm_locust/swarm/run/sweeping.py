@@ -10,18 +10,25 @@ import gevent
 import msgspec
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.core.stages import resumed
+from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.live.stages import LiveStages
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.stages.until import EARLY_LOOKS
 from llm_locust.metrics.summary_types.search import SearchAnswer
+from llm_locust.options.stages.prefix import prefixes_of
 from llm_locust.store import read_manifest
 from llm_locust.store.parts import parts_of
+from llm_locust.swarm.caches.server import PrefixCaches
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.run.canary import kinds_sent
 from llm_locust.swarm.run.load_watch import Tell
 from llm_locust.swarm.run.reading import look_at_stage, read_stage
+from llm_locust.swarm.run.replicas import post_to
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
 from llm_locust.swarm.stages.plan import ListedLoads, Plan
 from llm_locust.swarm.stages.searching import SearchPlan
@@ -63,6 +70,7 @@ class Sweeping:
         self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
         self._parts = [(path, read_manifest(path).stages) for path in _earlier_parts(run)]
         self._plan = plan = self._chosen_plan()
+        self._caches = self._prefix_caches()
         run.stages_planned = plan.most
         if (shown := self._shown) is not None:
             shown.planned, shown.is_sweep, shown.has_records = plan.most, True, self._has_all
@@ -117,7 +125,19 @@ class Sweeping:
             bounds = replace(load.search.bounds, seed=self._run.info["seed"])
             return SearchPlan(load.search.objective, bounds, self._read)
         assert load.sweep is not None
-        return ListedLoads(load.sweep.of_users(self.users()), load.repeats)
+        prefixes = prefixes_of(load.sweep, self._run.settings.kinds[0].spec)
+        return ListedLoads(load.sweep.of_users(self.users()), load.repeats, prefixes)
+
+    def _prefix_caches(self) -> PrefixCaches | None:
+        """The caches of an experiment; None in other sweeps."""
+        settings, run = self._run.settings, self._run
+        if settings.load.sweep is None or not settings.load.sweep.shares:
+            return None
+        (kind,) = kinds_sent(settings, self._runner.environment.user_classes)
+        post = post_to(settings, CALL_TIMEOUT_S)
+        return PrefixCaches(
+            run.replicas.known, kind, settings, run.info, lambda url: reset_prefix_caches([url], post)[0]
+        )
 
     def _read(self, stages: Sequence[StageFacts]) -> Probe:
         """What the last of the stages shows, once all its records are in the run directory."""
@@ -178,6 +198,14 @@ class Sweeping:
 
     def tell(self, step: StageMessage, workers: Iterable[str]) -> None:
         self._tell(step, workers)
+
+    def prepare(self, prefix: PrefixShare, stage: int) -> list[ReplicaCache]:
+        assert self._caches is not None
+        return self._caches.prepare(prefix, stage, self.is_over)
+
+    def counted(self, caches: list[ReplicaCache]) -> list[ReplicaCache]:
+        assert self._caches is not None
+        return self._caches.counted(caches, self.is_over)
 
     def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
         until = self._run.settings.load.until

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.core.stages import finished
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.plan import Load, Plan
@@ -62,6 +63,14 @@ class Swarm(Protocol):
 
     def keep(self, stages: list[StageFacts]) -> None:
         """Keep what is known of the stages in the run directory."""
+        ...
+
+    def prepare(self, prefix: PrefixShare, stage: int) -> list[ReplicaCache]:
+        """Empty the servers' prefix caches, and fill them for a stage; return what came of it."""
+        ...
+
+    def counted(self, caches: list[ReplicaCache]) -> list[ReplicaCache]:
+        """The same with what the servers have counted since."""
         ...
 
     def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
@@ -133,6 +142,9 @@ class SweepDriver:
         swarm, number = self._swarm, len(self._earlier) + len(self.stages)
         if load.kind == "users" and load.value < swarm.users():
             swarm.set_users(round(load.value))  # while nobody sends
+        most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
+        logger.info("stage %d of at most %d: %s", number, most, _text(load))
+        caches = [] if load.prefix is None else swarm.prepare(load.prefix, number)
         workers = swarm.workers()
         begun_ns = max(swarm.now_ns() + _ns(NOTICE_S), self._origin_ns)
         stage = StageFacts(
@@ -141,11 +153,15 @@ class SweepDriver:
             asked=load.value,
             repeat=load.repeat,
             lengths=load.lengths,
+            prefix=load.prefix,
+            caches=caches,
             begun_ns=begun_ns,
         )
+        if fault := self._cache_fault(caches):
+            logger.warning("stage %d has no load: %s", number, fault)
+            self._note(replace(stage, ended_ns=begun_ns, drained_ns=begun_ns, fault=fault))
+            return
         self._note(stage)
-        most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
-        logger.info("stage %d of at most %d: %s", number, most, _text(load))
         if load.kind == "rate":
             stage = replace(stage, measured_ns=begun_ns + _ns(self._times.warmup_s))
         self._step(self._message(stage, "load"), workers, NOTICE_S)
@@ -157,6 +173,14 @@ class SweepDriver:
             self._step(self._message(stage, "load"), workers, 0.0)
         self._note(stage)
         self._end(*self._measure(stage), workers)
+
+    def _cache_fault(self, caches: Sequence[ReplicaCache]) -> str:
+        """Why the caches are not as the stage needs them; empty if they are."""
+        if caches and self.stages and self.stages[-1].drained_ns is None:
+            return "requests of the stage before may have been in flight when the prefix caches were emptied"
+        faults = [cache.fault for cache in caches if cache.fault]
+        more = f"; so {len(faults) - 1} more of {len(caches)} replicas" if len(faults) > 1 else ""
+        return f"{faults[0]}{more}" if faults else ""
 
     def _measure(self, stage: StageFacts) -> tuple[StageFacts, int]:
         """Wait until the load is about to end; return when it is to end."""
@@ -194,6 +218,7 @@ class SweepDriver:
                 cut=sum(staged.cut for staged in done.values()),
                 unsent=sum(staged.unsent for staged in done.values()),
                 made={worker: s.finished for worker, s in done.items()} if done.keys() >= workers else {},
+                caches=swarm.counted(stage.caches) if stage.caches else [],
                 fault=self._fault(stage, workers),
             )
         )
@@ -224,6 +249,7 @@ class SweepDriver:
             measured_ns=stage.measured_ns,
             rate=stage.asked if stage.kind == "rate" else None,
             lengths=stage.lengths,
+            prefix=stage.prefix,
             drain_s=self._times.drain_s,
         )
 
@@ -257,4 +283,6 @@ def _ns(seconds: float) -> int:
 
 def _text(load: Load) -> str:
     text = f"{load.value:g} users" if load.kind == "users" else f"{load.value:g} requests/s"
+    if load.prefix is not None:
+        return f"{text}, {load.prefix} shared prefix"
     return text if load.lengths is None else f"{text}, {load.lengths} tokens"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from gevent.event import Event
 
+from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.delivery.recorder import Offset
@@ -18,6 +19,7 @@ class StageGate:
         measured_ns: end of the current stage's warm-up on the run's clock; None: not known yet.
         lengths: of the current stage's prompts and answers, from before its load begins; None: as the run
             says.
+        prefix: what the current stage's prompts share, and its number, from then; None: as the run says.
 
     Args:
         origin_ns: start of an open loop's schedule, on the run's clock.
@@ -27,6 +29,7 @@ class StageGate:
     def __init__(self, settings: Settings, origin_ns: int, clock: Callable[[], Offset]) -> None:
         self.measured_ns: int | None = None
         self.lengths: LengthPair | None = None
+        self.prefix: tuple[PrefixShare, int] | None = None
         self.phase = 0
         self._sweep = settings.load.sweep
         self._warmup_s = settings.warmup_s

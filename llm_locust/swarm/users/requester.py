@@ -52,6 +52,8 @@ class Requester:
             warm_up: whether it is sent before the measured phase; None: according to the clock.
         """
         gate = self.session.gate
+        if gate.prefix is not None:  # which the warm-up has too: its texts are in the servers' caches
+            return self.traffic.workload.of_prefix(*gate.prefix)
         early = gate.is_warm_up_now if warm_up is None else warm_up
         found = self.traffic.warm_up if early else self.traffic.workload
         return found if gate.lengths is None else found.of_lengths(gate.lengths)
@@ -122,15 +124,15 @@ class Requester:
     def _prepared_now(self, prompt: Prompt | None, session_id: str | None) -> tuple[Prepared, int]:
         """A request of the stage that is under way, and when it is due.
 
-        A prompt may take so long to make that a stage of other lengths has begun: then it is not sent.
+        A prompt may take so long to make that a stage of other prompts has begun: then it is not sent.
         """
         gate = self._session.gate
         while True:
             self._session.enter()  # in a sweep it waits for the next stage, which is no delay of the request
-            scheduled_ns, lengths = time.time_ns(), gate.lengths
+            scheduled_ns, asked = time.time_ns(), (gate.lengths, gate.prefix)
             ready = self.prepared(self.next_prompt() if prompt is None else self.bounded(prompt), session_id)
             self._session.enter()
-            if gate.lengths == lengths:
+            if (gate.lengths, gate.prefix) == asked:
                 return ready, scheduled_ns
 
     def send(

@@ -180,6 +180,7 @@ def _lines(seen: _Seen) -> Iterator[Line]:
         stage, most = begun[-1], shown.planned or len(seen.facts)
         load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
         load += "" if stage.lengths is None else f", {stage.lengths} tokens"
+        load += "" if stage.prefix is None else f", {stage.prefix} shared prefix"
         why = clean(shown.whys.get(stage.number, ""))
         many = f"at most {most}" if shown.objective else f"{most}"
         yield Line(f"stage {stage.number} of {many}: {load}{', ' if why else ''}{why}")
@@ -197,6 +198,7 @@ def _row(seen: _Seen, stage: StageFacts, read: TableRow | None) -> dict[str, Any
 
 def _unread(seen: _Seen, stage: StageFacts, state: State) -> TableRow:
     lengths = "" if stage.lengths is None else str(stage.lengths)
+    lengths = lengths if stage.prefix is None else f"{stage.prefix} shared"
     head = (stage_label(stage.number, stage.repeat), lengths, number(stage.asked), UNDEFINED)
     store = seen.store
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:

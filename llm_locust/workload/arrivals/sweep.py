@@ -9,6 +9,9 @@
 ``lengths=128:32,4096:64``     the run's own load, first with prompts of 128 tokens and answers
                                of 32, then with 4,096 and 64
 ``users=1,4 lengths=128:32``   every load at every pair of lengths
+``users=4 prefix-share=0%,50%`` one load, first with prompts that share nothing, then with
+                               prompts half of which is one of 10 shared texts
+``... prefixes=1``             of so many shared texts
 ============================== ==============================================================
 """
 
@@ -16,9 +19,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from llm_locust.core.manifest import MOST_STAGES
+from llm_locust.core.prefix import MOST_PREFIXES
 from llm_locust.core.record import MAX_TOKENS, LengthPair
 from llm_locust.workload.arrivals.parse import MAX_RATE
 
@@ -29,10 +33,14 @@ MAX_USERS = 1_000_000
 
 ALLOWED = (
     "users=1,2,4,8, rate=2,4,8, rate=linear:1..10,10 or users=geometric:1..256,9, and lengths=128:32,4096:64 "
-    "(input:output tokens) alone or beside one of them"
+    "(input:output tokens) alone or beside one of them, or prefix-share=0%,50%,90% at one load"
 )
 
 _LOADS = ("users", "agents", "rate")
+_NAMES = (*_LOADS, "lengths", "prefix-share", "prefixes")
+
+#: Shared texts of a stage where the sweep does not say how many.
+_PREFIXES = 10
 _NAMED = re.compile(r"(?:^|\s+)([^\s=,:]*)=")
 
 
@@ -43,21 +51,24 @@ class Sweep:
     Attributes:
         values: empty: the run's own number of users is the load.
         lengths: pairs, at each of which all loads are applied; empty: as the run says.
+        shares: of each prompt, that is one of ``prefixes`` shared texts; empty: as the run says.
     """
 
     kind: Kind
     values: tuple[float, ...]
     lengths: tuple[LengthPair, ...] = ()
+    shares: tuple[float, ...] = ()
+    prefixes: int = _PREFIXES
 
     @property
     def name(self) -> str:
-        """What it is over, as it is written: its loads, else lengths."""
-        return str(self.kind) if self.values else "lengths"
+        """What it is over, as it is written: its loads, else lengths or shares."""
+        return str(self.kind) if self.values else "prefix-share" if self.shares else "lengths"
 
     @property
     def stages(self) -> int:
         """Number of stages, without repeats."""
-        return max(1, len(self.values)) * max(1, len(self.lengths))
+        return max(1, len(self.values)) * max(1, len(self.lengths)) * max(1, len(self.shares))
 
     def of_users(self, users: int) -> "Sweep":
         """The same with the run's number of users where it has no loads of its own."""
@@ -82,12 +93,12 @@ def _parts(text: str) -> dict[str, str]:
     """What is said of each name."""
     names = list(_NAMED.finditer(text))
     if not names or names[0].start() or not names[0][1]:
-        raise ValueError("it must begin with users=, agents=, rate= or lengths=")
+        raise ValueError("it must begin with users=, agents=, rate=, lengths= or prefix-share=")
     ends = [*(name.start() for name in names[1:]), len(text)]
     found: dict[str, str] = {}
     for name, end in zip(names, ends, strict=True):
-        if name[1] not in (*_LOADS, "lengths"):
-            raise ValueError(f"{name[1]!r} is not users, agents, rate or lengths")
+        if name[1] not in _NAMES:
+            raise ValueError(f"{name[1]!r} is not {', '.join(_NAMES[:-1])} or {_NAMES[-1]}")
         if name[1] in found:
             raise ValueError(f"it has {name[1]}= twice")
         found[name[1]] = text[name.end() : end]
@@ -106,7 +117,37 @@ def _sweep(parts: dict[str, str]) -> Sweep:
     twice = next((pair for at, pair in enumerate(lengths) if pair in lengths[:at]), None)
     if twice is not None:
         raise ValueError(f"it has the lengths {twice} twice; --repeat measures all of them again")
-    return Sweep(kind, values, lengths)
+    return Sweep(kind, values, lengths, **_prefix(parts, len(values)))
+
+
+def _prefix(parts: dict[str, str], loads: int) -> dict[str, Any]:
+    """Shares of shared prefixes, and the number of these."""
+    if "prefix-share" not in parts:
+        if "prefixes" in parts:
+            raise ValueError("prefixes= without prefix-share=: say how much of a prompt they are")
+        return {}
+    if loads > 1 or "lengths" in parts or "agents" in parts:
+        raise ValueError(
+            "prefix-share= beside several loads, lengths= or agents=: an experiment varies one thing; give "
+            "one load, users= or rate=, and --input-tokens for the length of all prompts"
+        )
+    shares = tuple(_share(word.strip()) for word in parts["prefix-share"].split(","))
+    twice = next((share for at, share in enumerate(shares) if share in shares[:at]), None)
+    if twice is not None:
+        raise ValueError(f"it has the share {twice * 100:g}% twice; --repeat measures all of them again")
+    number = parts.get("prefixes", f"{_PREFIXES}").strip()
+    if not (number.isascii() and number.isdecimal()) or not 1 <= int(number[:9]) <= MOST_PREFIXES:
+        raise ValueError(f"prefixes={number} is not a whole number in 1 .. {MOST_PREFIXES:,}")
+    return {"shares": shares, "prefixes": int(number)}
+
+
+def _share(word: str) -> float:
+    if not word.endswith("%"):
+        raise ValueError(f"{word!r} is not a share such as 50%")
+    share = _number(word.removesuffix("%")) / 100
+    if share >= 1:
+        raise ValueError(f"{word}: each prompt needs an end of its own; give a share below 100%")
+    return share
 
 
 def _pair(word: str) -> LengthPair:

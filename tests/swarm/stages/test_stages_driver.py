@@ -7,6 +7,7 @@ import pytest
 from stages_swarm import TIMES, FakeSwarm, S
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.stages import finished, resumed
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
@@ -231,3 +232,46 @@ def test_a_drained_stage_says_how_many_records_each_worker_had() -> None:
     assert stage.made == {"a": 7, "b": 7}
     _, (stage,) = driven(FakeSwarm(mute={"b": 10**6}), "users=1")
     assert stage.made == {}
+
+
+SHARES = tuple(PrefixShare.of(asked, 512, 10) for asked in (0.0, 0.5, 0.9))
+
+
+def experiment(swarm: FakeSwarm) -> list[StageFacts]:
+    loads = ListedLoads(parse_sweep("users=4 prefix-share=0%,50%,90%"), 1, SHARES)
+    driver = SweepDriver("run", swarm, loads, TIMES)
+    swarm.confirm = driver.confirmed
+    assert driver.drive()
+    return driver.stages
+
+
+def test_caches_are_prepared_between_the_drain_and_the_load_of_a_stage() -> None:
+    swarm = FakeSwarm()
+    stages = experiment(swarm)
+    assert [(prefix, number) for _, prefix, number in swarm.prepared] == list(
+        zip(SHARES, range(3), strict=True)
+    )
+    for (began_s, prefix, _), before, stage in zip(swarm.prepared, (None, *stages), stages, strict=False):
+        assert before is None or (before.drained_ns or 0) <= round(began_s * S)
+        assert round((began_s + swarm.prepares_s) * S) <= stage.begun_ns
+        assert (stage.prefix, stage.fault) == (prefix, "")
+        assert [(cache.hits, cache.queries, cache.primed) for cache in stage.caches] == [(1.0, 2.0, 10)]
+    assert {step.prefix for *_, step in swarm.sent if step.stage == 1} == {SHARES[1]}
+
+
+def test_a_stage_whose_caches_are_not_ready_has_no_load_and_says_why_and_the_next_one_goes_on() -> None:
+    swarm = FakeSwarm(cache_fault=lambda stage: "http://r: 404" if stage == 1 else "")
+    first, second, third = experiment(swarm)
+    assert (first.fault, third.fault) == ("", "")
+    assert (second.fault, second.measured_ns) == ("http://r: 404", None)
+    assert second.drained_ns is not None
+    assert {step.stage for *_, step in swarm.sent} == {0, 2}
+
+
+def test_a_flush_while_requests_may_be_in_flight_is_no_experiment() -> None:
+    swarm = FakeSwarm(mute={"b": 0})
+    swarm.drains_s = 1e6  # nobody confirms a drain
+    stages = experiment(swarm)
+    assert "workers did not confirm that their requests had ended" in stages[0].fault
+    assert "may have been in flight when the prefix caches were emptied" in stages[1].fault
+    assert stages[1].measured_ns is None

@@ -29,11 +29,23 @@ def test_what_is_written_is_what_is_applied(text: str, kind: str, values: tuple[
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1,2,4", "must begin with users=, agents=, rate= or lengths="),
-        ("threads=1", "'threads' is not users, agents, rate or lengths"),
+        ("1,2,4", "must begin with users=, agents=, rate=, lengths= or prefix-share="),
+        ("threads=1", "'threads' is not users, agents, rate, lengths, prefix-share or prefixes"),
         ("users=1 users=2", "it has users= twice"),
         ("users=1 rate=2", "users= beside rate=: a run has one kind of load"),
         ("agents=1 lengths=1:2", "trajectories have recorded lengths"),
+        ("prefixes=3", "prefixes= without prefix-share="),
+        ("users=1,2 prefix-share=0%", "an experiment varies one thing"),
+        ("lengths=1:2 prefix-share=0%", "an experiment varies one thing"),
+        ("agents=2 prefix-share=0%", "an experiment varies one thing"),
+        ("prefix-share=50", "'50' is not a share such as 50%"),
+        ("prefix-share=", "'' is not a share such as 50%"),
+        ("prefix-share=x%", "'x' is not a number"),
+        ("prefix-share=-5%", "'-5' is not a number"),
+        ("prefix-share=100%", "each prompt needs an end of its own"),
+        ("prefix-share=0%,50%,50.0%", "it has the share 50% twice"),
+        ("prefix-share=0% prefixes=0", "prefixes=0 is not a whole number in 1 .. 10,000"),
+        ("prefix-share=0% prefixes=1e3", "prefixes=1e3 is not a whole number"),
         ("lengths=", "'' is not a pair of lengths"),
         ("lengths=128", "'128' is not a pair of lengths"),
         ("lengths=128:32:1", "is not a pair of lengths"),
@@ -93,3 +105,10 @@ def test_loads_and_lengths_are_what_is_written_in_whichever_order(
     assert found.kind == ("rate" if name == "rate" else "users")
     assert found.stages == len(pairs) * (len(loads) if name else 1)
     assert found.of_users(7).values == (tuple(loads) if name else (7,))
+
+
+def test_shares_are_stages_at_one_load() -> None:
+    found = parse_sweep("users=4 prefix-share=0%,50%,87.5% prefixes=3")
+    assert (found.values, found.shares, found.prefixes, found.stages) == ((4.0,), (0.0, 0.5, 0.875), 3, 3)
+    alone = parse_sweep("prefix-share=90%")
+    assert (alone.values, alone.shares, alone.prefixes, alone.name) == ((), (0.9,), 10, "prefix-share")

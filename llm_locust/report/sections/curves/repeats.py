@@ -39,9 +39,7 @@ def repeats(summary: Summary) -> Section | None:
 def _row(load: Repeats) -> TableRow:
     cells = (_cell(load.figures.get(name), name) for name in _COLUMNS)
     tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
-    return TableRow(
-        (number(load.asked), load.lengths or "", f"{load.results} of {len(load.stages)}", *cells), tone
-    )
+    return TableRow((number(load.asked), load.pair, f"{load.results} of {len(load.stages)}", *cells), tone)
 
 
 def _cell(over: OverRepeats | None, name: str) -> str:

@@ -1,0 +1,210 @@
+"""Whether the prompts of a stage had the prefix-cache hits that its sweep asks for, and what hits are worth.
+
+A perfect cache has the shared prefix of every prompt, because each replica was sent it before the stage: of n
+tokens it finds the prefix's whole blocks, at most those before the prompt's last token.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import StageFacts
+from llm_locust.core.prefix import BLOCK_TOKENS, PrefixShare, ReplicaCache
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.stages.lengths import LEAST_INPUT, MOST_OTHER, TOLERANCE
+
+#: A stage has the hits that are possible if the shares are no further apart.
+HITS_TOLERANCE = 0.05
+
+#: Half a 95 % interval in standard errors.
+_REACH = 1.96
+
+#: A median that is so many standard errors from the line shows that there is none.
+_OFF_LINE = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHits:
+    """Prefix-cache hits of the ok requests of a stage, as shares of their prompts' tokens.
+
+    ``achieved`` is from the answers' usage, or else from the servers' own counters, as ``source`` says; None:
+    not known. ``other`` requests had prompts of another length. ``named`` replicas are named by answers.
+    """
+
+    asked: PrefixShare
+    caches: Sequence[ReplicaCache]
+    ok: int = 0
+    possible: float | None = None
+    achieved: float | None = None
+    source: str | None = None
+    other: int = 0
+    named: int = 0
+
+    @classmethod
+    def of(cls, m: Measured, requests: Requests, stage: StageFacts) -> "PrefixHits | None":
+        """Those of the requests in the window of ``m``; None where the sweep sets no share."""
+        if stage.prefix is None:
+            return None
+        rows, asked = m.population(np.arange(len(m.c))).ok, stage.prefix
+        cached = np.concatenate([part.floats("cached_tokens") for part in requests.parts(["cached_tokens"])])
+        inputs = m.c.input_tokens[rows]
+        achieved, source = _achieved(inputs, cached[rows], stage.caches)
+        return cls(
+            asked=asked,
+            caches=stage.caches,
+            ok=len(rows),
+            possible=_ratio(_findable(inputs, asked.tokens), inputs),
+            achieved=achieved,
+            source=source,
+            other=int((np.abs(inputs - asked.input_tokens) > _most_off(asked.input_tokens)).sum()),
+            named=len(np.unique(m.c.replica.codes[rows][m.c.replica.codes[rows] >= 0])),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the stage is not a result; empty where it has the hits that it is to have."""
+        if not self.ok:
+            return ()
+        found = []
+        if self.other > MOST_OTHER * self.ok:
+            found.append(
+                f"{self.other:,} of {self.ok:,} prompts were off by more than {TOLERANCE:.0%} from "
+                f"{self.asked.input_tokens:,} tokens: give --tokenizer"
+            )
+        if self.named > len(self.caches):
+            found.append(
+                f"{self.named} replicas answered, and the prefix caches of {len(self.caches)} were prepared: "
+                "name all of them by --replica-url"
+            )
+        if self.achieved is None or self.possible is None:
+            found.append(
+                "how much of the prompts was in a prefix cache is not known: it is off, or start vLLM with "
+                "--enable-prompt-tokens-details, or let --replica-url name servers that have /metrics"
+            )
+        elif abs(self.achieved - self.possible) > HITS_TOLERANCE:
+            found.append(self._miss(self.achieved, self.possible))
+        return tuple(found)
+
+    def _miss(self, achieved: float, possible: float) -> str:
+        hits = (
+            f"prefix-cache hits were {achieved:.1%} of the prompts' tokens, and {possible:.1%} was possible"
+        )
+        if achieved > possible:
+            return f"{hits}: the cache had more than the shared prefixes; is there a long chat template?"
+        if not any(cache.again for cache in self.caches) and not achieved:
+            return f"{hits}: the prefix cache is off, a prompt that was sent twice was not in it either"
+        return f"{hits}: prefixes were evicted, or requests went to servers that were not prepared"
+
+    @property
+    def note(self) -> str:
+        """What is not shown by the figures; empty where all is."""
+        found = []
+        if self.source == "servers":
+            found.append("hits are those of the servers' counters, with warm-up and drain")
+        if self.caches and all(cache.again is None for cache in self.caches):
+            found.append("answers do not say what was cached, so that only a status shows the flush")
+        return "; ".join(found)
+
+    def told(self) -> dict[str, Any]:
+        """As in a summary."""
+        return {
+            "asked": self.asked.asked,
+            "tokens": self.asked.tokens,
+            "input_tokens": self.asked.input_tokens,
+            "prefixes": self.asked.prefixes,
+            "possible": self.possible,
+            "achieved": self.achieved,
+            "source": self.source,
+            "is_other": bool(self.reasons),
+            "replicas": len(self.caches),
+            "primed": sum(cache.primed for cache in self.caches),
+        }
+
+
+def _achieved(
+    inputs: Floats, cached: Floats, caches: Sequence[ReplicaCache]
+) -> tuple[float | None, str | None]:
+    """The share of tokens that was cached, and who says so.
+
+    vLLM's usage has no number where it would be 0. So an answer without one counts as 0 only if every replica
+    has reported hits before.
+    """
+    if caches and all(cache.again for cache in caches):
+        cached = np.where(np.isnan(cached), 0.0, cached)
+    if len(cached) and not np.isnan(cached).any() and not np.isnan(inputs).any():
+        return _ratio(cached, inputs), "usage"
+    counts = [(cache.hits, cache.queries) for cache in caches]
+    hits = math.fsum(hits for hits, _ in counts if hits is not None)
+    queries = math.fsum(queries for _, queries in counts if queries is not None)
+    if not queries or any(None in count for count in counts):
+        return None, None
+    return hits / queries, "servers"
+
+
+def _findable(inputs: Floats, tokens: int) -> Floats:
+    """Tokens of each prompt that a perfect cache finds."""
+    return np.minimum(tokens, (inputs - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+
+
+def _ratio(part: Floats, whole: Floats) -> float | None:
+    known = ~np.isnan(whole)
+    total = float(whole[known].sum())
+    return float(part[known].sum()) / total if total else None
+
+
+def _most_off(tokens: int) -> float:
+    return max(LEAST_INPUT, TOLERANCE * tokens)
+
+
+def share_of(stage: Mapping[str, Any]) -> float | None:
+    """The share that a stage of a summary asks for; None without one."""
+    found = stage.get("prefix")
+    return None if found is None else float(found["asked"])
+
+
+def worth(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """``prefix_cache``: what hits are worth, the slope of the median TTFT over the achieved share.
+
+    By least squares over the stages that are results, each weighted by its interval. None in a run without
+    shares.
+    """
+    told = [stage for stage in stages if stage.get("prefix")]
+    if not told:
+        return None
+    points = [point for stage in told if stage["is_result"] and (point := _point(stage)) is not None]
+    x, y, error = np.array(points, dtype=np.float64).reshape(-1, 3).T
+    found: dict[str, Any] = {"stages": len(points), "left_out": len(told) - len(points)}
+    if len(points) < 2 or float(np.ptp(x)) <= HITS_TOLERANCE:
+        why = "two stages with different hit shares are needed, that are results with an interval of the TTFT"
+        return found | dict.fromkeys(_OF_SLOPE) | {"missing": why}
+    weights = 1 / error**2
+    middle = float((weights * x).sum() / weights.sum())
+    spread = float((weights * (x - middle) ** 2).sum())
+    slope = float((weights * (x - middle) * y).sum()) / spread
+    line = float((weights * y).sum() / weights.sum()) + slope * (x - middle)
+    reach = _REACH / math.sqrt(spread)
+    tokens = told[0]["prefix"]["input_tokens"]
+    return found | {
+        "ttft_ms_per_10_points": slope / 10,
+        "ci95": [(slope - reach) / 10, (slope + reach) / 10],
+        "ttft_ms_per_1k_tokens": -slope / tokens * 1000,
+        "is_line": bool((np.abs(y - line) <= _OFF_LINE * error).all()) if len(points) > 2 else None,
+        "missing": None,
+    }
+
+
+_OF_SLOPE = ("ttft_ms_per_10_points", "ci95", "ttft_ms_per_1k_tokens", "is_line")
+
+
+def _point(stage: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Achieved share, median TTFT and its standard error, ms; None where one is not known."""
+    latency, achieved = stage["figures"]["latency_ms"]["ttft"], stage["prefix"]["achieved"]
+    ends = latency["ci95"].get("p50")
+    if achieved is None or latency["p50"] is None or ends is None or None in ends or ends[1] <= ends[0]:
+        return None
+    return achieved, latency["p50"], (ends[1] - ends[0]) / 2 / _REACH

@@ -1,0 +1,1 @@
+"""The servers' prefix caches before a stage of an experiment: emptied, looked at, filled."""
