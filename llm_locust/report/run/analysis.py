@@ -82,8 +82,8 @@ def analyse(source: Source, question: Question) -> Analysis:
         summary["run"].pop("is_sweep", None)  # one load again
     if manifest.dropped is not None:
         summary |= _dropped(source, question)
-    if question.by:
-        summary["by"] = _by(measured, requests, question)
+    if by := _dimensions(question, manifest):
+        summary["by"] = _by(measured, requests, by, question)
     return Analysis(typed(summary), manifest, requests, measured, scraped)
 
 
@@ -161,6 +161,22 @@ def _dropped(source: Source, question: Question) -> dict[str, Any]:
     return found
 
 
-def _by(measured: Measured, requests: Requests, question: Question) -> dict[str, Any]:
-    found = {by: breakdown(measured, requests, by, question.places) for by in question.by}
+def _dimensions(question: Question, manifest: Manifest) -> tuple[str, ...]:
+    """The dimensions that are asked for, and the model where a run of one load is over several."""
+    if manifest.is_sweep or manifest.arms or "model" in question.by or not _asks_for_models(manifest):
+        return question.by
+    return (*question.by, "model")
+
+
+def _asks_for_models(manifest: Manifest) -> bool:
+    """Whether ``--models``, the top level of the scenario or a class of it says what models to ask for."""
+    document = manifest.scenario_document
+    classes = document.get("classes")
+    each = classes.values() if isinstance(classes, dict) else classes if isinstance(classes, list) else ()
+    said = [manifest.options, document, *(found for found in each if isinstance(found, dict))]
+    return any(found.get("models") for found in said)
+
+
+def _by(measured: Measured, requests: Requests, by: tuple[str, ...], question: Question) -> dict[str, Any]:
+    found = {name: breakdown(measured, requests, name, question.places) for name in by}
     return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}

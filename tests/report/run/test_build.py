@@ -1,6 +1,9 @@
 """From the records of a run directory to its summary and reports."""
 
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from report_cases import lost_records, records, write_run
@@ -9,6 +12,7 @@ from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.report.render.console import print_report
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
@@ -62,6 +66,39 @@ def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, gates="rps>1000"), Question(slo="", gates=""))
     assert report.summary.goodput.slo == {}
     assert report.verdict is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"options": {"models": "base=1,lora=2"}},
+        {"scenario_document": {"models": "base,lora"}},
+        {"scenario_document": {"classes": {"a": {"models": {"base": 1, "lora": 1}}}}},
+        {"scenario_document": {"classes": [{"name": "a", "models": "lora"}, {"name": "b"}]}},
+    ],
+)
+def test_a_run_over_several_models_has_its_table_by_model_unasked(tmp_path: Path, said: Any) -> None:
+    made = [replace(r, model="lora" if i % 3 else "base") for i, r in enumerate(records())]
+    run = write_run(tmp_path, made, **said)
+    summary = build_report(run).summary
+    assert summary.by is not None
+    assert {name: part.requests.population for name, part in summary.by["model"].groups.items()} == {
+        name: sum(r.model == name for r in made) for name in ("base", "lora")
+    }
+    printed = StringIO()
+    print_report(summary, None, printed, 80)
+    for text in (
+        printed.getvalue(),
+        (run / REPORT_MD_FILE).read_text(),
+        (run / REPORT_HTML_FILE).read_text(),
+    ):
+        assert "Model" in text
+        assert "lora" in text
+    assert list(build_report(run, Question(by=("user",))).summary.by or ()) == ["user", "model"]
+
+
+def test_a_run_of_one_model_has_none(tmp_path: Path) -> None:
+    assert build_report(write_run(tmp_path, options={"models": ""})).summary.by is None
 
 
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
