@@ -18,11 +18,13 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+import psutil
 from clients import HERE, BenchError, Timing, measure_itself
 from figures import CALM, HELD, HOGS, OURS, READER, SDK, Figures, Mark, mark_as_json, marks_of
 from printing import print_figures
 from rich.console import Console
 from swarm import Asked, Known, measure_llm_locust
+from tools import TOOLS, measure_tool
 
 BUILD = HERE / "build"
 FILES_NEEDED = 4096
@@ -115,7 +117,7 @@ def run_cases(console: Console, cases: dict[str, Case]) -> tuple[list[Figures], 
         console.print(f"{name} ...")
         try:
             results.append(case(logs))
-        except (BenchError, OSError, KeyError, ValueError) as e:
+        except (BenchError, OSError, KeyError, ValueError, psutil.Error) as e:
             failures[name] = f"{type(e).__name__}: {e}"
             console.print(
                 f"[red]{name} was not measured:[/] {failures[name]}", highlight=False, soft_wrap=True
@@ -139,11 +141,29 @@ def write_results(
     path.write_text(json.dumps(document, indent=2) + "\n")
 
 
+def tool_of(text: str) -> tuple[str, Path]:
+    """Read NAME=PYTHON (raises argparse.ArgumentTypeError)."""
+    name, _, python = text.partition("=")
+    if name not in TOOLS:
+        raise argparse.ArgumentTypeError(f"no tool {name!r}; there are {', '.join(TOOLS)}")
+    if not os.access(python, os.X_OK):
+        raise argparse.ArgumentTypeError(f"no interpreter at {python!r}")
+    return name, Path(python).absolute()
+
+
 def main() -> int:
     """Return 0 if all was measured and every mark met, 1 if not, 2 for a usage error."""
     parser = argparse.ArgumentParser(description="CPU per token and truth of times, against known times.")
     parser.add_argument("--quick", action="store_true", help="shorter windows: noisier figures")
     parser.add_argument("--truth", action="store_true", help="all but the SDK, in short windows")
+    parser.add_argument(
+        "--tool",
+        action="append",
+        default=[],
+        type=tool_of,
+        metavar="NAME=PYTHON",
+        help=f"one of {', '.join(TOOLS)}, and the interpreter of its environment (repeatable)",
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -151,7 +171,10 @@ def main() -> int:
     raise_file_limit()
     programs = compile_c(console)
     timings = QUICK if options.quick or options.truth else USUAL
-    cases = all_cases(programs, server_of(programs, console), timings)
+    server = server_of(programs, console)
+    cases = all_cases(programs, server, timings)
+    if programs:
+        cases |= {f"{name}-400": partial(measure_tool, name, python, server) for name, python in options.tool}
     unknown = sorted(set(options.only or []) - set(cases))
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases)}")

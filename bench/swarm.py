@@ -205,13 +205,7 @@ def _with_log(figures: Figures, out: Path, log: ServerLog) -> Figures:
     in_window = (log.all_written_ns >= start_ns) & (log.all_written_ns < end_ns)
     truth = replace(
         figures.truth,
-        times=Times(
-            ttft_p50=_ms(true_ttft, 50),
-            ttft_p99=_ms(true_ttft, 99),
-            tpot_p50=_ms((log.written_ns[rows, -1] - log.written_ns[rows, 0]) / (TOKENS - 1), 50),
-            itl_p50=_ms(true_gaps, 50),
-            itl_p99=_ms(true_gaps, 99),
-        ),
+        times=true_times(log.arrived_ns[rows], log.written_ns[rows]),
         tokens_per_s=float(in_window.sum()) / ((end_ns - start_ns) * 1e-9),
         write_us=_ms(log.took_ns, 99) * 1e3,
     )
@@ -221,6 +215,18 @@ def _with_log(figures: Figures, out: Path, log: ServerLog) -> Figures:
         itl_p99=_ms(np.abs(np.diff(arrivals, axis=1) - true_gaps), 99),
     )
     return replace(figures, truth=truth, pairs=pairs)
+
+
+def true_times(arrived_ns: NDArray[np.int64], written_ns: NDArray[np.int64]) -> Times:
+    """The server's own times of these requests."""
+    ttft_ns, gaps_ns = written_ns[:, 0] - arrived_ns, np.diff(written_ns, axis=1)
+    return Times(
+        ttft_p50=_ms(ttft_ns, 50),
+        ttft_p99=_ms(ttft_ns, 99),
+        tpot_p50=_ms(gaps_ns.mean(axis=1), 50),
+        itl_p50=_ms(gaps_ns, 50),
+        itl_p99=_ms(gaps_ns, 99),
+    )
 
 
 def _wall_ns(iso: str) -> int:
