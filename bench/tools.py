@@ -116,20 +116,53 @@ def _read_guidellm(folder: Path) -> tuple[Times, float]:
     return times, rate["mean"]
 
 
+def _inference_perf(load: Load) -> list[str]:
+    stage = {"num_requests": STREAMS * ROUNDS, "concurrency_level": STREAMS}
+    asked = {
+        "api": {"type": "chat", "streaming": True},
+        "data": {"type": "mock"},
+        "load": {"type": "concurrent", "stages": [stage], "num_workers": 2},
+        "server": {"type": "vllm", "model_name": "known", "base_url": load.url, "ignore_eos": True},
+        "tokenizer": {"pretrained_model_name_or_path": str(load.tokenizer)},
+        "report": {"request_lifecycle": {"summary": True, "per_stage": False, "percentiles": [50, 99]}},
+        "storage": {"local_storage": {"path": str(load.folder / "own")}},
+    }
+    file = load.folder / "inference-perf.yaml"
+    file.write_text(json.dumps(asked))
+    return [str(load.python.with_name("inference-perf")), "-c", str(file)]
+
+
+def _read_inference_perf(folder: Path) -> tuple[Times, float]:
+    own = json.loads((folder / "own" / "summary_lifecycle_metrics.json").read_text())["successes"]
+    ttft, tpot, itl = (
+        own["latency"][name]
+        for name in ("time_to_first_token", "time_per_output_token", "inter_token_latency")
+    )
+    times = Times(
+        ttft_p50=1000 * ttft["median"],
+        ttft_p99=1000 * ttft["p99"],
+        tpot_p50=1000 * tpot["median"],
+        itl_p50=1000 * itl["median"],
+        itl_p99=1000 * itl["p99"],
+    )
+    return times, own["throughput"]["output_tokens_per_sec"]
+
+
 TOOLS: Mapping[str, Tool] = {
     "sglang": Tool(_sglang, _read_sglang),
     "aiperf": Tool(_aiperf, _read_aiperf),
     "guidellm": Tool(_guidellm, _read_guidellm),
+    "inference-perf": Tool(_inference_perf, _read_inference_perf),
 }
 
 
 def make_tokenizer(folder: Path) -> None:
-    """Make a small tokenizer of bytes: the tools ask for one, and there is no model."""
+    """Make a small tokenizer: the tools ask for one, and there is no model. Each event is one token of it."""
     folder.mkdir()
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     trainer = BpeTrainer(initial_alphabet=ByteLevel.alphabet(), special_tokens=["<s>"], show_progress=False)
-    tokenizer.train_from_iterator(["How much is it?"], trainer)
+    tokenizer.train_from_iterator(["How much is it? It is a token token token"] * 5, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<s>"}
     settings["chat_template"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
