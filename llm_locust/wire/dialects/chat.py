@@ -145,8 +145,8 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             _read_chunk(draft, chunk, event, "delta")
             continue
         draft.token_ends.append(event.end)
-        if (usage := chunk.usage) is not None:
-            if usage.completion_tokens is None or draft.model is None:
+        if (usage := chunk.usage) is not None or draft.model is None:
+            if usage is None or usage.completion_tokens is None or draft.model is None:
                 draft.note(chunk.model, usage)
             else:  # what note() does, at a third of its cost: some servers send usage in every chunk
                 draft.usage = usage
@@ -175,8 +175,8 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             continue
         first.text.append(text)
         draft.token_ends.append(event.end)
-        if (usage := chunk.usage) is not None:
-            if usage.completion_tokens is None or draft.model is None:
+        if (usage := chunk.usage) is not None or draft.model is None:
+            if usage is None or usage.completion_tokens is None or draft.model is None:
                 draft.note(chunk.model, usage)
             else:  # what note() does, at a third of its cost: some servers send usage in every chunk
                 draft.usage = usage

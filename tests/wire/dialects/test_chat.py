@@ -110,6 +110,10 @@ def test_a_piece_of_text_may_name_the_model_and_the_usage_so_far(endpoint: Diale
     reply = read(piece("a"), piece("b", model="late", usage=usage), piece("c"), endpoint=endpoint)
     assert (reply.text, reply.model) == ("abc", "late")
     assert reply.usage == Usage(input_tokens=5, output_tokens=2)
+    late, last = piece("b", model="late"), piece("d", usage=usage | {"completion_tokens": 4})
+    reply = read(piece("a"), late, piece("c", usage=usage, model="other"), last, endpoint=endpoint)
+    assert (reply.text, reply.model) == ("abcd", "late")
+    assert reply.usage == Usage(input_tokens=5, output_tokens=4)
 
 
 def test_usage_may_come_with_the_finish_reason_and_with_details() -> None:
