@@ -3,7 +3,7 @@
 import math
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -206,6 +206,15 @@ def test_a_table_with_a_null_where_none_may_be_is_refused() -> None:
     wrong = table.set_column(place, "scheduled_ns", pa.array([None], type=pa.int64()))
     with pytest.raises(BatchError):
         RecordBatch.from_table(wrong)
+
+
+def test_a_column_may_be_null_exactly_where_a_records_field_may_be_none_or_older_files_lack_it() -> None:
+    types = get_type_hints(RequestRecord)
+    types = {"class": types["slo_class"], "worker": str, **types}
+    older = SCHEMA.names[: SCHEMA.names.index("session")]
+    assert {f.name for f in SCHEMA if f.nullable} == {
+        name for name in SCHEMA.names if type(None) in get_args(types[name]) or name not in older
+    }
 
 
 def test_an_empty_batch_has_every_column() -> None:
