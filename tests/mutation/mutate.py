@@ -1,180 +1,175 @@
 """Whether the tests notice small changes: ``python tests/mutation/mutate.py --minutes 15``; ``make mutate``.
 
-Mutants are drawn by seed. Each is put into a copy of the tree and run against the tests of its module, then
-those of its folder and those that import it, then a few further files. What no test notices is printed
-with its diff; it needs a test, or an entry in ``judged.toml`` with the reason why nothing can be seen.
+Mutants are drawn by seed, from each area alike. What no test notices is printed with its diff; it needs a
+test, or an entry in ``judged.toml`` with the reason why nothing can be seen.
 """
 
 import argparse
 import difflib
-import importlib
 import json
+import math
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from operators import Mutant, mutants
+import pytest
+from judging import NOTICED, STUCK, UNNOTICED, Judging, Place
+from operators import mutants, statements
 
 ROOT = Path(__file__).parents[2]
 JUDGED = Path(__file__).with_name("judged.toml")
-#: What is mutated, and the files that may notice what the tests of the folder do not.
+EQUIVALENT = "equivalent"
+#: What is mutated, and the tests that are to notice it: of its folder, and of those that stand on it.
 AREAS: dict[str, tuple[str, ...]] = {
-    "wire/*": ("client/test_client_stream.py", "hostile/test_hostile_formats.py", "lies/test_tokens.py"),
-    "client/*": (
+    "wire/*": (
+        "wire",
+        "client/test_client_outcome.py",
         "client/test_client_stream.py",
-        "hostile/test_hostile_servers.py",
-        "lies/test_client_late.py",
+        "hostile/test_hostile_formats.py",
+        "hostile/test_hostile_results.py",
+        "hostile/test_secrecy.py",
+        "lies/test_tokens.py",
+        "workload/test_workload_body.py",
     ),
-    "core/batch.py": ("store/test_store.py", "hostile/test_hostile_batches.py"),
-    "metrics/stats/*": ("test_golden.py", "metrics/test_metrics_summary.py"),
-    "metrics/requests/*": ("test_golden.py", "metrics/test_metrics_summary.py"),
-    "swarm/delivery/*": ("hostile/test_hostile_messages.py", "swarm/run/test_swarm_finishing.py"),
-    "store/merge.py": ("cli/test_cli.py", "hostile/test_hostile_batches.py"),
-    "workload/arrivals/*": ("lies/test_littles_law.py", "swarm/open_loop/test_swarm_open_loop.py"),
-    "workload/lengths/*": ("workload/test_workload_plan.py",),
+    "client/*": ("client", "hostile/test_hostile_servers.py", "lies/test_client_late.py"),
+    "core/batch.py": ("core/test_batch.py", "core/test_arrow_columns.py"),
+    "metrics/stats/*": ("metrics/stats", "metrics/test_metrics_summary.py", "test_golden.py"),
+    "metrics/requests/*": (
+        "metrics/requests",
+        "metrics/test_metrics_measured.py",
+        "metrics/test_metrics_summary.py",
+        "lies/test_intervals.py",
+        "lies/test_tokens.py",
+        "test_golden.py",
+    ),
+    "swarm/delivery/*": ("swarm/delivery", "hostile/test_hostile_messages.py"),
+    "store/merge.py": ("store/test_store_merge.py", "store/test_store.py"),
+    "workload/arrivals/*": ("workload/arrivals",),
+    "workload/lengths/*": ("workload/lengths",),
 }
-#: Imported once, before processes are forked: most of the time of a short test is their import.
-HEAVY = ("numpy", "pandas", "pyarrow", "pyarrow.ipc", "pyarrow.parquet", "msgspec", "httptools")
-UNNOTICED, NOTICED, STUCK = "survived", "killed", "timed out"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    area: str
     file: str
     line: int
     operator: str
     verdict: str
     original: str
     mutated: str
+    noticed_by: str = ""
     seconds: float = 0.0
     diff: str = ""
 
 
-def modules() -> dict[str, tuple[str, ...]]:
-    """Path under the package → further test files."""
+def modules(area: str) -> list[str]:
+    """Paths under the package."""
     package = ROOT / "llm_locust"
     names = [str(p.relative_to(package)) for p in sorted(package.rglob("*.py")) if p.name != "__init__.py"]
-    return {n: files for n in names for area, files in AREAS.items() if fnmatch(n, area)}
+    return [name for name in names if fnmatch(name, area)]
 
 
-@cache
-def stages(module: str, further: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Test files, in the order in which they are asked: the module's own, those nearby, those far away."""
-    tests, name = ROOT / "tests", Path(module).stem
-    room, folder = tests / Path(module).parts[0], tests / Path(module).parent
-    known = sorted(p for p in tests.rglob("test_*.py") if p.is_relative_to(room))
-    own = {p for p in known if name in p.stem}
-    dotted = "llm_locust." + module.removesuffix(".py").replace("/", ".")
-    users = {p for p in tests.rglob("test_*.py") if dotted in p.read_text() and "_swarm_" not in p.stem}
-    near = ({p for p in known if p.is_relative_to(folder)} | users) - own
-    far = {tests / f for f in further if (tests / f).is_file()} - own - near
-    return tuple(tuple(str(p.relative_to(ROOT)) for p in sorted(s)) for s in (own, near, far) if s)
+def copied(place: Path) -> None:
+    """The repository, to be changed."""
+    names = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(names, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0"):
+        if (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
 
 
-class Tree:
-    """A copy of the repository whose modules may be changed."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-        for name in listed.decode().split("\0"):
-            if (ROOT / name).is_file():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, place / name)
-        os.environ |= {"PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def failed(self, files: tuple[str, ...], limit_s: float) -> bool | None:
-        """Whether a test of ``files`` fails; None where they took longer than ``limit_s``."""
-        pid = os.fork()
-        if pid == 0:
-            self._be_pytest(files)
-        until = time.monotonic() + limit_s
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > until:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return None
-            time.sleep(0.05)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        return status not in (0, 5)
-
-    def _be_pytest(self, files: tuple[str, ...]) -> None:
-        os.setsid()
-        os.chdir(self.place)
-        with (self.place / "pytest.log").open("wb") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        sys.path[:0] = [str(self.place)]
-        pytest = importlib.import_module("pytest")
-        os._exit(pytest.main(["-qx", "--tb=line", "-p", "no:cacheprovider", "-m", "not e2e", *files]))
-
-
-def drawn(seed: int, patterns: list[str]) -> list[tuple[str, str, Mutant]]:
-    chance, found = random.Random(seed), []
-    for module in modules():
-        if not patterns or any(fnmatch(module, pattern) for pattern in patterns):
+def drawn(area: str, seed: int, only: list[str]) -> list[Place]:
+    """The mutants of an area, in the order of the sample."""
+    found = list[Place]()
+    for module in modules(area):
+        if not only or any(fnmatch(module, pattern) for pattern in only):
             source = (ROOT / "llm_locust" / module).read_text()
-            found += [(module, source, mutant) for mutant in mutants(source)]
-    chance.shuffle(found)
+            at = statements(source)
+            found += [Place(module, source, mutant, at[mutant.line]) for mutant in mutants(source)]
+    random.Random(f"{seed} {area}").shuffle(found)
     return found
-
-
-def judge(
-    tree: Tree, module: str, source: str, mutant: Mutant, limits: dict[tuple[str, ...], float]
-) -> Verdict:
-    """What the tests say of one mutant."""
-    began, changed, path = time.monotonic(), mutant.applied(source), tree.place / "llm_locust" / module
-    diff = list(difflib.unified_diff(source.splitlines(), changed.splitlines(), lineterm="", n=0))[3:]
-    before, after = (" ".join(d[1:].strip() for d in diff if d[0] == sign) for sign in "-+")
-    found = Verdict(module, mutant.line, mutant.operator, UNNOTICED, before, after, diff="\n".join(diff))
-    if (module, before, after) in judged():
-        return replace(found, verdict="equivalent")
-    for files in stages(module, modules()[module]):
-        if files not in limits:
-            start = time.monotonic()
-            if tree.failed(files, 600) is not False and tree.failed(files, 600) is not False:
-                sys.exit(f"without a change, {' '.join(files)}:\n{(tree.place / 'pytest.log').read_text()}")
-            limits[files] = 20 + 5 * (time.monotonic() - start)
-        path.write_text(changed)
-        try:
-            failed = tree.failed(files, limits[files])
-        finally:
-            path.write_text(source)
-        if failed is not False:
-            found = replace(found, verdict=NOTICED if failed else STUCK)
-            break
-    return replace(found, seconds=round(time.monotonic() - began, 1))
 
 
 @cache
 def judged() -> frozenset[tuple[str, str, str]]:
     """Changes of which nothing can be seen: file, line before, line after."""
-    entries = tomllib.loads(JUDGED.read_text()).get("equivalent", [])
+    entries = tomllib.loads(JUDGED.read_text()).get(EQUIVALENT, [])
     return frozenset((e["file"], e["before"], e["after"]) for e in entries)
 
 
-def verdicts(given: argparse.Namespace) -> Iterator[Verdict]:
-    until, limits = time.monotonic() + 60 * given.minutes, dict[tuple[str, ...], float]()
-    with tempfile.TemporaryDirectory() as folder, given.out.open("a") as out:
-        tree = Tree(Path(folder))
-        for module, source, mutant in drawn(given.seed, given.only)[given.skip :]:
-            if time.monotonic() > until:
-                return
-            verdict = judge(tree, module, source, mutant, limits)
-            out.write(json.dumps(asdict(verdict)) + "\n")
-            out.flush()
-            yield verdict
+def judge(area: str, place: Place, ask: Callable[[Place], tuple[str, str]]) -> Verdict:
+    began, mutant = time.monotonic(), place.mutant
+    lines = place.source.splitlines(), place.changed.splitlines()
+    diff = list(difflib.unified_diff(*lines, lineterm="", n=0))[3:]
+    before, after = (" ".join(d[1:].strip() for d in diff if d[0] == sign) for sign in "-+")
+    known = (place.module, before, after) in judged()
+    verdict, by = (EQUIVALENT, "") if known else ask(place)
+    took_s = round(time.monotonic() - began, 2)
+    where = (area, place.module, mutant.line, mutant.operator)
+    return Verdict(*where, verdict, before, after, by, took_s, "\n".join(diff))
+
+
+def judge_area(area: str, given: argparse.Namespace, until: float) -> None:
+    """Add verdicts to ``given.out``; the process has the area's tests imported then."""
+    places = drawn(area, given.seed, given.only)[given.skip :][: given.each]
+
+    def work(ask: Callable[[Place], tuple[str, str]]) -> None:
+        with out.open("a") as file:
+            for place in places:
+                if time.monotonic() > until:
+                    break
+                file.write(json.dumps(asdict(judge(area, place, ask))) + "\n")
+                file.flush()
+
+    out, files = given.out.resolve(), [f"tests/{name}" for name in AREAS[area]]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        copied(tree)
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = folder
+        sys.path.insert(0, folder)
+        with (tree / "pytest.log").open("wb") as log:
+            os.dup2(log.fileno(), 1)
+        options = ["-q", "--tb=short", "-p", "no:cacheprovider", "--basetemp", str(tree / "tmp")]
+        plugin = Judging(tree, {place.module for place in places}, work)
+        status = pytest.main([*options, "-m", "not e2e and not run", *files], plugins=[plugin])
+        if status:
+            sys.exit(f"{area}: {(tree / 'pytest.log').read_text()}")
+
+
+def interval(killed: int, tried: int) -> tuple[float, float]:
+    """Of a share, by Wilson, at 95 %."""
+    z, p = 1.96, killed / tried
+    middle, half = p + z * z / 2 / tried, z * math.sqrt(p * (1 - p) / tried + z * z / 4 / tried / tried)
+    return (middle - half) / (1 + z * z / tried), (middle + half) / (1 + z * z / tried)
+
+
+def table(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Counts and kill rate of each area and of all, from areas and verdicts."""
+    counts: dict[str, Counter[str]] = {}
+    for area, verdict in found:
+        counts.setdefault(area, Counter())[verdict] += 1
+    counts["all"] = sum(counts.values(), Counter())
+    rows = [f"{'':22}{'mutants':>8}{NOTICED:>8}{STUCK:>10}{EQUIVALENT:>11}{UNNOTICED:>9}  kill rate (95 %)"]
+    for area, each in counts.items():
+        killed, tried = each[NOTICED] + each[STUCK], each.total() - each[EQUIVALENT]
+        numbers = f"{each.total():8}{each[NOTICED]:8}{each[STUCK]:10}{each[EQUIVALENT]:11}{each[UNNOTICED]:9}"
+        if tried:
+            low, high = interval(killed, tried)
+            rows.append(f"{area:22}{numbers}  {killed / tried:.1%} ({low:.1%} to {high:.1%})")
+    return rows
 
 
 def main() -> int:
@@ -183,24 +178,35 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--skip", type=int, default=0, metavar="N", help="without the first N mutants")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="GLOB", help="modules, such as 'wire/*'"
+        "--each", type=int, default=1_000_000, metavar="N", help="so many mutants of each area"
+    )
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="without the first N of each area")
+    parser.add_argument("--area", action="append", choices=AREAS, help="one of the areas; may be repeated")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="GLOB", help="modules, such as 'wire/s*'"
     )
     parser.add_argument("--at-least", type=float, default=0.9, help="exit with 1 below this kill rate")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     given = parser.parse_args()
-    for name in HEAVY:
-        importlib.import_module(name)
-    counts: dict[str, int] = {}
-    for found in verdicts(given):
-        counts[found.verdict] = counts.get(found.verdict, 0) + 1
-        if found.verdict == UNNOTICED:
-            print(f"llm_locust/{found.file}:{found.line}: {found.operator}\n{found.diff}", flush=True)
-    killed = counts.get(NOTICED, 0) + counts.get(STUCK, 0)
-    tried = killed + counts.get(UNNOTICED, 0)
-    print(f"{counts}; kill rate {killed / tried:.1%}" if tried else "no mutant was tried")
-    return int(killed < given.at_least * tried)
+    given.out.write_text("")
+    areas, until = given.area or list(AREAS), time.monotonic() + 60 * given.minutes
+    for number, area in enumerate(areas):
+        now = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            judge_area(area, given, now + (until - now) / (len(areas) - number))
+            os._exit(0)
+        if os.waitpid(pid, 0)[1]:
+            return 2
+    found = [Verdict(**json.loads(line)) for line in given.out.read_text().splitlines()]
+    for each in found:
+        if each.verdict == UNNOTICED:
+            print(f"llm_locust/{each.file}:{each.line}: {each.operator} {each.noticed_by}\n{each.diff}")
+    tried = [each for each in found if each.verdict != EQUIVALENT]
+    print("\n".join(table((each.area, each.verdict) for each in found)))
+    killed = sum(each.verdict != UNNOTICED for each in tried)
+    return int(killed < given.at_least * len(tried))
 
 
 if __name__ == "__main__":

@@ -125,3 +125,15 @@ def _is_text(node: ast.BinOp) -> bool:
 
 def _is_none(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
+
+
+def statements(source: str) -> dict[int, range]:
+    """The lines of the innermost statement at each line; of one that holds others, those of its head."""
+    found: dict[int, range] = {}
+    for node in ast.walk(ast.parse(source)):  # outer ones first
+        if isinstance(node, ast.stmt):
+            end = node.end_lineno or node.lineno
+            inner = [each.lineno for each in getattr(node, "body", []) if isinstance(each, ast.stmt)]
+            head = range(node.lineno, max(node.lineno, min(inner, default=end + 1) - 1) + 1)
+            found |= dict.fromkeys(range(node.lineno, end + 1), head)
+    return found
