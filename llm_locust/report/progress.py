@@ -49,7 +49,10 @@ _COLUMNS = (
     _Column("jobs", lambda f: count(f.agents.jobs if f.agents else None), of_agents=True),
     _Column("failed", lambda f: count(f.agents.jobs_failed if f.agents else None), of_agents=True, wide=True),
     _Column(
-        "p25 tok/s", lambda f: number(f.agents.output_tokens_per_s_p25 if f.agents else None), of_agents=True
+        "p25 tok/s",
+        lambda f: number(f.agents.output_tokens_per_s_p25 if f.agents else None),
+        of_agents=True,
+        wide=True,
     ),
     _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False),
     _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms), of_inputs=False),
@@ -158,7 +161,7 @@ def _load(progress: Progress) -> list[str]:
         load = "open loop"
     else:
         of_target = f" of {count(seen.target)}" if seen.target != seen.users else ""
-        word = "user" if progress.whole.total.agents is None else "agent"
+        word = "user" if progress.run.pauses_s is None else "agent"
         load = f"{count(seen.users)}{of_target} {word if seen.target == 1 else f'{word}s'}"
     lost = sum(w.lost for w in seen.workers)
     return [

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import MISSING, LiveRun, Observation
+from llm_locust.metrics.agents.walks import PerTurn
 from llm_locust.report.progress import Progress, ProgressPanel, line
 
 
@@ -144,3 +145,25 @@ def test_a_run_that_generates_nothing_shows_inputs_and_its_whole_latency() -> No
     panel = "\n".join(drawn(progress(run), 80))
     assert "inputs/s" in panel
     assert "TTFT" not in panel
+
+
+def test_agents_have_their_jobs_and_the_speed_of_their_turns_at_any_width() -> None:
+    run = Run()
+    run.store.begin(LiveRun(id="run", limits=LIMITS, roots=1, pauses_s=PerTurn.of([[1.0, 0.0]])))
+    walks = [request(arrivals=(0.05, 0.07), session=f"r{i}-t0-of2", turn=1) for i in range(6)]
+    run.ended([*walks, failed(session="r9-t0-of2", turn=0)])
+    run.report()
+    run.store.observe(observation(4, worker(in_flight=3)))
+    run.clock.tick()
+    found = progress(run, pauses_s=PerTurn.of([[1.0, 0.0]]))
+    assert " · 4 agents · " in line(found)
+    assert " · 6 jobs, 1 failed · " in line(found)
+    for width in (80, 140):
+        lines = drawn(found, width)
+        assert all(cell_len(text) == width for text in lines)
+        text = "\n".join(lines)
+        assert "4 agents" in text
+        assert "…" not in text
+        heads = next(text for text in lines if "req/s" in text)
+        assert "jobs" in heads
+        assert ("p25 tok/s" in heads) == (width > 80)

@@ -27,6 +27,7 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "model": clean(look.run.model),
         "running": look.running,
         "open_loop": look.run.open_loop,
+        "of_agents": look.run.pauses_s is not None,
         "elapsed_s": round(whole.elapsed_s, 1),
         "recent_s": RECENT_S,
         "users": seen.users,

@@ -320,7 +320,7 @@
   function heading(now) {
     const places = [
       ["Status", now.running ? "RUNNING" : now.run ? "STOPPED" : "READY"],
-      [now.whole.agents ? "Agents" : "Users", now.target === now.users ? figure(now.users, 9) : `${figure(now.users, 9)} of ${figure(now.target, 9)}`],
+      [now.of_agents ? "Agents" : "Users", now.target === now.users ? figure(now.users, 9) : `${figure(now.users, 9)} of ${figure(now.target, 9)}`],
       ["Workers", now.workers_lost ? `${now.workers_here}, ${now.workers_lost} lost` : String(now.workers_here)],
       ["In flight", figure(now.in_flight, 9)],
       ["Elapsed", lasting(now.elapsed_s)],
