@@ -39,7 +39,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
     "client": ("packets", "http"),
     "store": ("upload",),
-    "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
+    "workload": ("lengths", "images", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": (
         *("summary_types", "stats", "requests", "select", "answers", "agents", "sections", "deployment"),
         *("peers", "compare", "arms", "charts", "stages", "curves"),

@@ -20,6 +20,7 @@ from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.images import ImageCount, images_in
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.results import AskedResults
 
@@ -77,7 +78,10 @@ class MeasuredTransport(httpx2.BaseTransport):
         own_id = request.headers.get("x-request-id")
         endpoint = self._endpoint(request)
         call = self._new_call(own_id or self._client.new_request_id(), endpoint, _fields(body))
-        call = replace(call, asked=_asked(endpoint, body))
+        shown = _images(body)
+        call = replace(
+            call, asked=_asked(endpoint, body), images=shown and shown.images, pixels=shown and shown.pixels
+        )
         routes = self._client.routes
         route = routes.choose(call)
         if self._heads is not None:
@@ -170,6 +174,17 @@ def _asked(endpoint: Dialect | None, body: bytes) -> AskedResults | None:
         return None
     with suppress(*DECODE_ERRORS):
         return endpoint.asked(msgspec.json.decode(body, type=dict[str, Any]))
+    return None
+
+
+def _images(body: bytes) -> ImageCount | None:
+    """The images of a body's messages. One without the word is not decoded."""
+    if b'"image' not in body and b'"input_image' not in body:
+        return None
+    with suppress(*DECODE_ERRORS):
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+        messages = fields.get("messages") or fields.get("input")
+        return images_in(messages if isinstance(messages, list) else ())
     return None
 
 

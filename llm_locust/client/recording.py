@@ -59,6 +59,8 @@ class Call:
     blocked_ns: int | None = None
     prompt_id: str | None = None
     counted_input_tokens: int | None = None  # by a tokenizer; used if the server does not report it
+    images: int | None = None
+    pixels: int | None = None
     asked: AskedResults | None = None  # of an API that gives a result for each input; None: not checked
     # Off the timing path: returns the final record, which replaces the original one.
     check: Callable[["Answer"], RequestRecord] | None = None
@@ -91,7 +93,7 @@ class Link:
 #: Fields that a record has as the call and the link have them.
 _CALL = (
     *("request_id", "name", "scheduled_ns", "slo_class", "streamed", "user", "session", "turn"),
-    *("asked_input_tokens", "asked_output_tokens", "blocked_ns", "prompt_id"),
+    *("asked_input_tokens", "asked_output_tokens", "blocked_ns", "prompt_id", "images", "pixels"),
 )
 _LINK = tuple(each.name for each in fields(Link))
 

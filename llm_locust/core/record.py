@@ -143,6 +143,8 @@ class RequestRecord:
     local_port: int | None = None  # the client's port of its connection
     session_header: Echo | None = None  # of a follow-up turn, where such a header is asked for
     inputs: int | None = None  # texts or documents of a request that asks for a result of each
+    images: int | None = None  # in its messages; None: none
+    pixels: int | None = None  # of all of them, where each one's size is known
 
 
 #: Points in time of a record; all other times are relative to one of them.

@@ -91,6 +91,7 @@ def _amounts(
         _whole(part.output_tokens * good),
         _whole(part.inputs * answered),
         *turns,
+        _whole(part.images * answered),
         _ns((part.ended_s - part.sent_s) * asked),
         part.kernel_stamps & judged,
         part.reads * judged,

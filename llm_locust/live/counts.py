@@ -42,6 +42,7 @@ SCALARS = (
     "good_output_tokens",
     "inputs",
     *AGENTS,
+    "images",
     "busy_ns",
     "kernel_stamps",
     "reads",

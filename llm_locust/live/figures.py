@@ -51,7 +51,8 @@ class Figures:
     that were cancelled after they had exceeded a limit, None without any limit. ``attainment`` is, for each
     limit, the share of the requests it applies to that met it. ``latencies`` has each of
     :data:`~llm_locust.live.counts.METRICS`. Tokens and inputs are counted when their request ends;
-    ``inputs_per_s`` is None where no request had inputs, ``agents`` where none was a turn of an agent.
+    ``inputs_per_s`` is None where no request had inputs, ``images_per_s`` where none had images,
+    ``agents`` where none was a turn of an agent.
     ``concurrency`` is the mean number of requests between sent and ended, computed from their durations
     (Little's law): those still in flight are not in it.
     """
@@ -72,6 +73,7 @@ class Figures:
     good_output_tokens_per_s: float | None
     inputs_per_s: float | None
     agents: AgentFigures | None
+    images_per_s: float | None
     concurrency: float | None
 
 
@@ -103,6 +105,7 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
         good_output_tokens_per_s=per_s(counts["good_output_tokens"]) if limits else None,
         inputs_per_s=per_s(counts["inputs"]) if counts["inputs"] else None,
         agents=_agents(counts) if counts["turns"] else None,
+        images_per_s=per_s(counts["images"]) if counts["images"] else None,
         concurrency=per_s(counts["busy_ns"] * 1e-9),
     )
 

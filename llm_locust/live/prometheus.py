@@ -155,6 +155,8 @@ def _counters(series: Series, *, judged: bool) -> Iterator[Metric]:
         what["inputs"] = "Texts embedded and documents ranked"
     if any(counts["turns"] for _, counts in series):
         what |= _AGENTS
+    if any(counts["images"] for _, counts in series):
+        what["images"] = "Images of requests that were answered"
     if judged:
         what |= {
             "good": "Requests that ended ok and held every limit of the SLO",

@@ -19,7 +19,7 @@ _OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
 
 _OF_FIGURES = (
     *("requests_per_s", "failures_per_s", "input_tokens_per_s", "output_tokens_per_s"),
-    *("good_output_tokens_per_s", "inputs_per_s", "goodput"),
+    *("good_output_tokens_per_s", "inputs_per_s", "images_per_s", "goodput"),
 )
 #: ``<jobs>_per_min`` of a run with agents, beside ``output_tokens_per_s_p25``.
 _JOBS = ("jobs", "jobs_failed")

@@ -31,7 +31,10 @@ _NATURAL_ENDS = frozenset({"stop", "end_turn", "completed"})
 #: columns that keep their names.
 _MOMENTS = ("scheduled", "sent", "ended", "started", "connected")
 _DURATIONS = ("first_answer", "first_chunk", "last_chunk", "client_lag", "rtt")
-_FLOATS = ("inputs", "input_tokens", "output_chars", "asked_input_tokens", "asked_output_tokens")
+_FLOATS = (
+    *("inputs", "images", "pixels", "input_tokens", "output_chars"),
+    *("asked_input_tokens", "asked_output_tokens"),
+)
 _MASKS = ("streamed", "reused", "kernel_stamps", "abandoned")
 _COUNTS = ("reads", "coalesced_reads")
 _LABELS = ("name", "replica", "error")
@@ -100,6 +103,8 @@ class Columns(Times):
     outcome: NDArray[np.int8]
     status: NDArray[np.int16]
     inputs: Floats  # texts or documents, of requests that ask for a result of each
+    images: Floats  # NaN of requests without
+    pixels: Floats
     input_tokens: Floats
     output_tokens: Floats
     hidden_tokens: Floats

@@ -154,7 +154,8 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
     if not summary["window"]["seconds"] > 0:
         return {"passed": False, "reason": "the window is empty"}
-    why = "no request has inputs" if gate.metric == "inputs_per_s" else "tokens are unknown"
+    whys = {"inputs_per_s": "no request has inputs", "images_per_s": "no request has images"}
+    why = whys.get(gate.metric, "tokens are unknown")
     return {"passed": False, "reason": f"the run has no value for {gate.metric}: {why}"}
 
 
@@ -196,7 +197,7 @@ def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
         found = _figures_of(gate, summary)[gate.statistic]
     else:
         part, key = gate.path
-        found = summary[part][key]
+        found = summary.get(part, {}).get(key)  # a run without images has no such part
     return None if found is None else float(found)
 
 

@@ -63,6 +63,7 @@ NUMBERS = {
     "total_tps": ("throughput", "total_tokens_per_s"),
     "rps": ("throughput", "requests_per_s"),
     "inputs_per_s": ("throughput", "inputs_per_s"),
+    "images_per_s": ("images", "images_per_s"),
     "requests": ("requests", "population"),
 }
 #: Metric of a gate on the answer of a search: the lower end of its interval.

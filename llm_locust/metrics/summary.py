@@ -37,6 +37,7 @@ from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.images import images
 from llm_locust.metrics.requests.inputs import inputs
 from llm_locust.metrics.requests.tokens import delivery, tokens
 from llm_locust.metrics.sections.completeness import (
@@ -184,12 +185,13 @@ def _servers(
 
 
 def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
-    """``sessions``, ``inputs`` of requests that have some, and ``agents`` of a run over trajectories."""
+    """``sessions``, ``inputs`` and ``images`` of requests that have some; ``agents`` of trajectories."""
     header = manifest.options.get("session_header")
     header = header if isinstance(header, str) else None
     found: dict[str, Any] = {"sessions": sessions(requests, m.c, m.window, header)}
-    given = inputs(m.c, m.population(np.arange(len(m.c))).ok, m.credits)
-    found |= {} if given is None else {"inputs": given}
+    ok = m.population(np.arange(len(m.c))).ok
+    given = {"inputs": inputs(m.c, ok, m.credits), "images": images(m.c, ok, m.credits, m.values["ttft"])}
+    found |= {key: part for key, part in given.items() if part is not None}
     if manifest.trajectories is None:
         return found
     gpus = question.prices_of(manifest).gpus

@@ -13,7 +13,7 @@ from llm_locust.scenario.classes import OF_CLASSES, SHARED
 from llm_locust.scenario.document import OF_RUN, STOP, WARM_UP
 from llm_locust.scenario.forms import DATASET_KEYS
 from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
+from llm_locust.scenario.readers import CONVERSATION, EXPECTED, IMAGES, SHARED_PREFIX, VALIDATORS
 from llm_locust.scenario.values import Key
 
 _HEAD = """# Options
@@ -42,6 +42,7 @@ SCENARIO_KEYS: Mapping[str, Mapping[str, Key]] = {
     "a class": OF_CLASSES,
     "arms": ARM,
     "dataset": DATASET_KEYS,
+    "images": IMAGES,
     "shared_prefix": SHARED_PREFIX,
     "conversation": CONVERSATION,
     "validators": VALIDATORS,

@@ -8,6 +8,7 @@ from llm_locust.scenario.slo_headers import parse_prefix
 from llm_locust.wire.secrecy import key_texts, without_keys
 from llm_locust.wire.session_header import SessionHeader
 from llm_locust.workload.body import parse_body
+from llm_locust.workload.images.asked import parse_images
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.models import parse_models
 from llm_locust.workload.ordering import ORDERS
@@ -100,6 +101,16 @@ REQUESTS = (
         'prefixes shared by many prompts: "groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
         parse_shared_prefix,
         "P",
+        scope="classes",
+        ui=True,
+    ),
+    Option(
+        "--images",
+        'images of noise in every prompt of chat, responses and messages: "count=2 size=1024x768"; count is '
+        "a number or a distribution, size one or a mixture (0.7*512x512+0.3*1280x720), distinct=N lets all "
+        "be of N images (default: no two are alike)",
+        parse_images,
+        "I",
         scope="classes",
         ui=True,
     ),

@@ -264,6 +264,7 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
     return WorkloadSpec(
         order=given["dataset_order"] or ("sequential" if source is None else source.order),
         tokenizer=_read(load_tokenizer, given["tokenizer"], "--tokenizer"),
+        images=given["images"],
         shared_prefix=given["shared_prefix"],
         models=given["models"],
         unique_head=given["unique_head"] != "off",
@@ -281,10 +282,9 @@ def _pool(given: Values) -> TrajectoryPool | None:
         return None
     history: History = given["agent_history"] or "recorded"
     if history == "own" and any(turn.hashed for found in trajectories for turn in found.turns):
-        raise UsageError(
-            f"--agent-history own: {given['trajectories']!r} has hashes instead of messages, into which no "
-            "answer fits; write recorded"
-        )
+        file = given["trajectories"]
+        why = f"{file!r} has hashes instead of messages, into which no answer fits"
+        raise UsageError(f"--agent-history own: {why}; write recorded")
     return TrajectoryPool(trajectories, history, given["cache_bust"] != "off")
 
 

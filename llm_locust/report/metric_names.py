@@ -15,6 +15,7 @@ _OTHERS = {
     "total_tps": "Tokens/s",
     "goodput_rps": "Good requests/s",
     "inputs_per_s": "Inputs/s",
+    "images_per_s": "Images/s",
 }
 
 

@@ -33,6 +33,7 @@ SHARED: Mapping[str, Key] = {
         "`input_tokens`",
     ),
     "stream": Key(forms.truth, "true or false", "ask for a stream (default)"),
+    "images": Key(readers.images, "[mapping](#images)", "images of noise in every prompt"),
     "shared_prefix": Key(
         readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"
     ),

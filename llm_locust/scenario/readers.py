@@ -17,6 +17,7 @@ from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.arrivals import parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
+from llm_locust.workload.images.asked import ImagesAsked, ImagesError, images_asked, parse_images
 from llm_locust.workload.lengths.times import parse_times
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
 from llm_locust.workload.models import ModelSplit, parse_models
@@ -86,6 +87,21 @@ def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
         return SharedPrefix(**values.read(node, name, SHARED_PREFIX, context))
     except SharedPrefixError as e:
         raise ScenarioError(node.place, str(e)) from e
+
+
+def images(node: Node, name: str, context: Context) -> ImagesAsked:
+    """A mapping of the settings of :class:`ImagesAsked`, or its text."""
+    try:
+        if not isinstance(node, Fields):
+            return parse_images(values.text(node, name, "a mapping such as {count: 2, size: 1024x768}"))
+        found = values.read(node, name, IMAGES, context, required=("size",))
+        return images_asked(name, *(found.get(key) for key in IMAGES))
+    except ImagesError as e:
+        raise ScenarioError(node.place, str(e)) from e
+
+
+def _setting(node: Node, name: str, context: Context) -> str:
+    return values.text(node, name, "a text")
 
 
 def models(node: Node, name: str, context: Context) -> ModelSplit:
@@ -226,6 +242,15 @@ SHARED_PREFIX: Mapping[str, Key] = {
         f"how prefixes are chosen: {one_of(get_args(Choice), _USUAL_PREFIX.choice)}",
     ),
     "run_unique": Key(forms.truth, "true or false", "each run has its own prefixes (default)"),
+}
+IMAGES: Mapping[str, Key] = {
+    "count": Key(_setting, "lengths", "images a prompt: `2`, `uniform:1,4` (default 1)"),
+    "size": Key(
+        _setting,
+        "text",
+        "width and height in pixels, `1024x768`, or a mixture, `0.7*512x512 + 0.3*1280x720`; required",
+    ),
+    "distinct": Key(_setting, "integer", "all are of this many different images (default: no two are alike)"),
 }
 CONVERSATION: Mapping[str, Key] = {
     "turns": Key(lengths, "lengths", "number of turns per session: `5`, `uniform:3,8`; required"),

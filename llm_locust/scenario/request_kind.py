@@ -118,6 +118,7 @@ def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Reques
         try:
             _check_answers(found)
             spec = _spec(found, run, datasets)
+            _check_images(found, spec)
             spec.body_template("")
         except ValueError as e:
             raise ValueError(f"class {found.name!r}: {e}" if found.name else str(e)) from e
@@ -130,6 +131,14 @@ def _check_answers(found: TrafficClass) -> None:
     needs = [name for name in ("conversation", "validators", "expected") if getattr(found, name)]
     if needs and not DIALECTS[found.endpoint].generates:
         raise ValueError(f"{needs[0]} needs answers with text, and the {found.endpoint} endpoint has none")
+
+
+def _check_images(found: TrafficClass, spec: WorkloadSpec) -> None:
+    if spec.images is not None and spec.dataset is not None and found.conversation is not None:
+        raise ValueError(
+            f"images with a conversation over dataset {spec.dataset.path!r}: only one of its messages would "
+            "have some; leave out one of the three"
+        )
 
 
 def _kind(found: TrafficClass, spec: WorkloadSpec) -> RequestKind:
@@ -173,6 +182,7 @@ def _spec(
         input_tokens=None if dataset is not None else found.input_tokens or run.input_tokens,
         output_tokens=found.output_tokens or run.output_tokens or (None if dataset else _default_output()),
         extra_body={**run.extra_body, **found.body},
+        images=found.images or run.images,
         shared_prefix=found.shared_prefix or run.shared_prefix,
         unique_head=run.unique_head if found.unique_head is None else found.unique_head,
         models=found.models or run.models,

@@ -42,7 +42,7 @@ _LAST_NS = 1 << 62
 _COUNTS = (
     *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens"),
     *("asked_input_tokens", "asked_output_tokens", "output_chars", "bytes_received"),
-    *("reads", "coalesced_reads", "retries", "turn", "stage"),
+    *("reads", "coalesced_reads", "retries", "turn", "stage", "images", "pixels"),
 )
 _MOST = 1 << 53
 

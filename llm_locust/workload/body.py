@@ -13,6 +13,7 @@ from typing import Any, Never
 import msgspec
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
+from llm_locust.wire.images import in_json
 from llm_locust.wire.results import AskedResults
 from llm_locust.workload.text.prompts import Prompt, as_text, texts_of
 
@@ -24,7 +25,7 @@ _RUN_FIELDS = ("model", "stream", "stream_options")
 _EXAMPLE = """expected a JSON object such as {"temperature": 0}"""
 
 #: The bytes of a body's fields.
-encoded = msgspec.json.Encoder().encode
+encoded = msgspec.json.Encoder(enc_hook=in_json).encode
 
 
 class BodyError(ValueError):

@@ -6,7 +6,7 @@ import numpy as np
 
 #: Third number of a key: the purpose of the draws. A user's lengths have a key of two numbers: its worker and
 #: itself. Draws shared by all workers have worker 0 and user 0.
-OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS, MODELS, PRIMER = range(1, 12)
+OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS, MODELS, PRIMER, IMAGES = range(1, 13)
 
 
 def seed_of(seed: int, stream: str) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.metrics.requests.slo import Slo
+from llm_locust.workload.images.asked import ImagesAsked
 from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.models import ModelSplit
 from llm_locust.workload.ordering import Order
@@ -80,6 +81,7 @@ class TrafficClass:
     input_tokens: Lengths | None = None
     output_tokens: Lengths | None = None
     dataset: DatasetSource | None = None
+    images: ImagesAsked | None = None
     shared_prefix: SharedPrefix | None = None
     unique_head: bool | None = None
     models: ModelSplit | None = None

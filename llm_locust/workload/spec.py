@@ -10,6 +10,7 @@ from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.body import BodyTemplate, body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError
+from llm_locust.workload.images.asked import ImagesAsked
 from llm_locust.workload.inputs import WorkloadError, check_inputs, has_query
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.models import ModelSplit
@@ -37,6 +38,7 @@ class WorkloadSpec:
             synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
         inputs: texts of an embeddings request, or documents of a rerank request; default: one, or ten.
         models: that requests ask for; None: for the run's.
+        images: of every prompt, behind its text.
         shared_prefix: what groups of prompts begin with; its tokens are asked for beside the input length.
 
     Raises:
@@ -60,6 +62,7 @@ class WorkloadSpec:
     limit_field: str | None = None
     inputs: Lengths | None = None
     models: ModelSplit | None = None
+    images: ImagesAsked | None = None
 
     def __post_init__(self) -> None:
         if self.models is not None and "model" in self.extra_body:
@@ -68,6 +71,11 @@ class WorkloadSpec:
             raise WorkloadError(f"no order {self.order!r} of a dataset; there are {', '.join(ORDERS)}")
         if self.inputs is not None:
             check_inputs(self.inputs, self.endpoint)
+        if self.images is not None and (self.endpoint.text_only or not self.endpoint.generates):
+            raise WorkloadError(
+                f"images for the {self.endpoint.name} endpoint, which takes text only; they are for chat, "
+                "responses and messages"
+            )
         if self.dataset is not None:
             self._check_dataset(self.dataset)
         elif self.order != "sequential":

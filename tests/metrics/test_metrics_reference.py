@@ -24,8 +24,7 @@ from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.gate_tables import with_gate_tables
-from llm_locust.metrics.summary_types.reference import schema_text, with_key_tables
+from llm_locust.metrics.summary_types.reference import schema_text, with_gate_tables, with_key_tables
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -159,6 +158,9 @@ def summaries() -> tuple[dict[str, Any], ...]:
             manifest(24.0, stages=[stage(0, 0.5, 8.0), stage(1, 8.5, 24.0, asked=2.0)]),
         ),
         summarise(batch(*(request(i / 10, name="ab"[i % 2], inputs=3) for i in range(9))), manifest()),
+        summarise(
+            batch(*(request(i / 10, images=i % 3 or None, pixels=64 * i) for i in range(9))), manifest()
+        ),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
 

@@ -21,7 +21,8 @@ _MAYBE_NS = (
 )
 _MAYBE_COUNTS = (
     *("user", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *("asked_input_tokens", "asked_output_tokens", "output_chars", "hidden_tokens", "inputs"),
+    *("asked_input_tokens", "asked_output_tokens", "output_chars", "hidden_tokens"),
+    *("inputs", "images", "pixels"),
 )
 
 #: Texts of few values and of many: a column's dictionary has to do with both.

@@ -30,6 +30,18 @@ class Sdk(OpenAIUser):
         assert events[-1].response.usage.output_tokens == 9
 """
 
+OTHERS = """
+input_tokens: 30
+gate: images_per_s>0 inputs_per_s>0
+classes:
+  index: {endpoint: embeddings, inputs: 4, body: {encoding_format: base64, dimensions: 64}}
+  search: {endpoint: embeddings, inputs: "uniform:1,3"}
+  rank: {endpoint: rerank, inputs: 5, body: {top_n: 2}}
+  photo: {images: {count: "uniform:1,3", size: 64x320}}
+  letter: {endpoint: messages, images: "size=640x320 distinct=4"}
+  page: {endpoint: responses, images: "count=2 size=256x256"}
+"""
+
 PATHS = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
@@ -71,7 +83,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Result, di
         (folder / "sdk.py").write_text(SDK)
         return run(folder, folder / "sdk.py")
 
-    return in_parallel(tmp_path_factory.mktemp("endpoints"), scenarios | {"sdk": sdk}, at_once=3)
+    def others(folder: Path) -> Any:
+        (folder / "others.yaml").write_text(OTHERS)
+        return run(folder, LOCUSTFILES / "scenario.py", "--scenario", str(folder / "others.yaml"))
+
+    more = {"sdk": sdk, "others": others}
+    return in_parallel(tmp_path_factory.mktemp("endpoints"), scenarios | more, at_once=3)
 
 
 @pytest.mark.parametrize("endpoint", PATHS)
@@ -89,6 +106,44 @@ def test_what_is_recorded_is_what_the_server_did(endpoint: str, form: str, runs:
         assert row["token_source"] == "usage"
         assert row["streamed"] == (form == "")
         assert len(row["arrivals_ns"]) == (len(entry["token_ns"]) if form == "" else 1)
+
+
+def test_inputs_and_their_tokens_are_what_the_server_read(runs: Any) -> None:
+    result, truth = runs["others"]
+    rows = [row for row in result.rows().values() if row["inputs"] and row["outcome"] != "cancelled"]
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        entry = truth[row["request_id"]]
+        assert (row["outcome"], entry["complete"], row["output_tokens"]) == ("ok", True, None)
+        assert row["input_tokens"] == entry["input_tokens"]
+        assert row["ended_ns"] - row["sent_ns"] > entry["scheduled_ns"] - entry["received_ns"] > 0
+        sizes.setdefault(row["name"], set()).add(row["inputs"])
+    assert sizes == {"index": {4}, "search": {1, 2, 3}, "rank": {5}}
+    by_name = result.summary["inputs"]["by_name"]
+    assert by_name.keys() == sizes.keys()
+    assert all(by_name[name]["inputs_per_s"] > 0 for name in sizes)
+    assert {(row["images"], row["pixels"]) for row in rows} == {(None, None)}
+
+
+#: Pixels and simulated tokens of an image of each class.
+IMAGES = {"photo": (64 * 320, 64), "letter": (640 * 320, 200), "page": (256 * 256, 64)}
+
+
+def test_images_are_counted_and_the_prompts_length_is_the_servers_with_them(runs: Any) -> None:
+    result, truth = runs["others"]
+    rows = [row for row in result.rows().values() if row["images"] and row["outcome"] == "ok"]
+    assert {row["name"] for row in rows} == IMAGES.keys()
+    for row in rows:
+        pixels, tokens = IMAGES[row["name"]]
+        assert row["pixels"] == row["images"] * pixels
+        assert row["input_tokens"] == truth[row["request_id"]]["input_tokens"]
+        assert row["input_tokens"] - row["images"] * tokens == pytest.approx(24, abs=8)  # the text
+        assert row["asked_input_tokens"] is None
+    found = result.summary["images"]
+    assert {each["images"] for each in found["by_number"]} <= {"1", "2", "3-4"}
+    assert sum(each["requests"] for each in found["by_number"]) == found["per_request"]["n"] > 5
+    assert found["images_per_s"] > 0
+    assert found["pixels_per_s"] > 64 * 320 * found["images_per_s"]
 
 
 @pytest.mark.parametrize("endpoint", [*PATHS, "sdk"])

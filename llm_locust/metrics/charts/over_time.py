@@ -47,7 +47,7 @@ def percentiles_in(
 def rates_over_time(axis: TimeAxis, c: Columns, output_tokens: Floats) -> dict[str, Floats]:
     """Per second of each bin: requests ``sent``, ended ``ok`` and ``failed``, tokens in and out.
 
-    Input tokens, and ``inputs`` of requests that have some, are credited as in
+    Input tokens, and ``inputs`` and ``images`` of requests that have some, are credited as in
     :func:`~llm_locust.metrics.requests.throughput.prefilled_s`.
     ``concurrency`` is the time-weighted mean of requests between sent and ended.
 
@@ -62,6 +62,7 @@ def rates_over_time(axis: TimeAxis, c: Columns, output_tokens: Floats) -> dict[s
         "output_tokens": output_tokens,
         "input_tokens": axis.sums(prefilled_s(c), c.input_tokens),
         "inputs": axis.sums(prefilled_s(c), c.inputs),
+        "images": axis.sums(prefilled_s(c), c.images),
     }
     rates = {key: amounts / axis.width_s for key, amounts in sums.items()}
     return rates | {"concurrency": Spans.of(c).means(axis.edges_s)}

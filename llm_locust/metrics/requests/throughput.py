@@ -27,6 +27,7 @@ class Credits:
     output_tokens: Floats
     output_chars: Floats
     inputs: Floats
+    images: Floats
 
     @classmethod
     def of(cls, c: Part, window: Window) -> "Credits":
@@ -39,6 +40,7 @@ class Credits:
             output_tokens=c.output_tokens * share,
             output_chars=c.output_chars * share,
             inputs=c.inputs * prefilled,
+            images=c.images * prefilled,
         )
 
 
@@ -120,10 +122,15 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
 
 def inputs_per_s(credits: Credits, rows: Rows) -> float | None:
     """Inputs per second of those ``rows`` that have inputs; None without such a row."""
-    having = rows[~np.isnan(credits.inputs[rows])]
+    return rate_of_having(credits, credits.inputs, rows)
+
+
+def rate_of_having(credits: Credits, amounts: Floats, rows: Rows) -> float | None:
+    """Rate over those ``rows`` whose amount is defined; None without such a row."""
+    having = rows[~np.isnan(amounts[rows])]
     if not len(having):
         return None
-    return rate_per_s(credits.inputs[having], credits.finished[having], credits.window.seconds)
+    return rate_per_s(amounts[having], credits.finished[having], credits.window.seconds)
 
 
 def amounts_over_time(c: Columns, credits: Credits, rows: Rows) -> dict[str, Floats]:

@@ -18,6 +18,7 @@ from llm_locust.metrics.summary_types.course import (
     Steadiness,
 )
 from llm_locust.metrics.summary_types.deployment import Autoscaling, Fairness, ReplicaFigures, Servers
+from llm_locust.metrics.summary_types.images import Images
 from llm_locust.metrics.summary_types.peers import Compat, LiveCheck
 from llm_locust.metrics.summary_types.quality import Quality
 from llm_locust.metrics.summary_types.requests import (
@@ -69,6 +70,7 @@ ASKED = (
     "agents",
     "autoscaling",
     "inputs",
+    "images",
 )
 
 
@@ -141,6 +143,7 @@ class Summary(SummaryPart, frozen=True):
     agents: Agents | None = None
     autoscaling: Autoscaling | None = None
     inputs: Inputs | None = None
+    images: Images | None = None
 
     def curve_of(self, lengths: str) -> CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""

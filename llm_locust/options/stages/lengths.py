@@ -80,6 +80,8 @@ def against_lengths(spec: WorkloadSpec) -> Iterator[str]:
             f"the {spec.shared_prefix.tokens} tokens of --shared-prefix would come on top of each prompt's "
             "length; leave it out"
         )
+    if spec.images is not None:
+        yield "the tokens of --images would come on top of each prompt's length; leave them out"
     for name in endpoint.limit_fields:
         if name in spec.extra_body:
             yield f"--body sets {name}, which bounds the answers; leave it out"

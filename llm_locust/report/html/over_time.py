@@ -115,10 +115,17 @@ def rates(run: RunCharts) -> list[Chart]:
         f"Texts embedded and documents ranked, when their answer came. {every}",
         "rates",
     )
+    images = Words(
+        "images-over-time",
+        "Images, images/s",
+        f"Images of prompts, when their first token came. {every}",
+        "rates",
+    )
     output = {"output_tokens": ("output", "c1"), "input_tokens": ("input", "c2")}
-    has_inputs = bool(run.rates["inputs"].any())
+    has_inputs, has_images = (bool(run.rates[key].any()) for key in ("inputs", "images"))
     return [
         *([_rate(run, inputs, {"inputs": ("inputs", "c1")}, "inputs/s")] if has_inputs else []),
+        *([_rate(run, images, {"images": ("images", "c4")}, "images/s")] if has_images else []),
         _rate(run, tokens, output, "tokens/s"),
         _rate(run, requests, ended | failed, "requests/s"),
         _rate(run, concurrency, {"concurrency": ("concurrency", "c3")}, "requests"),

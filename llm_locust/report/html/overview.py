@@ -213,11 +213,12 @@ def facts(summary: Summary) -> list[Fact]:
 
 
 def _rates(summary: Summary) -> list[Fact]:
-    part = summary.throughput
+    part, shown = summary.throughput, summary.images
     output = Fact("Output", number(part.output_tokens_per_s), "tokens/s")
     user = Fact("A user sees (median)", number(summary.tokens.user_tps.p50), "tokens/s")
     return [
         *([] if part.inputs_per_s is None else [Fact("Inputs", number(part.inputs_per_s), "inputs/s")]),
+        *([] if shown is None else [Fact("Images", number(shown.images_per_s), "images/s")]),
         *([] if summary.is_without_output else [output]),
         Fact("Input", number(part.input_tokens_per_s), "tokens/s"),
         Fact("Requests ended ok", number(part.requests_per_s), "requests/s"),

@@ -35,7 +35,17 @@ _SHOWN = {key: PERCENTILES[key] for key in ("p50", "p99")}
 _ENDS = ("started_ns", "ended_ns")
 
 #: Columns that add up over parts of the requests.
-_SUMS = ("started", "ok", "failed", "cancelled", "input_tokens", "output_tokens", "inputs", "concurrency")
+_SUMS = (
+    "started",
+    "ok",
+    "failed",
+    "cancelled",
+    "input_tokens",
+    "output_tokens",
+    "inputs",
+    "images",
+    "concurrency",
+)
 
 
 def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
@@ -53,7 +63,7 @@ def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
 def timeseries(requests: Requests, origin_ns: int) -> pa.Table:
     """One row for each second [k, k + 1) after ``origin_ns``, to the one of the last end.
 
-    ``time`` is the second's start. ``input_tokens`` and ``inputs`` are credited as in
+    ``time`` is the second's start. ``input_tokens``, ``inputs`` and ``images`` are credited as in
     :func:`~llm_locust.metrics.requests.throughput.prefilled_s`, ``output_tokens`` evenly to a request's token
     events; an answer without events counts as a whole at its end. Rows below 0 are of workers whose clock is
     behind; what lies beyond :data:`MOST_SECONDS` rows is left out.
@@ -86,6 +96,7 @@ def _part_sums(c: Part, axis: TimeAxis) -> dict[str, Floats]:
         "input_tokens": axis.sums(prefilled_s(c), c.input_tokens),
         "output_tokens": _output_tokens(c, axis),
         "inputs": axis.sums(prefilled_s(c), c.inputs),
+        "images": axis.sums(prefilled_s(c), c.images),
         # The mean over a second of all requests is the sum of those of its parts.
         "concurrency": Spans.of(c).means(axis.edges_s) if axis.bins else np.empty(0),
     }

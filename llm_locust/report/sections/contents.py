@@ -20,6 +20,7 @@ from llm_locust.report.sections.nodes import nodes
 from llm_locust.report.sections.parts.agents import agents, agents_by_load
 from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.sections.parts.autoscaling import autoscaling
+from llm_locust.report.sections.parts.images import images
 from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
@@ -148,6 +149,7 @@ CONTENTS = (
     Entry("bottleneck", "latency", bottleneck, of_one_load=True),
     Entry("throughput", "load", measures.throughput, of_one_load=True),
     Entry("inputs", "load", inputs, of_one_load=True),
+    Entry("images", "load", images, of_one_load=True),
     Entry("tokens", "load", measures.tokens),
     Entry("cost", "cost", cost, of_one_load=True),
     Entry("roofline", "cost", roofline, of_one_load=True),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from llm_locust.sim.answers.prompt import PromptMessage, PromptPart, RequestError, content_tokens
 from llm_locust.sim.answers.results import DIMENSIONS, MAX_DIMENSIONS, ResultsAsked, embedded
 from llm_locust.sim.answers.text import TokenText, block_hashes, split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
@@ -23,23 +24,6 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
 _COMPLETION_DEFAULT_TOKENS = 16
 _KV_BLOCK_TOKENS = 16
-
-
-class RequestError(ValueError):
-    """A request that the server answers with ``status`` and an error object."""
-
-    def __init__(self, status: int, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-
-
-class _PromptPart(msgspec.Struct):
-    text: str | None = None
-
-
-class _PromptMessage(msgspec.Struct):
-    content: str | list[_PromptPart] | None = None
 
 
 class _StreamOptions(msgspec.Struct):
@@ -60,7 +44,7 @@ _AnyBody = TypeVar("_AnyBody", bound=_Body)
 
 
 class _ChatBody(_Body, kw_only=True):
-    messages: Annotated[list[_PromptMessage], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[PromptMessage], msgspec.Meta(min_length=1)]
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
 
@@ -71,7 +55,7 @@ class _CompletionBody(_Body, kw_only=True):
 
 
 class _ResponsesBody(_Body, kw_only=True):
-    input: str | list[_PromptMessage]
+    input: str | list[PromptMessage]
     instructions: str | None = None
     max_output_tokens: _Positive | None = None
 
@@ -89,9 +73,9 @@ class _RerankBody(_Body, kw_only=True):
 
 
 class _MessagesBody(_Body, kw_only=True):
-    messages: Annotated[list[_PromptMessage], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[PromptMessage], msgspec.Meta(min_length=1)]
     max_tokens: _Positive
-    system: str | list[_PromptPart] | None = None
+    system: str | list[PromptPart] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +209,7 @@ def _read_chat(body: bytes) -> _Read:
     asked = _decode(body, _ChatBody)
     return (
         asked,
-        _tokens(_content(m) for m in asked.messages),
+        content_tokens(asked.messages),
         asked.max_completion_tokens or asked.max_tokens,
     )
 
@@ -244,14 +228,14 @@ def _read_completion(body: bytes) -> _Read:
 
 def _read_responses(body: bytes) -> _Read:
     asked = _decode(body, _ResponsesBody)
-    texts = [asked.input] if isinstance(asked.input, str) else [_content(m) for m in asked.input]
-    return asked, _tokens([asked.instructions or "", *texts]), asked.max_output_tokens
+    said = [PromptMessage(asked.input)] if isinstance(asked.input, str) else asked.input
+    return asked, content_tokens([PromptMessage(asked.instructions), *said]), asked.max_output_tokens
 
 
 def _read_messages(body: bytes) -> _Read:
     asked = _decode(body, _MessagesBody)
-    texts = [_content(_PromptMessage(asked.system)), *(_content(m) for m in asked.messages)]
-    return asked, _tokens(texts), asked.max_tokens
+    tokens = content_tokens([PromptMessage(asked.system), *asked.messages])
+    return asked, tokens, asked.max_tokens
 
 
 def _read_embeddings(body: bytes) -> _Read:
@@ -286,12 +270,6 @@ READERS = {
     EMBEDDINGS: _read_embeddings,
     RERANK: _read_rerank,
 }
-
-
-def _content(message: _PromptMessage) -> str:
-    if isinstance(message.content, list):
-        return " ".join(part.text for part in message.content if part.text)
-    return message.content or ""
 
 
 def _tokens(texts: Iterable[str]) -> list[str]:

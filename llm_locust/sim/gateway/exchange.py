@@ -11,7 +11,8 @@ import msgspec
 from aiohttp import web
 
 from llm_locust.sim.answers import chunks, messages, responses, results
-from llm_locust.sim.answers.jobs import Job, RequestError
+from llm_locust.sim.answers.jobs import Job
+from llm_locust.sim.answers.prompt import RequestError
 from llm_locust.sim.answers.stream import TokenStream, reset_connection
 from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
 from llm_locust.sim.engine.engine import Sequence

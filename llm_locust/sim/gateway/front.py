@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from llm_locust.sim.answers.jobs import Job, RequestError
+from llm_locust.sim.answers.jobs import Job
+from llm_locust.sim.answers.prompt import RequestError
 from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 from llm_locust.sim.routing import Policy, Routed
 from llm_locust.wire.session_header import SessionHeader

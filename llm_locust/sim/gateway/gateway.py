@@ -11,7 +11,8 @@ from functools import partial
 
 from aiohttp import web
 
-from llm_locust.sim.answers.jobs import Job, RequestError, resolve
+from llm_locust.sim.answers.jobs import Job, resolve
+from llm_locust.sim.answers.prompt import RequestError
 from llm_locust.sim.answers.stream import reset_connection
 from llm_locust.sim.answers.template import error_object
 from llm_locust.sim.faults.events import EventLog

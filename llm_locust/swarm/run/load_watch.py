@@ -50,6 +50,8 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     walking = next((cls.__name__ for cls in classes if getattr(cls, "needs_trajectories", False)), None)
     if walking is not None and settings.pool is None:
         raise UsageError(f"{walking} walks through trajectories, and none are given: add --trajectories FILE")
+    if walking is not None and settings.workload.images is not None:
+        raise UsageError(f"--images: the turns of {walking} are as recorded; leave out --images")
     if found and settings.load.sweep is not None and settings.load.sweep.kind == "users":
         rate = "rate=" if settings.load.search is None else "max rate"
         flag = settings.load.sweep_flag

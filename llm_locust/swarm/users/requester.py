@@ -9,6 +9,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import LoadSession
+from llm_locust.wire.images import images_in
 from llm_locust.wire.results import AskedResults
 from llm_locust.workload.body import encoded
 from llm_locust.workload.plan import Workload
@@ -148,6 +149,7 @@ class Requester:
     ) -> Answer:
         """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record."""
         session, traffic, prompt = self.session, self.traffic, ready.prompt
+        shown = None if prompt.messages is None else images_in(prompt.messages)
         call = Call(
             request_id=session.client.new_request_id(),
             name=name or prompt.name or traffic.name,
@@ -167,6 +169,8 @@ class Requester:
             counted_input_tokens=prompt.counted_input_tokens,
             check=ready.check,
             asked=ready.asked,
+            images=shown and shown.images,
+            pixels=shown and shown.pixels,
         )
         answer = session.client.post(ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:

@@ -83,6 +83,9 @@ class TrafficTable:
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
+        for kind in settings.kinds:
+            if kind.spec.images is not None:
+                kind.spec.images.prepare()  # no stream is open yet that would wait for it
         self._writers: ThreadPoolExecutor | None = None  # for prompts that a tokenizer has to count
 
     def traffic(self, kind: RequestKind) -> Traffic:

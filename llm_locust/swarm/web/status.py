@@ -68,6 +68,7 @@ def _figures(told: Figures) -> dict[str, Any]:
         "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
         "inputs_per_s": rounded(told.inputs_per_s, 5),
         "agents": None if told.agents is None else asdict(told.agents),
+        "images_per_s": rounded(told.images_per_s, 5),
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
         **{

@@ -53,6 +53,7 @@ _FIGURES = (
     _TableColumn("inputs", "Inputs/s", lambda f: rounded(f.inputs_per_s, 5)),
     _TableColumn("jobs", "Jobs", lambda f: None if f.agents is None else f.agents.jobs),
     _TableColumn("jobs_failed", "Failed jobs", lambda f: None if f.agents is None else f.agents.jobs_failed),
+    _TableColumn("images", "Images/s", lambda f: rounded(f.images_per_s, 5)),
     _TableColumn("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
 )
 

@@ -17,6 +17,7 @@ from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, read_leniently
+from llm_locust.wire.images import InlineImage
 from llm_locust.wire.lists import Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -266,8 +267,11 @@ def _tool_use(call: Message) -> dict[str, Any]:
 
 def _part(part: Any) -> Any:
     url = object_in(object_in(part).get("image_url")).get("url")
-    if object_in(part).get("type") != "image_url" or not isinstance(url, str):
+    if object_in(part).get("type") != "image_url" or not isinstance(url, str | InlineImage):
         return part
+    if isinstance(url, InlineImage):
+        source = {"type": "base64", "media_type": url.media_type, "data": url.data}
+        return {"type": "image", "source": source}
     head, comma, data = url.partition(",")
     if url.startswith("data:") and comma and head.endswith(";base64"):
         media_type = head.removeprefix("data:").split(";")[0]

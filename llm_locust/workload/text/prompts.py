@@ -9,7 +9,7 @@ to 40 tokens).
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.wire.dialects.dialect import Message
+from llm_locust.wire.images import InlineImage
 from llm_locust.workload.text.words import WORDS
 
 #: Words, and so tokens, of a synthetic prompt's run-unique head.
@@ -102,6 +103,24 @@ def with_head(prompt: Prompt, head: str) -> Prompt:
     else:
         headed = [{"type": "text", "text": head}, *(content or [])]
     return replace(prompt, messages=({**first, "content": headed}, *others))
+
+
+def with_images(prompt: Prompt, images: Sequence[InlineImage]) -> Prompt:
+    """The prompt with images behind the content of its last message.
+
+    Its length is not known any more: a server counts tokens of an image, each model by a rule of its own.
+    """
+    *others, last = prompt.messages or ({"role": "user", "content": prompt.text},)
+    content = last.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    shown = [{"type": "image_url", "image_url": {"url": image}} for image in images]
+    return replace(
+        prompt,
+        text=None,
+        messages=(*others, {**last, "content": [*parts, *shown]}),
+        asked_input_tokens=None,
+        counted_input_tokens=None,
+    )
 
 
 def with_words(prompt: Prompt, words: str) -> Prompt:

@@ -14,7 +14,10 @@ from llm_locust.metrics.requests.throughput import Credits, throughput
 from llm_locust.metrics.window import Window
 from llm_locust.report.run.timeseries import MOST_SECONDS, timeseries_csv
 
-COUNTS = ["started", "ok", "failed", "cancelled", "input_tokens", "output_tokens", "inputs", "concurrency"]
+COUNTS = [
+    *("started", "ok", "failed", "cancelled", "input_tokens", "output_tokens"),
+    *("inputs", "images", "concurrency"),
+]
 LATENCIES = ["ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "e2el_p50_ms", "e2el_p99_ms"]
 HEADS = ["second", "time", *COUNTS, *LATENCIES]
 

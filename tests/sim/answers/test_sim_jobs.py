@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.answers.jobs import Job, ModelLimits, RequestError, resolve
+from llm_locust.sim.answers.jobs import Job, ModelLimits, resolve
+from llm_locust.sim.answers.prompt import RequestError
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.images import Size
+from llm_locust.workload.images.noise import OWN_BYTES, noise_image
 
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 
@@ -191,3 +194,40 @@ def test_no_json_raises_another_error(endpoint: Dialect, body: Any) -> None:
     except RequestError:
         return
     assert 1 <= made.output_tokens <= LIMITS.max_model_len - made.prompt_tokens
+
+
+def image(width: int, height: int, own: bytes = b"x" * OWN_BYTES) -> dict[str, Any]:
+    made = noise_image(Size(width, height), own)
+    return {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + (made.body + made.end).decode()},
+    }
+
+
+def shown(*parts: dict[str, Any]) -> Job:
+    said = [{"type": "text", "text": "what is this?"}, *parts]
+    return job(
+        messages=[{"role": "user", "content": said}],
+        max_tokens=5,
+        limits=replace(LIMITS, max_model_len=32_768),
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "tokens"), [((8, 8), 64), ((256, 256), 64), ((320, 257), 90), ((8, 8192), 256)]
+)
+def test_an_image_has_a_token_for_each_square_of_32_pixels(size: tuple[int, int], tokens: int) -> None:
+    assert shown(image(*size)).prompt_tokens == 4 + tokens
+    assert shown(image(*size), image(*size)).prompt_tokens == 4 + 2 * tokens
+
+
+def test_a_prefix_cache_knows_an_equal_image_again_and_no_other() -> None:
+    first, equal, other = shown(image(64, 64)), shown(image(64, 64)), shown(image(64, 64, b"y" * OWN_BYTES))
+    assert first.block_hashes == equal.block_hashes
+    assert set(first.block_hashes).isdisjoint(other.block_hashes)
+
+
+@pytest.mark.parametrize("url", ["https://host/cat.png", "data:image/png;base64,AAAA", 7, None, {"a": 1}])
+def test_an_image_that_is_no_png_or_jpeg_is_refused(url: Any) -> None:
+    with pytest.raises(RequestError, match="An image must be a data: URL"):
+        shown({"type": "image_url", "image_url": {"url": url}})

@@ -53,6 +53,7 @@
       ],
     },
     { id: "inputs", title: "Inputs per second, counted when their request ends", optional: true, lines: () => [line("inputs_per_s", "inputs", "c1")] },
+    { id: "images", title: "Images per second, counted when their request ends", optional: true, lines: () => [line("images_per_s", "images", "c4")] },
     {
       id: "agents-speed", title: "Agents: output speed that three quarters of the turns exceed, tokens/s", optional: true,
       lines: () => [line("output_tokens_per_s_p25", "output speed, p25", "c1")],
@@ -299,6 +300,7 @@
         tile(`${label} p50 · p99, ${unit}`, middleAndTail(recent, key), [last, `since start ${middleAndTail(whole, key)}`])),
       ...(whole.inputs_per_s === null ? [] : [tile("Inputs/s", figure(recent.inputs_per_s, 4), [last, `since start ${figure(whole.inputs_per_s, 4)}`])]),
       ...agents(whole.agents, recent.agents, last),
+      ...(whole.images_per_s === null ? [] : [tile("Images/s", figure(recent.images_per_s, 4), [last, `since start ${figure(whole.images_per_s, 4)}`])]),
       tile("Output tokens/s", figure(recent.output_tokens_per_s, 4), [last, `input ${figure(recent.input_tokens_per_s, 4)}`]),
       tile("Goodput", share(recent.goodput), [whole.goodput === null ? "no SLO given" : last, `since start ${share(whole.goodput)}`]),
       tile("Errors", share(failed), [last, `since start ${share(failing)}`], failed ? "bad" : ""),
@@ -393,6 +395,7 @@
     const told = Object.keys(state.data.columns);
     el("plot-inputs").parentElement.hidden = now.whole.inputs_per_s === null;
     for (const id of ["agents-speed", "agents-jobs"]) el(`plot-${id}`).parentElement.hidden = !now.whole.agents;
+    el("plot-images").parentElement.hidden = now.whole.images_per_s === null;
     for (const chart of SERVER_CHARTS) el(`plot-${chart.id}`).parentElement.hidden = !chart.lines(told).length;
     el("servers-section").hidden = !starting(told, "server:").length && !now.servers_silent.length;
     el("servers-silent").hidden = !now.servers_silent.length;

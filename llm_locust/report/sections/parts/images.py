@@ -1,0 +1,33 @@
+"""Images of requests: their rates, and the time to a first token behind them."""
+
+from llm_locust.metrics.summary_types.images import ImagesOfNumber
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.section import Column, Line, Section, Table, TableRow
+from llm_locust.report.text import count, number
+
+
+def images(summary: Summary) -> Section | None:
+    """Images per second and per request; None of a run without any."""
+    part = summary.images
+    if part is None:
+        return None
+    each = part.per_request
+    pixels = "pixels unknown" if part.pixels_per_s is None else f"{_mega(part.pixels_per_s)} MPixel/s"
+    line = Line(
+        f"{number(part.images_per_s)} images/s · {pixels} · {number(each.mean)} images a request "
+        f"(at most {number(each.max)}) · {_mega(part.pixels_per_image)} MPixel an image"
+    )
+    columns = (
+        Column("Images", left=True),
+        *map(Column, ("TTFT p50 ms", "p99 ms", "input tokens, mean", "n")),
+    )
+    return Section("Images", lines=(line,), table=Table(columns, tuple(map(_row, part.by_number))))
+
+
+def _mega(pixels: float | None) -> str:
+    return number(None if pixels is None else pixels * 1e-6)
+
+
+def _row(part: ImagesOfNumber) -> TableRow:
+    times = (part.ttft_ms.p50, part.ttft_ms.p99, part.input_tokens_mean)
+    return TableRow((part.images.replace("-", "–"), *map(number, times), count(part.requests)))

@@ -1,0 +1,78 @@
+"""Messages of a prompt, and their texts and images as tokens of the simulated model."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from llm_locust.sim.answers.text import split_tokens
+from llm_locust.wire.images import Size, size_in, url_of
+
+#: Side of the square of pixels that is one token: patches of 16, 2 by 2 of them merged.
+TOKEN_SIDE = 32
+
+#: A smaller image is read as if enlarged, a larger one as if scaled down.
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384
+
+
+class RequestError(ValueError):
+    """A request that the server answers with ``status`` and an error object."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class PromptPart(msgspec.Struct):
+    """A part of any of the APIs: a text, or an image in one of three forms."""
+
+    type: str | None = None
+    text: str | None = None
+    image_url: Any = None
+    source: Any = None
+
+
+class PromptMessage(msgspec.Struct):
+    content: str | list[PromptPart] | None = None
+
+
+def content_tokens(messages: Iterable[PromptMessage]) -> list[str]:
+    """Tokens of the messages' texts and images, in order."""
+    return [token for message in messages for token in _message_tokens(message.content)]
+
+
+def _message_tokens(content: str | list[PromptPart] | None) -> Iterator[str]:
+    if not isinstance(content, list):
+        yield from split_tokens(content or "")
+        return
+    for part in content:
+        if part.text:
+            yield from split_tokens(part.text)
+        elif part.image_url is not None or part.source is not None:
+            yield from _image_tokens(part)
+
+
+def _image_tokens(part: PromptPart) -> list[str]:
+    url = url_of({"image_url": part.image_url, "source": part.source})
+    size = size_in(url) if isinstance(url, str) else None
+    if size is None:
+        shown = url[:40] if isinstance(url, str) else type(url).__name__
+        raise RequestError(
+            400, "BadRequestError", f"An image must be a data: URL of a PNG or JPEG, got {shown!r}."
+        )
+    return image_tokens(url, size)
+
+
+def count_image_tokens(size: Size) -> int:
+    """Tokens of an image: ⌈width / 32⌉ · ⌈height / 32⌉, in 64 .. 16,384."""
+    across, down = (-(-side // TOKEN_SIDE) for side in size)
+    return min(max(across * down, LEAST_TOKENS), MOST_TOKENS)
+
+
+def image_tokens(url: str, size: Size) -> list[str]:
+    """An image as tokens of a prompt, equal only for equal images: so a prefix cache knows it again."""
+    data = url.encode("utf-8", "surrogatepass")
+    mark = f"image {zlib.crc32(data):08x} {zlib.adler32(data[-256:]):08x} {len(data)}"
+    return [f"{mark} {number}" for number in range(count_image_tokens(size))]

@@ -1,0 +1,1 @@
+"""Synthetic images: what is asked for, and PNG files of noise."""
