@@ -96,6 +96,28 @@ def test_the_input_is_counted_by_the_server_or_not_at_all(more: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    ("number", "finite"),
+    [
+        ("1e999", False),
+        ("-1E+999", False),
+        ("1e0999", False),
+        ("1" + "0" * 400, False),
+        ("-1" + "0" * 250 + "e99", False),
+        ("1e-999", True),
+        ("1.5e-05", True),
+        ("3.4E+38", True),
+        ("0.1" + "0" * 400, True),
+        ("-0." + "3" * 60 + "e-12", True),
+    ],
+)
+def test_a_plain_number_beyond_all_floats_is_not_finite(number: str, finite: bool) -> None:
+    answer = json.dumps(vectors([0.25, 8, 0.5])).replace("8", number)
+    reply = read_body(EMBEDDINGS, answer.encode())
+    assert (reply.invalid is None) == finite
+    assert finite or "an embedding has numbers that are not finite" in (reply.invalid or "")
+
+
+@pytest.mark.parametrize(
     ("dialect", "answer", "why"),
     [
         (EMBEDDINGS, vectors([1], [1, 2]), "vectors of 1 and of 2 dimensions"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_locust.wire.dialects.result_lists import UNSET, ResultList, indexes, positive, results_dialect
 from llm_locust.wire.payload import PayloadError
@@ -13,6 +14,9 @@ from llm_locust.wire.whole import Sent
 
 #: What a list of numbers is made of, but for its brackets and commas.
 _NUMBERS = b"0123456789+-.eE \n\r\t"
+
+#: Digits before the point of a number that is beyond floats of 32 bits.
+_LONG = 40
 
 #: The value of each character of base64; _NONE of others.
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -67,7 +71,31 @@ def _in_numbers(raw: bytes) -> int:
         raise PayloadError("an embedding is not a list of numbers")
     if not raw[1:-1].strip():
         raise PayloadError("an embedding without any dimension")
+    if _is_huge(raw):
+        raise PayloadError("an embedding has numbers that are not finite")
     return len(rest) - 1
+
+
+def _is_huge(raw: bytes) -> bool:
+    """Whether a list has a number that no float of 32 bits is, as ``1e999``: one with an exponent of 3 digits
+    or more above 0, or with :data:`_LONG` digits before its point. The numbers are not parsed.
+    """
+    sent = np.frombuffer(raw + bytes(_LONG + 4), np.uint8)  # with zeros behind it, which are no digits
+    is_digit = sent - np.uint8(ord("0")) < 10
+    exponents = np.flatnonzero((sent == ord("e")) | (sent == ord("E"))) + 1
+    exponents += sent[exponents] == ord("+")
+    ends = np.flatnonzero(sent == ord(","))
+    starts = np.concatenate(([1], ends + 1))[np.diff(ends, prepend=0, append=len(raw)) > _LONG]
+    for mark in b" -":
+        starts += sent[starts] == mark
+    return _have_digits(is_digit, exponents, 3) or _have_digits(is_digit, starts, _LONG)
+
+
+def _have_digits(is_digit: NDArray[np.bool_], starts: NDArray[np.int64], n: int) -> bool:
+    """Whether n digits follow each other from one of the starts on."""
+    for place in range(n):
+        starts = starts[is_digit[starts + place]]
+    return len(starts) > 0
 
 
 def _base64(raw: bytes) -> bytes:
