@@ -38,7 +38,7 @@ from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.ahead import Ahead, Order
 from llm_locust.workload.text.calibration import Calibration
-from llm_locust.workload.text.prompts import Corpus, Prompt, head_tag, head_words, with_head, with_images
+from llm_locust.workload.text.prompts import Corpus, Prompt, head_tag, head_words, with_head
 from llm_locust.workload.text.shared_prefix import SharedTexts
 from llm_locust.workload.text.synthetic import AboutWriter, ExactWriter, Writer
 
@@ -233,20 +233,10 @@ class Workload:
 
     def _written(self, asked: int, output: int | None, rng: np.random.Generator, lead: str) -> Prompt:
         text, counted = self._writer.prompt(asked, rng, lead)
-        prompt = Prompt(
-            text=text,
-            asked_input_tokens=asked,
-            asked_output_tokens=output,
-            counted_input_tokens=counted,
+        made = Prompt(
+            text=text, asked_input_tokens=asked, asked_output_tokens=output, counted_input_tokens=counted
         )
-        return self._illustrated(prompt, rng)
-
-    def _illustrated(self, prompt: Prompt, rng: np.random.Generator) -> Prompt:
-        """The prompt with the images that are asked for; unlike those of other runs if its head is."""
-        asked = self.spec.images
-        if asked is None:
-            return prompt
-        return with_images(prompt, asked.draw(rng, self._salt if self.spec.unique_head else ""))
+        return self.spec.illustrated(made, rng, self._salt)
 
     def _prefix(self, rng: np.random.Generator) -> str:
         shared = self.spec.shared_prefix
@@ -266,8 +256,7 @@ class Workload:
         if self.spec.unique_head:
             tag = head_tag(self._salt, *self._key, k)
             prompt = with_head(prompt, tag) if self.spec.endpoint.generates else inputs.headed(prompt, tag)
-        if self.spec.images is not None:
-            prompt = self._illustrated(prompt, self._generator(0, IMAGES, k))
+        prompt = self.spec.illustrated(prompt, self._generator(0, IMAGES, k), self._salt)
         shared = self.spec.shared_prefix
         if shared is None:
             return prompt

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import CHAT
@@ -16,7 +18,7 @@ from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.models import ModelSplit
 from llm_locust.workload.ordering import ORDERS, Order
 from llm_locust.workload.text.exact import prompt_count
-from llm_locust.workload.text.prompts import PromptError, as_text
+from llm_locust.workload.text.prompts import Prompt, PromptError, as_text, with_images
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError
 
@@ -124,6 +126,12 @@ class WorkloadSpec:
     def is_slow_to_make(self) -> bool:
         """Whether a prompt may take too long for an event loop: it is counted, or has many texts."""
         return self.tokenizer is not None or (self.inputs is not None and self.inputs.most > _MANY_INPUTS)
+
+    def illustrated(self, prompt: Prompt, rng: np.random.Generator, salt: str) -> Prompt:
+        """The prompt with the images that are asked for; unlike those of other runs if its head is."""
+        if self.images is None:
+            return prompt
+        return with_images(prompt, self.images.draw(rng, salt if self.unique_head else ""))
 
     def body_template(self, model: str) -> BodyTemplate:
         """Template into which :meth:`BodyTemplate.encode` puts this workload's prompts."""

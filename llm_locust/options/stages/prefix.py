@@ -74,6 +74,8 @@ def against_prefix(spec: WorkloadSpec) -> Iterator[str]:
         yield f"dataset {spec.dataset.path!r} has prompts of its own; leave it out"
     if spec.shared_prefix is not None:
         yield "each stage sets what prompts share; leave shared_prefix out"
+    if spec.images is not None:
+        yield "the tokens of images are not known, so nor is the share of a prefix; leave images out"
     if not spec.unique_head:
         yield "without unique heads prompts of one seed are in the cache of an earlier run; leave it on"
     if spec.models is not None:
