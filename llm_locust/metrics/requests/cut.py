@@ -99,7 +99,7 @@ class Samples:
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, end))
 
-    def durations(self, population: Population, order: Order | None = None) -> Durations:
+    def durations(self, population: Population, order: Order) -> Durations:
         """Durations of a population: of its ok requests, and of those that were given up.
 
         Args:
@@ -120,11 +120,9 @@ class Samples:
         failed[np.searchsorted(of_all, population.failed)] = True
         return with_infinite(plain, len(population.failed), order.sums(order.sorted(failed)))
 
-    def _durations(self, population: Population, given_up: Rows, order: Order | None) -> Durations:
+    def _durations(self, population: Population, given_up: Rows, order: Order) -> Durations:
         ok, of_all = population.ok, population.all
         if self.bounds_s is None or self.open is None or not len(given_up):
-            if order is None:
-                return Durations.of(self.values_s[ok])
             ended = self.values_s[of_all]
             ended[~self.c.ok[of_all]] = np.nan
             return replace(Durations.of(ended), course=Observed(order, ended))
@@ -139,8 +137,6 @@ class Samples:
             observed_s, censored_s, self.c.scheduled_s[observed], self.c.scheduled_s[still_open]
         )
         found = Durations.of(observed_s, censored_s, trend=trend)
-        if order is None:
-            return found
         lasted = np.full(len(self.c), np.nan)
         lasted[observed], lasted[still_open] = observed_s, censored_s
         cut = np.zeros(len(self.c), dtype=np.bool_)

@@ -7,10 +7,14 @@ from metrics_cases import ORIGIN_NS, batch, columns, request
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
+from llm_locust.metrics.requests import gaps
+from llm_locust.metrics.requests.gap_course import GapCourse, joined
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.requests.latency import itl
+from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram
 from llm_locust.metrics.stats.percentiles import percentile
+from llm_locust.metrics.window import Window
 
 RECORDS = [
     request(arrivals=(0.1, 0.3, 0.6), name="chat", slo_class="fast"),
@@ -36,6 +40,27 @@ def test_gaps_are_pooled_by_name_and_class_and_never_cross_from_one_request_to_t
     assert pool.ascending(slo_class="fast") == pytest.approx([0.2, 0.3, 0.4])
     assert pool.ascending(name="chat", slo_class="") == pytest.approx([])
     assert pool.relative_error == 0.0
+
+
+def test_a_course_without_gaps_adds_nothing_to_another() -> None:
+    none, some, nothing = GapCourse(2), GapCourse(2), np.empty(0, np.int64)
+    none.add(nothing, nothing, nothing)
+    some.add(np.array([2, 3]), np.array([1, 1]), np.array([0, 1]))
+    whole = joined([some, none])
+    assert whole is not None
+    assert whole.counts.tolist() == some.counts.tolist()
+    assert np.sum(whole.counts) == 2
+
+
+def test_names_beyond_the_most_have_no_course_and_nor_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "MOST_COURSES", 1)
+    part = Part.from_batch(batch(*RECORDS[1:]), ORIGIN_NS)  # first long and fast, then long
+    pool = PooledGaps(100)
+    pool.add(part, np.arange(len(part)), time_cells(Window(0, 10**9, "test"), part, part.scheduled_s))
+    courses = [pool.course(slo_class=name) for name in ("", "fast")]
+    assert sum(course is None for course in courses) == 1
+    assert pool.course() is None
+    assert pool.known == 2
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])

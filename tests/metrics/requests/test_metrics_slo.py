@@ -19,6 +19,11 @@ def test_limits_are_in_seconds_whatever_their_unit() -> None:
     )
 
 
+def test_a_limit_on_what_is_no_latency_is_refused_with_its_name() -> None:
+    with pytest.raises(TypeError, match="ttff_s"):
+        Slo(ttff_s=1.0)
+
+
 def test_commas_and_spaces_around_the_sign_are_allowed() -> None:
     assert parse_slo(" ttft = 500ms,tpot= 50ms ,") == Slo(ttft_s=0.5, tpot_s=0.05)
 
