@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 import gevent
+from gevent.event import Event
 from locust.env import Environment
 from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
@@ -58,6 +59,7 @@ class MasterRole:
         self._environment = environment
         self._runner = runner
         self._cutting = False
+        self._is_built = Event()  # a killed master's workers send to this one from its first moment on
         guard = guard_of(environment)
         guard.custom = runner.custom_messages
         warn_of_strangers(environment, guard)
@@ -90,6 +92,7 @@ class MasterRole:
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
         events.quit.add_listener(lambda **_: self._runs.print_once())
+        self._is_built.set()
         self._runs.check(self._await_workers)
 
     def _await_workers(self) -> None:
@@ -116,16 +119,14 @@ class MasterRole:
 
     def _handle_message(self, client_id: str, msg: Message) -> None:
         """Handle a message as Locust does; an exception must not end its listener, and the run with it."""
+        self._is_built.wait()
         try:
+            if msg.type in ("stats", "exception") and not self._is_worker(client_id):
+                self._runs.dropped.note(client_id, msg.type, STRANGER)
+                return
             if msg.type == "stats":
-                if not self._is_worker(client_id):
-                    self._runs.dropped.note(client_id, msg.type, STRANGER)
-                    return
                 self._reported.bound_stats(msg.data)
             elif msg.type == "exception":
-                if not self._is_worker(client_id):
-                    self._runs.dropped.note(client_id, msg.type, STRANGER)
-                    return
                 self._reported.bound_exception(msg.data)
             elif msg.type == "heartbeat" and client_id not in self._runner.clients:
                 self._strangers.answer(client_id)
@@ -134,9 +135,8 @@ class MasterRole:
             if msg.type == "stats":
                 self._reported.after()
         except Exception as e:
-            self._runs.dropped.note(
-                client_id, msg.type, f"Locust could not process it: {type(e).__name__}: {e}"
-            )
+            why = f"Locust could not process it: {type(e).__name__}: {e}"
+            self._runs.dropped.note(client_id, msg.type, why)
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
