@@ -20,7 +20,14 @@ from llm_locust.swarm.process.offload import off_the_hub
 #: Search path of the package, appended last, so that neither the working directory nor the package's
 #: neighbours can shadow a module of the standard library.
 _PLACE = Path(__file__).parents[3]
-_COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main())"
+_COMMAND = """\
+import sys
+sys.path.append(sys.argv.pop(1))
+from llm_locust.report.without_pandas import forgo_pandas
+forgo_pandas()
+from {module} import main
+sys.exit(main())
+"""
 
 #: Variables that Python, its libraries and the C library read. No other is passed on: it may be a secret.
 _PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"}

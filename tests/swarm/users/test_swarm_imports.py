@@ -62,6 +62,25 @@ def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
     assert "llm_locust.swarm.roles.worker" not in modules
 
 
+def test_a_process_that_goes_without_pandas_converts_as_one_with_it() -> None:
+    code = """if True:
+        import sys
+        if sys.argv[1] == "without":
+            from llm_locust.report.without_pandas import forgo_pandas
+            forgo_pandas()
+        import numpy as np, pyarrow as pa
+        floats = pa.array(np.array([1.5, np.nan]), from_pandas=True)
+        print(floats.to_pylist(), pa.schema([("a", pa.int64())]).empty_table(), floats.to_numpy(False))
+        print("pandas" in sys.modules, file=sys.stderr)
+    """
+    found = [
+        subprocess.run([sys.executable, "-c", code, word], check=True, timeout=120, capture_output=True)
+        for word in ("with", "without")
+    ]
+    assert found[0].stdout == found[1].stdout
+    assert [done.stderr for done in found] == [b"True\n", b"False\n"]
+
+
 def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_path: Path) -> None:
     locustfile = tmp_path / "locustfile.py"
     locustfile.write_text(LOCUSTFILE)
