@@ -45,12 +45,10 @@ class GapCourse:
 
         An edge with gaps on both sides is preferred.
         """
-        below = np.cumsum(self.table, axis=1, dtype=np.int64)
-        below = np.hstack([np.zeros((len(below), 1), np.int64), below])
-        whole = below.sum(axis=0)
-        found = np.empty((len(limits), len(below)))
+        whole = offsets_of(self.table.sum(axis=0))
+        found = np.empty((len(limits), len(self.table)))
         for i, limit in enumerate(limits):
-            found[i] = below[:, self._edge(limit * 1e9, whole)]
+            found[i] = self.table[:, : self._edge(limit * 1e9, whole)].sum(axis=1)
         return found
 
     def _edge(self, limit_ns: float, whole: _Integers) -> int:
