@@ -1,11 +1,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# What is imported is compiled then: that is a small part of what is installed.
+INSTALL := install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/pip $(INSTALL)
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test types test-rooms test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -18,24 +20,36 @@ sweep-demo: $(VENV)/.runtime  ## a sweep of 8 loads against the simulator, in un
 	rm -rf build/sweep-demo
 	$(BIN)/llm-locust sweep --sim --sweep users=1,2,4,8,12,16,24,32 --stage-time 12s --warmup 2s --out build/sweep-demo
 
-test: $(VENV)/.test  ## lint, types, the tests of every day
+test: $(VENV)/.test lint  ## lint, types, the tests of every day
+	$(MAKE) --jobs 2 --no-print-directory types test-rooms
+	$(MAKE) --no-print-directory test-alone
+
+# What judges no time: a process for each core. Kubernetes has `make test-k8s`.
+KUBERNETES := tests/k8s tests/pods
+PYTEST := $(BIN)/pytest --dist loadfile --durations 20 --durations-min 5 $(KUBERNETES:%=--ignore %)
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(MAKE) --jobs 2 --no-print-directory types test-rooms
-	tests/again.sh alone $(BIN)/pytest -m "(alone and not run or everyday) and not e2e"
-
-# What judges no time: side by side.
 types:
 	$(BIN)/mypy
 test-rooms:
-	tests/again.sh rooms $(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone and not run"
+	tests/again.sh rooms $(PYTEST) -n 2 -m "not e2e and not alone and not run"
+
+# What judges times: no more at once than there are cores.
+ALONE ?= alone and not run or everyday
+test-alone:
+	tests/again.sh alone $(PYTEST) -n 2 -m "($(ALONE)) and not e2e"
 
 test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and balancers, a short soak
 	.ci/all
 
 test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
-	tests/again.sh runs $(BIN)/pytest -n 2 --dist loadfile -m "run and not everyday and not alone and not e2e"
-	tests/again.sh runs-alone $(BIN)/pytest -m "run and not everyday and alone and not e2e"
+	$(MAKE) --no-print-directory test-waiting
+	$(MAKE) --no-print-directory test-alone ALONE="run and alone and not everyday"
+
+# Whole runs wait for events most of the time: more at once than there are cores, and the long ones, of docs, first.
+test-waiting:
+	tests/again.sh runs $(PYTEST) -n 3 --no-loadscope-reorder -m "run and not everyday and not alone and not e2e"
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
 LOWEST_TESTS ?= tests/core/test_batch.py tests/core/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
@@ -65,7 +79,7 @@ audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of
 	.ci/audit .venv-audit/bin
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
-	tests/again.sh e2e $(BIN)/pytest -m e2e
+	tests/again.sh e2e $(BIN)/pytest tests/e2e
 
 # How many demos are started, two at a time; 10 for a race that is lost now and then.
 DEMOS ?= 2
@@ -114,7 +128,7 @@ UV := .venv-uv/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
 requirements:  ## the packages of the image, the tests, the lowest versions and the audit, pinned by hash
 	$(PYTHON) -m venv .venv-uv
-	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
+	.venv-uv/bin/pip $(INSTALL) uv
 	$(UV) pyproject.toml --extra otel -o k8s/requirements.txt
 	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
 	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
@@ -142,34 +156,34 @@ $(VENV)/.test: tests/requirements.txt pyproject.toml
 LOWEST_PYTHON ?= python3.11
 .venv-lowest/.installed: tests/lowest-requirements.txt pyproject.toml
 	$(LOWEST_PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
-	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	.venv-lowest/bin/pip $(INSTALL) --no-deps --require-hashes -r $<
+	.venv-lowest/bin/pip $(INSTALL) --no-deps --no-build-isolation -e .
 	touch $@
 
 .venv-audit/.installed: .ci/audit-requirements.txt
 	$(PYTHON) -m venv .venv-audit
-	.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	.venv-audit/bin/pip $(INSTALL) --no-deps --require-hashes -r $<
 	touch $@
 
 .venv-docs/.installed: .ci/site-requirements.txt
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	.venv-docs/bin/pip $(INSTALL) --no-deps --require-hashes -r $<
 	touch $@
 
 # torch first: with a CPU build there, nothing pulls the CUDA one.
 .venv-e2e/.installed: tests/e2e/requirements.txt
 	$(PYTHON) -m venv .venv-e2e
-	.venv-e2e/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
-	.venv-e2e/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-e2e/bin/pip $(INSTALL) torch==2.13.0
+	.venv-e2e/bin/pip $(INSTALL) -r $<
 	touch $@
 
 # Apart from the servers': each pins what the other needs in another version.
 .venv-litellm/.installed: tests/e2e/litellm-requirements.txt
 	$(PYTHON) -m venv .venv-litellm
-	.venv-litellm/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-litellm/bin/pip $(INSTALL) -r $<
 	touch $@
 
 .venv-k8s/.installed: tests/pods/requirements.txt
 	$(PYTHON) -m venv .venv-k8s
-	.venv-k8s/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-k8s/bin/pip $(INSTALL) -r $<
 	touch $@
