@@ -70,7 +70,7 @@ def counts(finished: int, number: int = 0, in_flight: int = 0) -> CountsMessage:
         {"frame": "abc"},
         {"frame": b""},
         {"frame": [1, 2]},
-        {"frame": b"x" * (messages.MOST_FRAME_BYTES + 1)},
+        pytest.param({"frame": b"x" * (messages.MOST_FRAME_BYTES + 1)}, id="frame=too long"),
         {"run": ""},
         {"run": 7},
         {"run": "r" * 300},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_tools import Rendered, jobs, kubectl_on_path, output, tool, with_standard_kinds
+from k8s_tools import Rendered, documents, jobs, kubectl_on_path, output, tool, with_standard_kinds
 
 from llm_locust.k8s.chart.build import MODES, write_chart
 
@@ -57,7 +57,7 @@ def template(
 
 def objects(made: Mapping[str, str]) -> list[Any]:
     texts = [text for path, text in made.items() if path.endswith(".yaml")]
-    return [found for text in texts for found in yaml.safe_load_all(text) if found]
+    return [found for text in texts for found in documents(text) if found]
 
 
 def one(made: Mapping[str, str], kind: str, end: str) -> Any:
@@ -102,7 +102,7 @@ def by_name(found: list[Any]) -> dict[tuple[str, str], Any]:
 def test_a_release_is_what_kustomize_renders(
     chart: Path, tmp_path: Path, overlay: str, values: dict[str, Any]
 ) -> None:
-    expected = by_name(list(yaml.safe_load_all(Rendered(tmp_path)(overlay))))
+    expected = by_name(documents(Rendered(tmp_path)(overlay)))
     assert by_name(objects(template(chart, values))) == expected
 
 

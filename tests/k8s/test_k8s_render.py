@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_tools import kubectl_on_path
+from k8s_tools import documents, kubectl_on_path
 
 from llm_locust.cli import k8s as command
 from llm_locust.k8s.kubectl import render as render_folder
@@ -38,7 +38,7 @@ class Rendered:
     def one(self, kind: str, name: str) -> Any:
         (found,) = (
             d
-            for d in yaml.safe_load_all(self.out)
+            for d in documents(self.out)
             if d["kind"] == kind and re.fullmatch(rf"{name}(-\w{{10}})?", d["metadata"]["name"])
         )
         return found
@@ -84,7 +84,7 @@ def test_the_command_of_the_page_prints_manifests_for_kubectl_apply(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     (said,) = done.stderr.splitlines()
     assert said.startswith("llm-locust k8s render: master and workers may connect to http://vllm.models.svc")
-    kinds = [document["kind"] for document in yaml.safe_load_all(done.stdout)]
+    kinds = [document["kind"] for document in documents(done.stdout)]
     assert kinds.count("Job") == 2
     assert kinds[0] == "Namespace"  # first, for kubectl makes them in this order
 
@@ -171,7 +171,7 @@ def test_the_demo_brings_its_own_target(render: Render) -> None:
 
 def test_a_namespace_that_is_there_is_used_and_none_is_made(render: Render) -> None:
     made = render(LOAD, *TARGET, "--namespace", "perf")
-    found = list(yaml.safe_load_all(made.out))
+    found = documents(made.out)
     assert {d["metadata"]["namespace"] for d in found} == {"perf"}
     assert "Namespace" not in {d["kind"] for d in found}
 
@@ -352,7 +352,7 @@ def test_an_address_of_version_6_is_one_address() -> None:
 def test_a_name_is_in_every_name_and_selector_so_that_runs_fit_into_a_namespace(render: Render) -> None:
     made = render(LOAD, "--name", "a", "--overlay", "demo")
     assert made.code == 0, made.err
-    found = [d for d in yaml.safe_load_all(made.out) if d["kind"] != "Namespace"]
+    found = [d for d in documents(made.out) if d["kind"] != "Namespace"]
     assert all(d["metadata"]["name"].startswith("a-llm-locust") for d in found)
     for document in found:
         spec = document.get("spec", {})
@@ -430,7 +430,7 @@ def test_everything_that_the_scenario_connects_to_is_opened_and_said(render: Ren
 def test_policies_can_be_left_to_the_cluster(render: Render) -> None:
     made = render(LOAD, "--target", "https://api.example.com/v1", "--no-network-policies")
     assert (made.code, made.err) == (0, "")
-    assert "NetworkPolicy" not in {d["kind"] for d in yaml.safe_load_all(made.out)}
+    assert "NetworkPolicy" not in {d["kind"] for d in documents(made.out)}
 
 
 def test_modules_and_shapes_that_the_scenario_names_come_along(render: Render, tmp_path: Path) -> None:
@@ -515,7 +515,7 @@ def test_what_is_made_of_the_jobs_has_the_runs_name_and_its_files(
         LOAD, *TARGET, "--name", "a", "--overlay", overlay, "--label", "team=x", "--namespace", "perf"
     )
     assert made.code == 0, made.err
-    found = list(yaml.safe_load_all(made.out))
+    found = documents(made.out)
     jobs = [d for d in found if d["kind"] == kind]
     assert [d["metadata"]["name"] for d in jobs] == names
     assert {d["metadata"]["namespace"] for d in found} == {"perf"}

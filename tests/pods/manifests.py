@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from k8s_tools import documents
 
 Document = dict[str, Any]
 
@@ -78,17 +78,17 @@ class Pod:
 
 
 def config_maps(manifests: str) -> list[Document]:
-    return [document for document in yaml.safe_load_all(manifests) if document["kind"] == "ConfigMap"]
+    return [document for document in documents(manifests) if document["kind"] == "ConfigMap"]
 
 
 def pods(manifests: str) -> list[Pod]:
     """The pods that the controllers of Kubernetes would make at once."""
-    documents = list(yaml.safe_load_all(manifests))
-    services = [document for document in documents if document["kind"] == "Service"]
+    read = documents(manifests)
+    services = [document for document in read if document["kind"] == "Service"]
     maps = {each["metadata"]["name"]: each["data"] for each in config_maps(manifests)}
     made = [
         _pod(name, template, retries, services)
-        for document in documents
+        for document in read
         for name, template, retries in _templates(document)
     ]
     for pod in made:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from k8s_tools import documents
 from swarm_process import in_parallel, wait_until
 
 from llm_locust.core.manifest import Manifest
@@ -66,7 +67,7 @@ def with_simulator(folder: Path, name: str, *words: str, overlay: str, run_time_
     """An overlay beside the demo's simulator, which is its target."""
     target = f"http://{name}-llm-locust-sim:8000"
     own = rendered(folder, name, "--target", target, *words, overlay=overlay, run_time_s=run_time_s)
-    demo = yaml.safe_load_all(rendered(folder, name))
+    demo = documents(rendered(folder, name))
     sim = [each for each in demo if each["metadata"]["name"] == f"{name}-llm-locust-sim"]
     return own + "---\n" + yaml.safe_dump_all(sim)
 

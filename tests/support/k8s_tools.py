@@ -90,7 +90,7 @@ def output(*command: str, given: str | None = None, codes: tuple[int, ...] = (0,
 
 
 def documents(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
+    return list(yaml.load_all(text, yaml.CSafeLoader))
 
 
 def pods(text: str) -> Iterator[tuple[str, Any]]:

@@ -191,7 +191,9 @@ class Simulation:
         return [json.loads(line) for line in whole.splitlines()]
 
     def wait_entries(self, count: int) -> None:
-        wait_until(lambda: len(self.entries()) >= count, f"{count} requests at the simulation")
+        wait_until(
+            lambda: self.truth.read_bytes().count(b"\n") >= count, f"{count} requests at the simulation"
+        )
 
 
 @contextmanager
