@@ -134,7 +134,7 @@ class BodyDecoder:
             return exchange.last_read_ns
         exchange.drain()
         end = self._reader.last_event_end
-        return exchange.event_ns(end) if end else None
+        return exchange.reads.event_ns(end) if end else None
 
     @property
     def has_token(self) -> bool:

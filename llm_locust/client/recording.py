@@ -176,7 +176,7 @@ def _came_ns(reply: Reply, exchange: Exchange, times: Timeline) -> Iterator[int 
     ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     if not any(ends):
         return iter([None] * len(ends))
-    read_ends, at_ns, sent_ns = exchange.read_ends(), times.reads.at_ns, times.sent_ns or 0
+    read_ends, at_ns, sent_ns = exchange.reads.ends(), times.reads.at_ns, times.sent_ns or 0
     return (None if end is None else int(at_ns[np.searchsorted(read_ends, end)]) - sent_ns for end in ends)
 
 

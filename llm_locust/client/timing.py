@@ -134,14 +134,20 @@ def early_arrivals(
     """
     if not token_ends or moments.sent is None:
         return None
-    ends, read_ends, marks = np.asarray(token_ends, dtype=np.int64), exchange.read_ends(), exchange.empty_ns()
-    stamped = exchange.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
+    ends, read_ends, marks = (
+        np.asarray(token_ends, dtype=np.int64),
+        exchange.reads.ends(),
+        exchange.reads.empty_ns(),
+    )
+    stamped = (
+        exchange.reads.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
+    )
     read = np.searchsorted(read_ends, ends, side="left")
     loose = (ends + _LINE_END < read_ends[read]) | ((marks & (FILLED | CUT)) > 0)[read] | ~stamped[read]
     loose &= ~(((marks & EXACT) > 0) & stamped)[read]
     if not loose.any():
         return None
-    monotonic = exchange.monotonic_ns()
+    monotonic = exchange.reads.monotonic_ns()
     offset_ns = moments.started.offset_ns
     lag = monotonic + offset_ns - reads.at_ns
     # A poll that was interrupted took long too. It did not wait for a packet that had arrived before it.
@@ -159,8 +165,10 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
 
     A response that a read completed ended with that read, however late the program processed it.
     """
-    reads = read_times(exchange.kernel_ns(), exchange.monotonic_ns(), moments.started, moments.ended)
-    came = arrivals(token_ends, exchange.read_ends(), reads.at_ns)
+    reads = read_times(
+        exchange.reads.kernel_ns(), exchange.reads.monotonic_ns(), moments.started, moments.ended
+    )
+    came = arrivals(token_ends, exchange.reads.ends(), reads.at_ns)
 
     def placed(moment: ClockPair) -> int:
         """Realtime of a moment, by the clock as it was when the call started."""

@@ -22,13 +22,16 @@ class StampFacts:
     ``source`` is ``packet``, ``read`` or ``program``. With ``packet``: ``packets`` brought bytes of its
     connections, ``dropped`` found the capture's ring full (those of other processes' connections to the same
     server included), and ``unseen_reads`` had bytes of a packet that was not captured: they have a stamp of
-    their own.
+    their own. ``rested`` responses were read in few pieces, because their packets were seen in the capture;
+    ``rests_withdrawn`` connections that once did so showed signs that it may change what is measured.
     """
 
     source: Literal["packet", "read", "program"]
     packets: _Count = 0
     dropped: _Count = 0
     unseen_reads: _Count = 0
+    rested: _Count = 0
+    rests_withdrawn: _Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

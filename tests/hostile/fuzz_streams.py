@@ -155,7 +155,7 @@ def read_response(pieces: list[bytes], drained_every: int = 1 << 20) -> Response
         refused = True
         check_line(e)
     exchange.drain()
-    body, ends = b"".join(slices), exchange.read_ends()
+    body, ends = b"".join(slices), exchange.reads.ends()
     assert (ends[1:] >= ends[:-1]).all()
     assert not len(ends) or ends[-1] == len(body)
     assert exchange.headers_at is None or 0 <= exchange.headers_at < exchange.read_count

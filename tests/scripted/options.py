@@ -29,6 +29,7 @@ class Options(msgspec.Struct, frozen=True):
     refuse: int
     refuse_by: RefuseBy
     slow_read: SlowRead | None
+    nodelay: bool = True
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -86,6 +86,7 @@ def scripted_server(
     refuse: int = 0,
     refuse_by: RefuseBy = "reset",
     slow_read: SlowRead | None = None,
+    nodelay: bool = True,
 ) -> Iterator[ScriptedServer]:
     """A server on ``host``, ended with the block.
 
@@ -97,9 +98,10 @@ def scripted_server(
             without a word (``refuse_by``); a reset may come so soon that connecting itself fails.
             For a refusal by the kernel see ``refusing_port``.
         slow_read: read requests slowly, so that a sender has to wait.
+        nodelay: set TCP_NODELAY; without it a small packet waits for the acknowledgement of the one before.
     """
     scripts = {path: list(script) for path, script in (routes or {}).items()}
-    options = Options(host, port, tls, mutual, scripts, refuse, refuse_by, slow_read)
+    options = Options(host, port, tls, mutual, scripts, refuse, refuse_by, slow_read, nodelay)
     environment = os.environ | {"PYTHONPATH": str(_FOLDER)}
     command = [sys.executable, "-m", "scripted.server"]
     pipe = subprocess.PIPE

@@ -53,7 +53,7 @@ class Server:
     def _accept(self, _: int) -> None:
         sock, _address = self._listener.accept()
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self._options.nodelay)
         facts = ServedConnection(len(self._log.connections) + 1, time.time_ns())
         self._log.connections.append(facts)
         if self._refusals:

@@ -27,7 +27,7 @@ captures = pytest.mark.skipif(bool(_REASON), reason=_REASON)
 @contextmanager
 def packet_stamps(slots: int = 4096) -> Iterator[Stamping]:
     """Stamps of packets, for a test's own client."""
-    stamping = Stamping("packet", Capture(slots))
+    stamping = Stamping.by_packet(Capture(slots))
     try:
         yield stamping
     finally:

@@ -277,6 +277,8 @@ def client(df: Frame) -> dict[str, Any]:
         "kernel_share": 1.0,
         "packets_dropped": None,
         "unseen_reads": None,
+        "responses_rested": None,
+        "rests_withdrawn": None,
         "first_tokens_wide": wide,
         "gaps_unknown": unknown,
         "gaps_unknown_share": unknown / (unknown + ok.gaps.map(len).sum()),

@@ -9,6 +9,9 @@ import socket
 import struct
 import sys
 import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -89,7 +92,65 @@ def stamp_message(at_ns: int) -> list[tuple[int, int, bytes]]:
     return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, _TIMESPEC.pack(*divmod(at_ns, 1_000_000_000)))]
 
 
+def pack_stamps(at_ns: Sequence[int]) -> bytes:
+    """Realtime stamps in the form that :func:`decode_stamps` reads."""
+    pairs = array("q", bytes(16 * len(at_ns)))
+    pairs[1::2] = array("q", at_ns)
+    return pairs.tobytes()
+
+
 def decode_stamps(stamps: bytes | bytearray) -> NDArray[np.int64]:
     """Kernel stamps, a C ``struct timespec`` each, as realtime nanoseconds; 0 for :data:`NO_STAMP`."""
     pairs = np.frombuffer(bytes(stamps), dtype=np.int64).reshape(-1, 2)
     return np.asarray(pairs[:, 0] * 1_000_000_000 + pairs[:, 1], dtype=np.int64)
+
+
+class ReadLog:
+    """Times of the reads of one response, and the length of its body after each."""
+
+    __slots__ = ("_empty", "_ends", "_mono", "_stamps")
+
+    def __init__(self) -> None:
+        self._ends, self._mono, self._empty = array("q"), array("q"), array("q")
+        self._stamps = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._mono)
+
+    def add(
+        self,
+        ends: Sequence[int],
+        stamps: Sequence[bytes],
+        monotonic_ns: Sequence[int],
+        empty_ns: Sequence[int],
+    ) -> None:
+        """Add reads; ``stamps`` may have those of several in one item."""
+        self._ends += array("q", ends)
+        self._stamps += b"".join(stamps)
+        self._mono += array("q", monotonic_ns)
+        self._empty += array("q", empty_ns)
+
+    @property
+    def last_ns(self) -> int | None:
+        """When the program had the last read (monotonic); None before the first."""
+        return self._mono[-1] if self._mono else None
+
+    def event_ns(self, end: int) -> int:
+        """When the program had the byte before offset ``end`` of the body."""
+        return self._mono[bisect_left(self._ends, end)]
+
+    def ends(self) -> NDArray[np.int64]:
+        """For each read, the number of body bytes received after it; shape (reads,)."""
+        return np.array(self._ends, dtype=np.int64)
+
+    def kernel_ns(self) -> NDArray[np.int64]:
+        """For each read, the kernel's receive time (realtime, 0 without a stamp)."""
+        return decode_stamps(self._stamps)
+
+    def monotonic_ns(self) -> NDArray[np.int64]:
+        """For each read, when the program had it."""
+        return np.array(self._mono, dtype=np.int64)
+
+    def empty_ns(self) -> NDArray[np.int64]:
+        """For each read, when its socket was last known to be empty, with the read's marks."""
+        return np.array(self._empty, dtype=np.int64)

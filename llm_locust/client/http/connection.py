@@ -9,7 +9,7 @@ it is used again.
 import _socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import gevent
@@ -19,8 +19,9 @@ from llm_locust.client.http.clock import ANCILLARY_BYTES, ClockPair, read_clocks
 from llm_locust.client.http.errors import ClientError, ConnectionBrokenError, ResponseError
 from llm_locust.client.http.exchange import Exchange, Stamp
 from llm_locust.client.http.polling import CUT, EXACT, FILLED, polls
-from llm_locust.client.http.tcp_info import bytes_acked, rtt_ns
-from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.resting import Rest
+from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts, was_unprocessed
+from llm_locust.client.http.timeouts import Alarm, Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.packets.capture import Tracked
@@ -34,45 +35,24 @@ _EV_READ, _EV_WRITE = 1, 2
 #: Longest wait for a server to close a connection.
 PARTING_S = 0.5
 
-#: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
-STALE_WITHIN_S = 0.05
-
 
 class Connection:
     """An open connection: one exchange at a time."""
 
     __slots__ = (
-        "_acked",
-        "_exchange",
-        "_failure",
-        "_half_sent",
-        "_handed",
-        "_hub",
-        "_last_event_ns",
-        "_packets",
-        "_pause",
-        "_polls",
-        "_readable",
-        "_sock",
-        "_timeouts",
-        "_timer",
-        "_tls",
-        "_unwatched",
-        "_waiter",
-        "_wake_on_read",
-        "_writable",
-        "carried",
-        "closed",
-        "limit",
-        "local_port",
-        "on_closed",
-        "peer",
-        "sent",
-        "stale",
+        *("_alarm", "_before", "_exchange", "_failure", "_half_sent", "_handed", "_hub", "_last_event_ns"),
+        *("_packets", "_pause", "_polls", "_readable", "_rest", "_sock", "_timeouts", "_tls", "_unwatched"),
+        *("_waiter", "_waits_for_end", "_wake_on_read", "_writable", "carried", "closed", "limit"),
+        *("local_port", "on_closed", "peer", "sent", "stale"),
     )
 
     def __init__(
-        self, sock: _socket.socket, tls: Tls | None, peer: str, packets: Tracked | None = None
+        self,
+        sock: _socket.socket,
+        tls: Tls | None,
+        peer: str,
+        packets: Tracked | None = None,
+        rest: Rest | None = None,
     ) -> None:
         self.peer = peer
         self.local_port = int(sock.getsockname()[1])
@@ -83,19 +63,22 @@ class Connection:
         self.sent: ClockPair | None = None  # start of the last exchange
         self.stale = False  # it broke because the peer had closed it before the last exchange started
         self._handed = 0  # bytes of the last request that the socket accepted
-        self._acked: int | None = None  # bytes that the peer had acknowledged before it
+        self._before: TcpFacts | None = None  # facts of the connection before it
         self._sock = sock
         self._tls = tls
         self._packets = packets
+        self._rest = rest
+        if rest is not None:
+            rest.read = self._read_at_rest
         self._hub = gevent.get_hub()
         self._polls = polls()
         self._exchange: Exchange | None = None
         self._half_sent = False  # the response arrived before the whole request was handed over
         self._failure: ClientError | None = None
         self._waiter: Waiter[None] | None = None
-        self._wake_on_read = False
+        self._wake_on_read = self._waits_for_end = False
         self._timeouts = Timeouts()
-        self._timer: _TimerWatcher | None = None
+        self._alarm = Alarm()
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
@@ -134,9 +117,11 @@ class Connection:
             self._break(tls_reason(e))
             return
         if self.carried > 1:
-            self._handed, self._acked = 0, bytes_acked(self._sock)
+            self._handed, self._before = 0, tcp_facts(self._sock)
+            if self._rest is not None:
+                self._rest.begin(self._before)
         self.sent = read_clocks()
-        self._arm(timeouts.slack_s(0.0, None, heard=False))
+        self._alarm.arm(timeouts.slack_s(0.0, None, heard=False), self._on_timer)
         done = self._try_send(wire)
         if done < len(wire):
             self._send_rest(memoryview(wire)[done:])
@@ -149,6 +134,7 @@ class Connection:
         """
         exchange = self._exchange
         assert exchange is not None
+        self._waits_for_end = True
         while not exchange.complete:
             self._wait()
 
@@ -156,7 +142,9 @@ class Connection:
         """Wait read by read until ``enough()`` or the response is complete; raises as wait_complete."""
         exchange = self._exchange
         assert exchange is not None
-        self._wake_on_read = True
+        self._wake_on_read, self._waits_for_end = True, False
+        if self._rest is not None:
+            self._rest.stop()
         try:
             while not exchange.complete and not enough():
                 self._wait()
@@ -166,7 +154,10 @@ class Connection:
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another one. It is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
-        self._disarm()
+        self._alarm.disarm()
+        self._waits_for_end = False
+        if self._rest is not None and not self.closed:
+            self._rest.end()
         if exchange is not None:
             exchange.on_due = None
         if self._pause is not None:
@@ -187,7 +178,8 @@ class Connection:
 
     def rtt_ns(self) -> int | None:
         """The kernel's smoothed round-trip time of this connection; None if unavailable."""
-        return rtt_ns(self._sock)
+        facts = tcp_facts(self._sock)
+        return None if facts is None else facts.rtt_ns or None
 
     def close(self) -> None:
         """Close the socket; an exchange in progress fails."""
@@ -197,7 +189,7 @@ class Connection:
         if self._exchange is not None and not self._exchange.complete and self._failure is None:
             self._failure = ConnectionBrokenError(f"connection to {self.peer} was closed on this side")
             self._wake()
-        self._disarm()
+        self._alarm.disarm()
         if self._pause is not None:
             self._pause.close()
             self._pause = None
@@ -205,6 +197,8 @@ class Connection:
         self._readable.close()
         if self._writable is not None:
             self._writable.stop()
+        if self._rest is not None:
+            self._rest.stop()
         self._sock.close()
         if self._packets is not None:
             self._packets.close()
@@ -218,8 +212,7 @@ class Connection:
         minute: 500 requests per second, each on a new connection, would use them up.
         """
         if not self.closed:
-            self._timer = timer = self._hub.loop.timer(PARTING_S)
-            timer.start(self.close)
+            self._alarm.arm(PARTING_S, self.close)
 
     # -- in the hub -----------------------------------------------------------------------
 
@@ -239,6 +232,8 @@ class Connection:
         pieces = None if self._packets is None or not data else self._packets.pieces(len(data))
         if pieces is None:
             return self._process(data, ancillary, now, empty_ns)
+        if self._tls is None:
+            return self._process(data, [], now, empty_ns, pieces)
         begin, is_open = 0, True
         for end, at_ns in pieces:
             part = data[begin:end]
@@ -246,8 +241,17 @@ class Connection:
             begin = end
         return is_open
 
-    def _process(self, data: bytes, stamp: Stamp, now: int, empty_ns: int) -> bool:
-        """Process a read, or one packet's part of it; return whether the connection is still open."""
+    def _read_at_rest(self) -> None:
+        """Read what the capture has seen."""
+        assert self._packets is not None
+        while self._on_readable() and self._packets.stream.has_unread:
+            pass
+
+    def _process(
+        self, data: bytes, stamp: Stamp, now: int, empty_ns: int, pieces: Sequence[tuple[int, int]] = ()
+    ) -> bool:
+        """Process a read, one packet's part of it, or all its ``pieces``; return whether the connection is
+        still open."""
         exchange = self._exchange
         ended = not data
         try:
@@ -259,7 +263,9 @@ class Connection:
                 if data or ended:  # the peer closed an idle connection, or sent unrequested data
                     self.close()
                 return not self.closed
-            if data:
+            if pieces:
+                self._process_packets(exchange, data, pieces, now, empty_ns)
+            elif data:
                 exchange.on_read(data, stamp, now, empty_ns)
             if ended:
                 exchange.on_eof()
@@ -276,7 +282,21 @@ class Connection:
             self._wake()
         if ended and not exchange.complete:
             self._break("closed by the peer", by_end=True)
-        return not ended
+        return not ended and not self.closed
+
+    def _process_packets(
+        self, exchange: Exchange, data: bytes, pieces: Sequence[tuple[int, int]], now: int, empty_ns: int
+    ) -> None:
+        rest = self._rest
+        if rest is not None and rest.asleep:
+            assert self.sent is not None
+            times = rest.times(pieces, now, exchange.last_read_ns or self.sent.monotonic_ns)
+        else:
+            times = [now] * len(pieces)
+        if exchange.on_packets(data, pieces, times, empty_ns) < len(data):
+            self.close()  # unrequested data
+        elif rest is not None and rest.is_ready and self._waits_for_end:
+            rest.start(exchange.in_chunks and self._polls.are_grouped)
 
     def _decode_slice(self) -> None:
         """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""
@@ -287,14 +307,8 @@ class Connection:
 
     def _decode(self) -> bool:
         """Decode as long as this turn of the loop has time for it; return whether all is decoded."""
-        exchange = self._exchange
-        assert exchange is not None
-        loop_now, more = self._hub.loop.now(), True
-        while more and TURN.has_time(loop_now):
-            began = time.monotonic()
-            more = exchange.step()
-            TURN.spend(time.monotonic() - began)
-        return not more
+        assert self._exchange is not None
+        return TURN.take_steps(self._exchange.step)
 
     def _on_next_turn(self) -> None:
         self._end_pause()
@@ -319,15 +333,21 @@ class Connection:
         exchange = self._exchange
         if exchange is None or exchange.complete or self.sent is None:
             return
+        if self._rest is not None and self._rest.asleep:
+            self._read_at_rest()
+            if self._exchange is not exchange or exchange.complete:
+                return
         if self._last_event_ns is not None and not self._decode():
-            self._arm(0.0)
+            self._alarm.arm(0.0, self._on_timer)
             return
         now = time.monotonic_ns()
         last_ns = exchange.last_read_ns if self._last_event_ns is None else self._last_event_ns()
         waited_s = (now - self.sent.monotonic_ns) * 1e-9
         silent_s = None if last_ns is None else (now - last_ns) * 1e-9
         try:
-            self._arm(self._timeouts.slack_s(waited_s, silent_s, heard=exchange.read_count > 0))
+            self._alarm.arm(
+                self._timeouts.slack_s(waited_s, silent_s, heard=exchange.read_count > 0), self._on_timer
+            )
         except ClientError as e:
             self._fail(e)
 
@@ -345,20 +365,11 @@ class Connection:
         self._fail(ConnectionBrokenError(f"connection to {self.peer} broke: {reason}"))
 
     def _was_stale(self, by_end: bool) -> bool:
-        """Whether the last request was certainly not processed, and the connection broke soon.
-
-        True if the socket accepted none of its bytes, or if the peer's FIN acknowledges none: a FIN
-        acknowledges what the peer has received, so it was sent before the request arrived. A reset proves
-        nothing: a peer that aborts after its work may not have acknowledged anything either.
-        """
+        """Whether the last request was certainly not processed, and the connection broke soon."""
         if self.carried < 2 or self.sent is None:
             return False
-        rtt_ns = self.rtt_ns() or 0
-        if time.monotonic_ns() - self.sent.monotonic_ns > max(STALE_WITHIN_S * 1e9, 2 * rtt_ns):
-            return False
-        if not self._handed:
-            return True
-        return by_end and self._acked is not None and bytes_acked(self._sock) == self._acked
+        waited_ns = time.monotonic_ns() - self.sent.monotonic_ns
+        return was_unprocessed(self._sock, self._before, self._handed, waited_ns, by_end=by_end)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -412,17 +423,6 @@ class Connection:
             if not self.closed and self._exchange is not None and not self._exchange.complete:
                 self._break(e.strerror or str(e))
             return 0
-
-    def _arm(self, seconds: float) -> None:
-        self._disarm()
-        self._timer = timer = self._hub.loop.timer(max(seconds, 0.001))
-        timer.start(self._on_timer)
-
-    def _disarm(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.stop()
-            timer.close()
 
 
 def _as_last(request: bytes) -> bytes:

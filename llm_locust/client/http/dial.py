@@ -47,7 +47,8 @@ def dial(address: Address, tls: Tls | None, stamping: Stamping = READ_STAMPS) ->
             packets.close()
         sock.close()
         raise
-    return Connection(sock, tls, address_text(address), packets)
+    rest = None if tls is not None else stamping.rest(sock, packets)
+    return Connection(sock, tls, address_text(address), packets, rest)
 
 
 def address_text(address: Address) -> str:

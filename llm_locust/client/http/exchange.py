@@ -3,18 +3,15 @@
 There are no sockets and no waiting here: a connection passes every read to :meth:`Exchange.on_read`.
 """
 
-from array import array
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
 import httptools
-import numpy as np
-from numpy.typing import NDArray
 
-from llm_locust.client.http.clock import NO_STAMP, decode_stamps
+from llm_locust.client.http.clock import NO_STAMP, ReadLog, pack_stamps
 from llm_locust.client.http.errors import OversizeError, ResponseError, size_text
+from llm_locust.client.http.polling import EXACT
 
 #: Bytes of a response after which they are folded and decoded, so that a long response holds neither memory
 #: nor the event loop. The limits below are checked at the same time.
@@ -38,6 +35,8 @@ MAX_ANSWER_BYTES = 64 << 20
 
 Stamp = list[tuple[int, int, bytes]]
 
+_PARSER_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
+
 
 class Exchange:
     """Receiving side of one request.
@@ -51,36 +50,10 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body_bytes",
-        "_chunks",
-        "_empty",
-        "_fields",
-        "_folded_empty",
-        "_folded_mono",
-        "_folded_stamps",
-        "_marks",
-        "_max_answer_bytes",
-        "_mono",
-        "_most_bytes",
-        "_parser",
-        "_read_ends",
-        "_refusal",
-        "_rest",
-        "_slice_at",
-        "_stamps",
-        "_unbodied_from",
-        "bytes_received",
-        "complete",
-        "completed_at",
-        "framed",
-        "headers",
-        "headers_at",
-        "on_body",
-        "on_due",
-        "on_slice",
-        "overrun",
-        "reusable",
-        "status",
+        *("_body_bytes", "_chunks", "_empty", "_fields", "_marks", "_max_answer_bytes", "_mono"),
+        *("_most_bytes", "_parser", "_refusal", "_rest", "_slice_at", "_stamps", "_unbodied_from"),
+        *("bytes_received", "complete", "completed_at", "framed", "headers", "headers_at", "on_body"),
+        *("on_due", "on_slice", "overrun", "reads", "reusable", "status"),
     )
 
     def __init__(self, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
@@ -100,10 +73,7 @@ class Exchange:
         self._stamps: list[bytes] = []  # of this slice
         self._mono: list[int] = []  # of this slice
         self._empty: list[int] = []  # of this slice
-        self._folded_stamps = bytearray()
-        self._folded_mono = array("q")
-        self._folded_empty = array("q")
-        self._read_ends = array("q")
+        self.reads = ReadLog()  # of the slices up to the last drain
         self._body_bytes = 0
         self._rest = b""  # slices that were folded, not decoded yet
         self._max_answer_bytes = max_answer_bytes
@@ -134,16 +104,59 @@ class Exchange:
         self.bytes_received += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as e:
-            raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from e
-        except httptools.HttpParserError as e:
-            if self._refusal is not None:
-                raise self._refusal.without_frames() from None
-            if not self.complete:
-                raise ResponseError(f"not an HTTP/1.1 response: {e}") from e
-            self.overrun = True
+        except _PARSER_ERRORS as e:
+            self._judge(e)
         finally:
             self._marks.append(len(self._chunks))
+        self._check_slice()
+
+    def on_packets(
+        self, data: bytes, pieces: Sequence[tuple[int, int]], monotonic_ns: Sequence[int], empty_ns: int = 0
+    ) -> int:
+        """Process one read packet by packet, as if each had been read alone; return how many bytes of it the
+        response has: fewer than all if it is complete before their end.
+
+        Args:
+            pieces: the end of each packet's part, and its stamp (realtime).
+            monotonic_ns: when the program had each.
+            empty_ns: as for :meth:`on_read`.
+
+        Raises:
+            ResponseError: as :meth:`on_read`.
+        """
+        feed, marks, chunks, mono = self._parser.feed_data, self._marks, self._chunks, self._mono
+        first, begin = len(marks), 0
+        try:
+            for (end, _), now_ns in zip(pieces, monotonic_ns, strict=True):
+                mono.append(now_ns)
+                self.bytes_received += end - begin
+                try:
+                    feed(data[begin:end])
+                finally:
+                    marks.append(len(chunks))
+                begin = end
+                if self.complete:
+                    break
+        except _PARSER_ERRORS as e:
+            self._judge(e)
+        finally:
+            count = len(marks) - first
+            self._stamps.append(pack_stamps([at_ns for _, at_ns in pieces[:count]]))
+            self._empty += [empty_ns | EXACT] * count
+        self._check_slice()
+        return begin
+
+    def _judge(self, error: Exception) -> None:
+        """Raise what an error of the parser means, unless the response is complete."""
+        if isinstance(error, httptools.HttpParserUpgrade):
+            raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from error
+        if self._refusal is not None:
+            raise self._refusal.without_frames() from None
+        if not self.complete:
+            raise ResponseError(f"not an HTTP/1.1 response: {error}") from error
+        self.overrun = True
+
+    def _check_slice(self) -> None:
         if self.bytes_received >= self._slice_at:
             self._check_bounds()
             if self.on_due is not None:
@@ -167,6 +180,17 @@ class Exchange:
             raise OversizeError(f"the answer has more than {size_text(most)}")
         if self.bytes_received - self._unbodied_from > MAX_HEAD_BYTES:
             raise OversizeError(f"chunk extensions or trailers have more than {MAX_HEAD_BYTES >> 10} KiB")
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether a successful response has begun, and is to end with its last chunk."""
+        return (
+            self.headers_at is not None
+            and not self.complete
+            and self._succeeds
+            and self.framed
+            and b"content-length" not in self.headers
+        )
 
     @property
     def slice_due(self) -> bool:
@@ -193,11 +217,8 @@ class Exchange:
         """Store the times of the reads since the last call, and join their bytes."""
         self._slice_at = self.bytes_received + SLICE_BYTES
         ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
-        self._read_ends += array("q", [ends[mark] for mark in self._marks])
+        self.reads.add([ends[mark] for mark in self._marks], self._stamps, self._mono, self._empty)
         self._body_bytes = ends[-1]
-        self._folded_stamps += b"".join(self._stamps)
-        self._folded_mono += array("q", self._mono)
-        self._folded_empty += array("q", self._empty)
         self._rest += b"".join(self._chunks)
         self._chunks.clear()
         self._marks.clear()
@@ -269,31 +290,9 @@ class Exchange:
 
     @property
     def read_count(self) -> int:
-        return len(self._folded_mono) + len(self._mono)
+        return len(self.reads) + len(self._mono)
 
     @property
     def last_read_ns(self) -> int | None:
         """When the program had the last read (monotonic); None before the first."""
-        return self._mono[-1] if self._mono else self._folded_mono[-1] if self._folded_mono else None
-
-    # The following cover the reads up to the last drain.
-
-    def event_ns(self, end: int) -> int:
-        """When the program had the byte before offset ``end`` of the body."""
-        return self._folded_mono[bisect_left(self._read_ends, end)]
-
-    def read_ends(self) -> NDArray[np.int64]:
-        """For each read, the number of body bytes received after it; shape (reads,)."""
-        return np.array(self._read_ends, dtype=np.int64)
-
-    def kernel_ns(self) -> NDArray[np.int64]:
-        """For each read, the kernel's receive time (realtime, 0 without a stamp)."""
-        return decode_stamps(self._folded_stamps)
-
-    def monotonic_ns(self) -> NDArray[np.int64]:
-        """For each read, when the program had it."""
-        return np.array(self._folded_mono, dtype=np.int64)
-
-    def empty_ns(self) -> NDArray[np.int64]:
-        """For each read, when its socket was last known to be empty, with the read's marks."""
-        return np.array(self._folded_empty, dtype=np.int64)
+        return self._mono[-1] if self._mono else self.reads.last_ns

@@ -82,6 +82,11 @@ class Polls:
         self._before.start(self._before_poll)
         self._after.start(self._after_poll)
 
+    @property
+    def are_grouped(self) -> bool:
+        """Whether the loop pauses between polls now."""
+        return self.pause_s is not None and self.pause_s() > 0
+
     def _before_poll(self) -> None:
         now_ns = time.monotonic_ns()
         if self.pause_s is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
+from llm_locust.client.http.resting import Rest, Rests
 from llm_locust.client.packets.capture import Capture, Tracked
 from llm_locust.client.packets.ring import CaptureError
 from llm_locust.core.run_facts import StampFacts
@@ -20,10 +21,16 @@ CHOICES = ("auto", *get_args(Source))
 
 @dataclass(frozen=True, slots=True)
 class Stamping:
-    """Source of the stamps of this process's connections; ``capture`` is that of ``packet``."""
+    """Source of the stamps of this process's connections; ``capture`` is that of ``packet``, and ``rests``
+    the connections that it lets rest."""
 
     source: Source = "read"
     capture: Capture | None = None
+    rests: Rests | None = None
+
+    @classmethod
+    def by_packet(cls, capture: Capture) -> "Stamping":
+        return cls("packet", capture, Rests(capture))
 
     @classmethod
     def chosen(cls, choice: str, capture: Callable[[], Capture] = Capture) -> "Stamping":
@@ -34,7 +41,7 @@ class Stamping:
         """
         if choice == "packet":
             try:
-                return cls("packet", capture())
+                return cls.by_packet(capture())
             except CaptureError as e:
                 raise CaptureError(f"--stamps packet: {e}") from e
         return cls("program" if choice == "program" or not ANCILLARY_BYTES else "read")
@@ -49,6 +56,10 @@ class Stamping:
     def track(self, sock: _socket.socket, host: str, port: int) -> Tracked | None:
         """Follow the packets of a socket that has begun to connect; None unless packets are stamped."""
         return None if self.capture is None else self.capture.track(sock, host, port)
+
+    def rest(self, sock: _socket.socket, packets: Tracked | None) -> Rest | None:
+        """Rest of a new connection; None unless its packets are followed."""
+        return None if self.rests is None or packets is None else Rest(self.rests, sock, packets)
 
     def close(self) -> None:
         """Give the capture back."""
@@ -65,6 +76,8 @@ class Stamping:
             packets=capture.packets,
             dropped=capture.dropped,
             unseen_reads=capture.unseen_reads,
+            rested=0 if self.rests is None else self.rests.rested,
+            rests_withdrawn=0 if self.rests is None else self.rests.withdrawn,
         )
 
 

@@ -2,33 +2,61 @@
 
 import _socket
 import socket
-import sys
+import struct
+from typing import NamedTuple
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
-# Eight single bytes, then 32-bit fields; tcpi_rtt (µs, smoothed) is the 16th of them.
-_RTT = slice(68, 72)
-
-# 64-bit fields follow at 104: two pacing rates, then tcpi_bytes_acked (Linux 4.1).
-_ACKED = slice(120, 128)
+#: tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out and tcpi_data_segs_out (4.6).
+_FIELDS = struct.Struct("=68xI48xQ8xI16xI")
 
 
-def rtt_ns(sock: _socket.socket) -> int | None:
-    """Smoothed round-trip time."""
-    micros = _field(sock, _RTT)
-    return None if micros is None else micros * 1000 or None
+#: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
+STALE_WITHIN_S = 0.05
 
 
-def bytes_acked(sock: _socket.socket) -> int | None:
-    """Bytes that the peer's kernel has acknowledged."""
-    return _field(sock, _ACKED)
+class TcpFacts(NamedTuple):
+    """Smoothed round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged; packets without
+    data sent so far, which acknowledge what the peer sent."""
+
+    rtt_ns: int
+    bytes_acked: int
+    acks: int
 
 
-def _field(sock: _socket.socket, field: slice) -> int | None:
+def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
+    """Facts of a connection."""
     if _TCP_INFO is None:
         return None
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, field.stop)
+        info = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _FIELDS.size)
     except OSError:  # it is closed
         return None
-    return int.from_bytes(info[field], sys.byteorder) if len(info) == field.stop else None
+    if len(info) != _FIELDS.size:
+        return None
+    rtt_us, bytes_acked, segments, with_data = _FIELDS.unpack(info)
+    return TcpFacts(rtt_us * 1000, bytes_acked, (segments - with_data) % 2**32)
+
+
+def was_unprocessed(
+    sock: _socket.socket, before: TcpFacts | None, handed: int, waited_ns: int, *, by_end: bool
+) -> bool:
+    """Whether a request was certainly not processed, on a connection that broke soon after it was sent.
+
+    True if the socket accepted none of its bytes, or if the peer's FIN acknowledges none: a FIN acknowledges
+    what the peer has received, so it was sent before the request arrived. A reset proves nothing: a peer that
+    aborts after its work may not have acknowledged anything either.
+
+    Args:
+        before: facts of the connection before the request.
+        handed: bytes of it that the socket accepted.
+        waited_ns: time since it was sent.
+        by_end: the connection broke by the peer's FIN.
+    """
+    now = tcp_facts(sock)
+    rtt_ns = 0 if now is None else now.rtt_ns
+    if waited_ns > max(STALE_WITHIN_S * 1e9, 2 * rtt_ns):
+        return False
+    if not handed:
+        return True
+    return by_end and now is not None and before is not None and now.bytes_acked == before.bytes_acked

@@ -1,8 +1,15 @@
 """Time limits of one request. A timeout on the whole alone does not cover a stream."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import gevent
 
 from llm_locust.client.http.errors import RequestTimeoutError
+
+if TYPE_CHECKING:
+    from gevent._types import _TimerWatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +50,24 @@ class Timeouts:
         if silent_s is not None:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")
+
+
+class Alarm:
+    """One call from the event loop, some time from now."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self) -> None:
+        self._timer: _TimerWatcher | None = None
+
+    def arm(self, seconds: float, call: Callable[[], object]) -> None:
+        """Replace the last one."""
+        self.disarm()
+        self._timer = timer = gevent.get_hub().loop.timer(max(seconds, 0.001))
+        timer.start(call)
+
+    def disarm(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.stop()
+            timer.close()

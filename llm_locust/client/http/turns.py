@@ -35,6 +35,18 @@ class LoopTurn:
     def spend(self, seconds: float) -> None:
         self._spent_s += seconds
 
+    def take_steps(self, step: Callable[[], bool]) -> bool:
+        """Take steps, each of which returns whether there is another one, as long as this turn has time.
+
+        Return whether all are taken.
+        """
+        loop_now, more = gevent.get_hub().loop.now(), True
+        while more and self.has_time(loop_now):
+            began_s = time.monotonic()
+            more = step()
+            self.spend(time.monotonic() - began_s)
+        return not more
+
     def wait(self) -> None:
         """Wait, in a greenlet, for a turn of the loop that has time."""
         loop = gevent.get_hub().loop

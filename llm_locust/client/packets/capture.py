@@ -4,7 +4,7 @@ import _socket
 import time
 
 from llm_locust.client.packets.filters import passes_from
-from llm_locust.client.packets.heads import address_bytes, connection_key, heads_of
+from llm_locust.client.packets.heads import END, FIN, RST, SYN, address_bytes, connection_key, heads_of
 from llm_locust.client.packets.ring import SLOTS, PacketRing
 from llm_locust.client.packets.stream import MOST_PIECES, Stream
 
@@ -21,7 +21,7 @@ class Capture:
         slots: length of the ring.
 
     Attributes:
-        packets: number of packets that brought bytes of a stream.
+        packets: number of packets that brought new bytes of a stream.
         unseen_reads: number of reads with bytes of which a packet was not captured.
 
     Raises:
@@ -32,6 +32,7 @@ class Capture:
         self._ring = PacketRing(slots)
         self._streams: dict[bytes, Stream] = {}
         self._sources: set[tuple[bytes, int]] = set()
+        self._due: list[Stream] = []
         self.packets = 0
         self.unseen_reads = 0
 
@@ -54,17 +55,31 @@ class Capture:
 
     def drain(self) -> None:
         """Pass all packets captured so far to their streams."""
+        find, due = self._streams.get, self._due
         while (frames := self._ring.read()) is not None:
-            find = self._streams.get
-            for key, seq, size, syn, at_ns in heads_of(frames):
+            packets = 0
+            for key, seq, size, marks, at_ns in heads_of(frames):
                 stream = find(key)
                 if stream is None:
                     continue
-                if syn:
+                if size and not marks & SYN:
+                    packets += stream.add(seq, size, at_ns)
+                elif marks & SYN:
                     stream.open(seq + 1)
-                elif size:
-                    stream.add(seq, size, at_ns)
-                    self.packets += 1
+                else:
+                    marks &= ~END  # an acknowledgement
+                if stream.resting:
+                    if marks & (END | FIN | RST) and not stream.due_ns:
+                        stream.due_ns = at_ns
+                    if stream.due_ns:
+                        stream.resting = False
+                        due.append(stream)
+            self.packets += packets
+
+    def take_due(self) -> list[Stream]:
+        """Streams at rest that are to be read since the last call. They rest no longer."""
+        due, self._due = self._due, []
+        return due
 
     def enter(self, key: bytes, stream: Stream) -> None:
         self._streams[key] = stream
@@ -83,18 +98,18 @@ class Capture:
 class Tracked:
     """A connection that a capture follows."""
 
-    __slots__ = ("_capture", "_key", "_stream")
+    __slots__ = ("_capture", "_key", "stream")
 
     def __init__(self, capture: Capture, key: bytes) -> None:
-        self._capture, self._key, self._stream = capture, key, Stream()
-        capture.enter(key, self._stream)
+        self._capture, self._key, self.stream = capture, key, Stream()
+        capture.enter(key, self.stream)
 
     def pieces(self, size: int) -> list[tuple[int, int]] | None:
         """Cut a read of ``size`` bytes, the next ones, by packets: the end of each part, and its stamp.
 
         None if a packet is unknown, or there are too many: then the read keeps its own stamp.
         """
-        stream, capture = self._stream, self._capture
+        stream, capture = self.stream, self._capture
         found = stream.take(size)
         if found is None:
             found = self._look(size)
@@ -108,12 +123,12 @@ class Tracked:
     def _look(self, size: int) -> list[tuple[int, int]] | None:
         for look in range(_LOOKS):
             self._capture.drain()
-            found = self._stream.take(size)
-            if found is not None or not self._stream.tracked:
+            found = self.stream.take(size)
+            if found is not None or not self.stream.tracked:
                 return found
             if look:
                 time.sleep(_BETWEEN_LOOKS_S)
         return None
 
     def close(self) -> None:
-        self._capture.leave(self._key, self._stream)
+        self._capture.leave(self._key, self.stream)

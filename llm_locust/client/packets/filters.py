@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from llm_locust.client.packets.heads import HEAD_BYTES
+from llm_locust.client.packets.heads import END_BYTES, HEAD_BYTES
 
 #: ``struct sock_filter``: code, jump if true, jump if false, value. Jumps count from the next instruction.
 Instruction = tuple[int, int, int, int]
@@ -18,12 +18,29 @@ _LOAD_BYTE, _LOAD_HALF, _LOAD_WORD = 0x30, 0x28, 0x20
 _LOAD_HALF_AT_X = 0x48
 _SET_X_TO_IP_HEAD = 0xB1  # X = 4 * (byte & 15)
 _SET_X = 0x01
-_AND = 0x54
+_LOAD_LENGTH, _LOAD_BYTE_AT_X, _LOAD_WORD_AT_X = 0x80, 0x50, 0x40
+_AND, _SUBTRACT, _SET_X_TO_A = 0x54, 0x14, 0x07
 _IF_EQUAL, _JUMP, _RETURN = 0x15, 0x05, 0x06
 _TCP, _HOP_BY_HOP = 6, 0
 
-_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)
+_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)  # while a program is made; becomes a jump to _PASSED
 _DROP: Instruction = (_RETURN, 0, 0, 0)
+
+#: The end of a chunked body, without trailers.
+_LAST_CHUNK = b"0\r\n\r\n"
+
+#: End of a program: of a packet whose last bytes these are, fewer are passed.
+_PASSED: list[Instruction] = [
+    (_LOAD_LENGTH, 0, 0, 0),
+    (_SUBTRACT, 0, 0, len(_LAST_CHUNK)),
+    (_SET_X_TO_A, 0, 0, 0),
+    (_LOAD_WORD_AT_X, 0, 0, 0),
+    (_IF_EQUAL, 0, 3, int.from_bytes(_LAST_CHUNK[:4])),
+    (_LOAD_BYTE_AT_X, 0, 0, 4),
+    (_IF_EQUAL, 0, 1, _LAST_CHUNK[4]),
+    (_RETURN, 0, 0, END_BYTES),
+    (_RETURN, 0, 0, HEAD_BYTES),
+]
 
 
 def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
@@ -31,7 +48,7 @@ def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
     ports = sorted({port for _, port in sources})
     ipv4 = list(_of_family(sorted({a for a, _ in sources if len(a) == 4}), ports))
     ipv6 = list(_of_family(sorted({a for a, _ in sources if len(a) == 16}), ports))
-    return [
+    program = [
         (_LOAD_BYTE, 0, 0, 0),
         (_AND, 0, 0, 0xF0),
         (_IF_EQUAL, 1, 0, 0x60),
@@ -44,6 +61,8 @@ def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
         *ipv6,
         _DROP,
     ]
+    jumps = ((_JUMP, 0, 0, len(program) - at - 1) for at in range(len(program)))
+    return [jump if step is _PASS else step for step, jump in zip(program, jumps, strict=True)] + _PASSED
 
 
 def _of_family(addresses: list[bytes], ports: list[int]) -> Iterator[Instruction]:

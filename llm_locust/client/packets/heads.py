@@ -21,10 +21,18 @@ NETWORK_AT = 80
 #: Bytes of a packet that a slot has room for: the longest heads of IPv4 and TCP have 60 each.
 HEAD_BYTES = FRAME_BYTES - NETWORK_AT
 
+#: Marks of a packet: TCP's own flags, and whether its payload seems to end a chunked body. Of such a packet
+#: the filter passes only :data:`END_BYTES`. One that has no more than that is marked too: it is looked at
+#: early, which does no harm.
+FIN, SYN, RST, END = 1, 2, 4, 8
+_FLAGS = FIN | SYN | RST
+
+#: Bytes captured of a packet that ends a body: those of an IPv4 head with all its options and a TCP head.
+END_BYTES = 80
+
 _MAPPED = bytes(10) + b"\xff\xff"  # of an IPv4 address in an IPv6 address
 _IPV4_BYTES, _IPV6_BYTES, _TCP_BYTES = 20, 40, 20
 _TCP, _HOP_BY_HOP = 6, 0
-_SYN = 2
 _OUTGOING = 4  # sll_pkttype of a packet that this machine sends
 
 #: Length of the packet and of what was captured of it, offset of the IP head, time, packet type.
@@ -67,9 +75,8 @@ _PLAIN_SLOT = np.dtype(
 _FEW = 32
 
 #: A received TCP packet: key of its connection (see :func:`connection_key`), sequence number of the first
-#: byte of payload (of a SYN: its own), bytes of payload, whether it is a SYN, the kernel's receive time
-#: (realtime).
-Head = tuple[bytes, int, int, bool, int]
+#: byte of payload (of a SYN: its own), bytes of payload, marks, the kernel's receive time (realtime).
+Head = tuple[bytes, int, int, int, int]
 
 
 def connection_key(here: tuple[str, int], peer: tuple[str, int]) -> bytes:
@@ -118,10 +125,9 @@ def plain_heads(frames: Bytes) -> Iterable[Head] | None:
     if not sound.all():
         return None
     at_ns = slots["s"].astype(np.int64) * 1_000_000_000 + slots["ns"]
-    syn = slots["flags"] & _SYN > 0
-    return zip(
-        slots["key"].tolist(), slots["seq"].tolist(), size.tolist(), syn.tolist(), at_ns.tolist(), strict=True
-    )
+    marks = (slots["flags"] & _FLAGS) | np.where(slots["captured"] <= END_BYTES, END, 0)
+    columns = slots["key"], slots["seq"], size, marks, at_ns
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def parse_one(slots: bytes, at: int = 0) -> Head | None:
@@ -130,6 +136,7 @@ def parse_one(slots: bytes, at: int = 0) -> Head | None:
     if network != NETWORK_AT or packet_type == _OUTGOING:
         return None
     at_ns = seconds * 1_000_000_000 + nanoseconds
+    end = END if captured <= END_BYTES else 0
     if captured >= _PLAIN_BYTES:
         version, total, fragment, protocol, key, seq, offset, flags = _PLAIN.unpack_from(
             slots, at + NETWORK_AT
@@ -139,12 +146,13 @@ def parse_one(slots: bytes, at: int = 0) -> Head | None:
             size = (total or length) - _IPV4_BYTES - heads_bytes
             if heads_bytes < _TCP_BYTES or size < 0 or total > length:
                 return None
-            return key, seq, size, flags & _SYN > 0, at_ns
-    return _parse_other(slots[at + NETWORK_AT : at + min(NETWORK_AT + captured, FRAME_BYTES)], length, at_ns)
+            return key, seq, size, flags & _FLAGS | end, at_ns
+    found = _parse_other(slots[at + NETWORK_AT : at + min(NETWORK_AT + captured, FRAME_BYTES)], length)
+    return None if found is None else (*found[:3], found[3] | end, at_ns)
 
 
-def _parse_other(head: bytes, length: int, at_ns: int) -> Head | None:
-    """Parse a packet that may have any version and options."""
+def _parse_other(head: bytes, length: int) -> tuple[bytes, int, int, int] | None:
+    """Parse a packet that may have any version and options; its head without :data:`END` and time."""
     version = head[0] >> 4 if head else 0
     if version == 4 and len(head) >= _IPV4_BYTES:
         start, protocol, whole = (head[0] & 15) * 4, head[9], not (head[6] & 0x3F or head[7])
@@ -168,4 +176,4 @@ def _parse_other(head: bytes, length: int, at_ns: int) -> Head | None:
     size = total - start - heads_bytes
     if heads_bytes < _TCP_BYTES or size < 0 or total > length:
         return None
-    return addresses + tcp[:4], int.from_bytes(tcp[4:8]), size, tcp[13] & _SYN > 0, at_ns
+    return addresses + tcp[:4], int.from_bytes(tcp[4:8]), size, tcp[13] & _FLAGS

@@ -13,6 +13,17 @@ _FARTHEST = 1 << 30
 MOST_PENDING = 4096
 MOST_UNREAD = 65_536
 
+#: Payload of a small packet, at most: less than any path's largest segment, so that a sender that waits for
+#: acknowledgements (Nagle) would wait before it.
+SMALL_BYTES = 1000
+
+#: A connection at rest is to be read as soon as it has this many unread packets, or bytes, ...
+MOST_RESTING, MOST_RESTING_BYTES = 16, 8 << 10
+
+#: ... or this many packets within the longest time that Linux leaves a packet unacknowledged. A sender's
+#: congestion window is at least ten packets as long as nothing is lost.
+MOST_UNACKED, UNACKED_NS = 4, 40_000_000
+
 #: Most pieces that one read is cut into: each is passed on alone, which takes some microseconds.
 MOST_PIECES = 1024
 
@@ -24,11 +35,31 @@ class Stream:
     before its predecessor arrives with that one. Packets are added in order of capture, and reads are taken
     in order.
 
+    A connection at rest (``resting``) is not read packet by packet. ``due_ns`` is set to the stamp of the
+    packet that makes a read due.
+
     Attributes:
         tracked: whether the first sequence number is known.
+        small: number of small packets that arrived in order.
+        repeats: number of packets that brought nothing new, or came before a predecessor.
+        last_ns: stamp of the last packet.
     """
 
-    __slots__ = ("_arrived", "_ends", "_next", "_origin", "_pending", "_read", "_stamps", "tracked")
+    __slots__ = (
+        "_arrived",
+        "_ends",
+        "_next",
+        "_origin",
+        "_pending",
+        "_read",
+        "_stamps",
+        "due_ns",
+        "last_ns",
+        "repeats",
+        "resting",
+        "small",
+        "tracked",
+    )
 
     def __init__(self) -> None:
         self.tracked = False
@@ -39,6 +70,8 @@ class Stream:
         self._ends: deque[int] = deque()  # of packets that are not read yet, offsets after their last bytes
         self._stamps: deque[int] = deque()  # of the same packets
         self._pending: list[tuple[int, int]] = []  # offsets of packets that came before their predecessors
+        self.small = self.repeats = self.last_ns = self.due_ns = 0
+        self.resting = False
 
     def open(self, first_seq: int) -> None:
         """Set the sequence number of the first byte; a repeated SYN changes nothing."""
@@ -46,31 +79,58 @@ class Stream:
             self.tracked, self._origin = True, first_seq % SEQUENCE
             self._next = (self._origin + self._arrived) % SEQUENCE
 
-    def add(self, seq: int, size: int, at_ns: int) -> None:
-        """Add a packet with ``size`` bytes of payload from sequence number ``seq`` on."""
+    def add(self, seq: int, size: int, at_ns: int) -> bool:
+        """Add a packet with ``size`` bytes of payload from sequence number ``seq`` on.
+
+        Return whether it brought bytes that no packet before it had.
+        """
         if seq == self._next and not self._pending and len(self._ends) < MOST_UNREAD:  # the usual case
-            self._arrive(self._arrived + size, at_ns)
-            return
+            self._arrived = end = self._arrived + size
+            self._next = (seq + size) % SEQUENCE
+            stamps, self.last_ns = self._stamps, at_ns
+            self._ends.append(end)
+            stamps.append(at_ns)
+            if size < SMALL_BYTES:
+                self.small += 1
+            if self.resting and not self.due_ns:
+                unread = len(stamps)
+                if (
+                    unread >= MOST_RESTING
+                    or end - self._read >= MOST_RESTING_BYTES
+                    or (unread >= MOST_UNACKED and at_ns - stamps[-MOST_UNACKED] < UNACKED_NS)
+                ):
+                    self.due_ns = at_ns
+            return True
+        return self._add_other(seq, size, at_ns)
+
+    def _add_other(self, seq: int, size: int, at_ns: int) -> bool:
+        """Add a packet that was sent again or came out of order, or one of a stream that is not known yet."""
+        self.repeats += 1
+        self.due_ns = self.due_ns or (at_ns if self.resting else 0)
         arrived = self._arrived
         start = arrived + ahead(seq, self._origin + arrived)
         end = start + size
         if end <= arrived or not self.tracked or abs(start - arrived) > _FARTHEST:
-            return
+            return False
         if start > arrived:
-            if len(self._pending) < MOST_PENDING:
+            new = not any(first <= start and end <= last for first, last in self._pending)
+            if new and len(self._pending) < MOST_PENDING:
                 self._pending.append((start, end))
-            return
+            return new
         if len(self._ends) >= MOST_UNREAD:
-            return
+            return True
         if self._pending:
             end, self._pending = joined(end, self._pending)
-        self._arrive(end, at_ns)
-
-    def _arrive(self, end: int, at_ns: int) -> None:
-        self._arrived = end
+        self._arrived, self.last_ns = end, at_ns
         self._next = (self._origin + end) % SEQUENCE
         self._ends.append(end)
         self._stamps.append(at_ns)
+        return True
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have arrived that no read has taken."""
+        return self._arrived > self._read
 
     def take(self, size: int) -> list[tuple[int, int]] | None:
         """Take a read of ``size`` bytes: the end of each packet's part in it, and that packet's stamp.

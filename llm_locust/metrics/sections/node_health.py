@@ -47,6 +47,8 @@ def stamps(manifest: Manifest, kernel_share: float | None) -> dict[str, Any]:
         "kernel_share": kernel_share,
         "packets_dropped": sum(known.dropped for known in by_packet) if by_packet else None,
         "unseen_reads": sum(known.unseen_reads for known in by_packet) if by_packet else None,
+        "responses_rested": sum(known.rested for known in by_packet) if by_packet else None,
+        "rests_withdrawn": sum(known.rests_withdrawn for known in by_packet) if by_packet else None,
     }
 
 

@@ -140,6 +140,22 @@ class ClientFacts(SummaryPart, frozen=True):
             _WORKERS,
         ),
     ]
+    responses_rested: Annotated[
+        int | None,
+        key(
+            "responses read in few pieces, because their packets were seen in the capture; null without "
+            "`--stamps packet`",
+            _WORKERS,
+        ),
+    ]
+    rests_withdrawn: Annotated[
+        int | None,
+        key(
+            "connections of such responses whose server may wait for acknowledgements, read packet by packet "
+            "from then on; null without `--stamps packet`",
+            _WORKERS,
+        ),
+    ]
     first_tokens_wide: Annotated[
         float | None,
         key(

@@ -34,6 +34,7 @@ def client(summary: Summary) -> Section:
             f"coalesced {percent(part.coalesced_ratio)}",
             f"{plural(part.packets_dropped, 'packet')} dropped" if part.packets_dropped else "",
             f"{plural(part.unseen_reads, 'read')} without packet stamps" if part.unseen_reads else "",
+            f"{plural(part.rests_withdrawn, 'connection')} rest no longer" if part.rests_withdrawn else "",
         ]
     )
     law = tuple(_littles_law(summary.littles_law))

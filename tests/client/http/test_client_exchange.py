@@ -73,9 +73,9 @@ def test_read_ends_are_the_body_that_was_there_after_each_read(
     reads = cut(response[0], places)
     exchange, _ = fed(reads)
     after = [len(fed(reads[: n + 1])[1]) for n in range(len(reads))]
-    assert exchange.read_ends().tolist() == after
+    assert exchange.reads.ends().tolist() == after
     assert exchange.read_count == len(reads)
-    assert exchange.monotonic_ns().tolist() == list(range(1, len(reads) + 1))
+    assert exchange.reads.monotonic_ns().tolist() == list(range(1, len(reads) + 1))
 
 
 @given(response=responses(), places=st.lists(st.integers(0, 300), max_size=12))
@@ -163,10 +163,10 @@ def test_a_long_body_is_handed_on_in_slices() -> None:
     assert max(map(len, slices)) <= SLICE_BYTES
     exchange.drain()
     assert b"".join(slices) == b"".join(pieces)
-    ends = exchange.read_ends()
+    ends = exchange.reads.ends()
     assert (len(ends), ends[0], ends[-1]) == (len(pieces) + 1, 0, len(b"".join(pieces)))
-    assert exchange.event_ns(len(pieces[0])) == 2
-    assert exchange.event_ns(int(ends[-1])) == exchange.last_read_ns == len(pieces) + 1
+    assert exchange.reads.event_ns(len(pieces[0])) == 2
+    assert exchange.reads.event_ns(int(ends[-1])) == exchange.last_read_ns == len(pieces) + 1
 
 
 def in_reads(data: bytes) -> list[bytes]:
@@ -243,4 +243,4 @@ def test_any_bytes_are_a_response_or_a_response_error(
             exchange.on_read(read, [], 1)
         exchange.on_eof()
     exchange.drain()
-    assert exchange.read_count == len(exchange.read_ends())
+    assert exchange.read_count == len(exchange.reads.ends())

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 HOST, PEER = "10.0.0.1", "10.0.0.9"
 HERE_PORT, PEER_PORT = 40_000, 8000
 
-SYN_ACK, ACK, FIN_ACK = 0x12, 0x10, 0x11
+SYN_ACK, ACK, FIN_ACK, RST_ACK = 0x12, 0x10, 0x11, 0x14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Packet:
     fragment: int = 0
     long: bool = False  # longer than the IP head can say: it says 0
     padding: int = 0  # bytes that the link added
+    tail: bytes = b""  # last bytes of the payload, in place of others
 
     @property
     def tcp(self) -> bytes:
@@ -35,7 +36,7 @@ class Packet:
         fixed = struct.pack(
             "!HHIIHHHH", self.peer_port, self.here_port, self.seq % 2**32, 7, offset, 512, 0, 0
         )
-        return fixed + b"\x01" * (4 * self.tcp_options) + b"p" * self.size
+        return fixed + b"\x01" * (4 * self.tcp_options) + b"p" * (self.size - len(self.tail)) + self.tail
 
     @property
     def data(self) -> bytes:

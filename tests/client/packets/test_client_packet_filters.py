@@ -8,29 +8,40 @@ from hypothesis import strategies as st
 from packet_bytes import Packet
 
 from llm_locust.client.packets.filters import MOST_ADDRESSES, MOST_PORTS, Instruction, passes_from
+from llm_locust.client.packets.heads import END_BYTES, HEAD_BYTES
 
 MOST_INSTRUCTIONS = 4096  # BPF_MAXINSNS
 
 
 def accepts(program: list[Instruction], packet: bytes) -> bool:
+    return passed_bytes(program, packet) > 0
+
+
+def passed_bytes(program: list[Instruction], packet: bytes) -> int:
     """Run classic BPF as its manual defines it: a load beyond the packet ends it, and nothing passes."""
     accumulator = index = at = 0
     while True:
         code, if_true, if_false, value = program[at]
         at += 1
         match code:
-            case 0x30 | 0x28 | 0x20 | 0x48:
-                size = {0x30: 1, 0x28: 2, 0x20: 4, 0x48: 2}[code]
-                begin = value + (index if code == 0x48 else 0)
+            case 0x30 | 0x28 | 0x20 | 0x50 | 0x48 | 0x40:
+                size = {0x10: 1, 0x08: 2, 0x00: 4}[code & 0x18]
+                begin = value + (index if code & 0x40 else 0)
                 if begin + size > len(packet):
-                    return False
+                    return 0
                 accumulator = int.from_bytes(packet[begin : begin + size])
             case 0xB1:
                 if value >= len(packet):
-                    return False
+                    return 0
                 index = 4 * (packet[value] & 15)
             case 0x01:
                 index = value
+            case 0x07:
+                index = accumulator
+            case 0x80:
+                accumulator = len(packet)
+            case 0x14:
+                accumulator -= value
             case 0x54:
                 accumulator &= value
             case 0x15:
@@ -40,7 +51,7 @@ def accepts(program: list[Instruction], packet: bytes) -> bool:
             case 0x05:
                 at += value
             case 0x06:
-                return value > 0
+                return value
             case _:
                 raise AssertionError(f"unknown instruction {code:#x}")
 
@@ -78,6 +89,20 @@ def test_nothing_passes_before_the_first_target() -> None:
 @given(sources, st.binary(max_size=80))
 def test_any_bytes_end_it(targets: set[tuple[str, int]], packet: bytes) -> None:
     assert accepts(passes_from({source(*target) for target in targets}), packet) in (True, False)
+
+
+@pytest.mark.parametrize(("here", "peer"), [("10.0.0.9", IPV4[0]), ("::1", IPV6[0])])
+@pytest.mark.parametrize("size", [5, 200, 60_000])
+@pytest.mark.parametrize(
+    ("tail", "is_end"),
+    [(b"0\r\n\r\n", True), (b"\n\n\r\n", False), (b"1\r\n\r\n", False), (b"0\r\n\r\r", False)],
+)
+def test_less_passes_of_a_packet_that_ends_a_chunked_body(
+    here: str, peer: str, size: int, tail: bytes, is_end: bool
+) -> None:
+    packet = Packet(peer=peer, here=here, size=size, tail=tail).data
+    passed = passed_bytes(passes_from({source(peer, 8000)}), packet)
+    assert passed == (END_BYTES if is_end else HEAD_BYTES)
 
 
 def test_a_jumbogram_of_a_target_passes() -> None:

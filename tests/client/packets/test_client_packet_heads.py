@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, SYN_ACK, Packet, slot
+from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, RST_ACK, SYN_ACK, Packet, slot
 
 from llm_locust.client.packets.heads import (
+    END,
+    FIN,
     FRAME_BYTES,
+    RST,
+    SYN,
     Head,
     connection_key,
     heads_of,
@@ -49,7 +53,7 @@ def head(request: pytest.FixtureRequest) -> ParseFrame:
 
 def test_a_packet_has_its_connection_its_bytes_and_its_time(head: ParseFrame) -> None:
     packet = Packet(seq=4_000_000_000, size=321)
-    assert head(slot(packet.data, 17_000_000_123)) == (KEY, 4_000_000_000, 321, False, 17_000_000_123)
+    assert head(slot(packet.data, 17_000_000_123)) == (KEY, 4_000_000_000, 321, 0, 17_000_000_123)
 
 
 @pytest.mark.parametrize("ip_options", [0, 1, 10])
@@ -85,10 +89,20 @@ def test_padding_of_the_link_is_no_payload(head: ParseFrame) -> None:
 
 
 def test_a_syn_an_acknowledgement_and_an_end_have_no_bytes(head: ParseFrame) -> None:
-    assert head(slot(Packet(size=0, flags=SYN_ACK).data))[1:4] == (1000, 0, True)
-    assert head(slot(Packet(size=0).data))[1:4] == (1000, 0, False)
-    assert head(slot(Packet(size=0, flags=FIN_ACK).data))[1:4] == (1000, 0, False)
-    assert head(slot(Packet(size=3, flags=FIN_ACK).data))[2] == 3
+    assert head(slot(Packet(size=0, flags=SYN_ACK).data))[1:4] == (1000, 0, SYN | END)
+    assert head(slot(Packet(size=0).data))[1:4] == (1000, 0, END)
+    assert head(slot(Packet(size=0, flags=FIN_ACK).data))[1:4] == (1000, 0, FIN | END)
+    assert head(slot(Packet(size=0, flags=RST_ACK).data))[1:4] == (1000, 0, RST | END)
+    assert head(slot(Packet(size=300, flags=FIN_ACK).data))[2:4] == (300, FIN)
+
+
+@pytest.mark.parametrize(("captured", "marks"), [(80, END), (81, 0), (176, 0)])
+def test_a_packet_of_which_the_filter_passed_less_is_an_end(
+    head: ParseFrame, captured: int, marks: int
+) -> None:
+    whole = bytearray(slot(Packet(size=1000).data))
+    whole[8:12] = captured.to_bytes(4, sys.byteorder)
+    assert head(bytes(whole))[2:4] == (1000, marks)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +182,9 @@ def damaged_frames(draw: st.DrawFn) -> bytes:
 def test_any_bytes_are_parsed_alike_by_both_and_within_bounds(slots: list[bytes]) -> None:
     one_by_one = [found for found in map(parse_one, slots) if found is not None]
     assert one_by_one == (by_columns(*slots) if slots else [])
-    for key, seq, size, _, at_ns in one_by_one:
+    for key, seq, size, marks, at_ns in one_by_one:
         assert len(key) in (12, 36)
+        assert 0 <= marks < 16
         assert 0 <= seq < 2**32
         assert 0 <= size < 2**32
         assert 0 <= at_ns < 2**63

@@ -65,6 +65,8 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "kernel_share": 1.0,
         "packets_dropped": None,
         "unseen_reads": None,
+        "responses_rested": None,
+        "rests_withdrawn": None,
         "first_tokens_wide": 0.0,
         "gaps_unknown": 0,
         "gaps_unknown_share": 0.0,

@@ -1,0 +1,220 @@
+"""Connections that are not read packet by packet, because their packets are seen in a capture.
+
+A read costs a system call and an acknowledgement. A connection at rest is read when the end of its response
+was seen, or some packets are unread (see :mod:`~llm_locust.client.packets.stream`), or none came for
+:data:`SILENCE_S`.
+
+An unread packet may be acknowledged up to 40 ms late. That must not change what is measured: a server
+without ``TCP_NODELAY`` would wait for it before its next small packet (Nagle, RFC 896). So a connection rests
+only after proof: if ``n`` small packets came and this machine sent fewer than ``n - 1`` acknowledgements
+meanwhile, one of them was sent while an earlier one was unacknowledged. There are three steps, of one or more
+responses:
+
+1. It is read packet by packet, as any other. Most servers send the last packets of an answer at once; if one
+   was sent before the one before it was acknowledged, the server does not wait for that.
+2. It is read so again, and only every second packet is acknowledged at once: Linux does that by itself where
+   requests follow responses closely. At least :data:`_UNACKED_SENT` packets must be sent before an earlier
+   one was acknowledged, more than those of the answer's end. The server has then also measured round trips as
+   long as the pauses between packets, and does not send its last packet again because an acknowledgement is
+   late (tail loss probe, RFC 8985).
+3. It rests, and each response has to give the proof of step 2 again. If one does not, the connection never
+   rests again. If packets came twice, it does not rest for the rest of the response and begins at step 2
+   again, but not if that is usual.
+"""
+
+import _socket
+import time
+from collections.abc import Callable, Sequence
+from socket import IPPROTO_TCP, SOL_SOCKET, TCP_QUICKACK
+from typing import TYPE_CHECKING
+
+import gevent
+
+from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts
+from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.stream import Stream
+
+if TYPE_CHECKING:
+    from gevent._types import _TimerWatcher
+
+#: How often the capture is looked at while a connection rests: the end of a response is noticed this late.
+TICK_S = 0.002
+
+#: A connection at rest of which no packet came for so long is read, and watched by the loop again.
+SILENCE_S = 0.05
+
+#: The kernel wakes the loop for a connection at rest if it has this many unread bytes, whatever the capture
+#: has seen, and always at the end of the connection.
+_WAKE_BYTES = 16 << 10
+
+#: Of the proof in step 2: packets sent before an earlier one was acknowledged, small packets of the response,
+#: and the longest round trip, because packets that are under way are unacknowledged too.
+_UNACKED_SENT = 8
+_FEWEST_PACKETS = 16
+_LONGEST_RTT_NS = 20_000_000
+
+_MOST_STRIKES = 3
+_TICKS_PER_SWEEP = round(SILENCE_S / TICK_S)
+_SO_RCVLOWAT = 18
+
+#: Steps of the proof that a connection has passed.
+_NONE, _SENT_UNACKED, _PROVEN, _WITHDRAWN = range(4)
+
+
+class Rests:
+    """Connections of one capture that rest.
+
+    Attributes:
+        rested: number of responses that were read at rest.
+        withdrawn: number of connections that rested once and never will again.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self.rested = self.withdrawn = 0
+        self._capture = capture
+        self._asleep: dict[Stream, Rest] = {}
+        self._timer: _TimerWatcher | None = None
+        self._ticks = 0
+        self._dropped = 0
+
+    def enter(self, stream: Stream, rest: "Rest") -> None:
+        self._asleep[stream] = rest
+        if self._timer is None:
+            self._dropped = self._capture.dropped
+            self._timer = timer = gevent.get_hub().loop.timer(TICK_S, TICK_S)
+            timer.start(self._on_tick)
+
+    def leave(self, stream: Stream) -> None:
+        self._asleep.pop(stream, None)
+        if not self._asleep and self._timer is not None:
+            self._timer.close()
+            self._timer = None
+
+    def _on_tick(self) -> None:
+        self._capture.drain()
+        for stream in self._capture.take_due():
+            if (rest := self._asleep.get(stream)) is not None:
+                rest.on_due()
+        self._ticks += 1
+        if self._ticks >= _TICKS_PER_SWEEP:
+            self._ticks = 0
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Wake what is silent; all, if the ring was full: the end of any of them may have been missed."""
+        before, self._dropped = self._dropped, self._capture.dropped
+        silent_ns = time.time_ns() - round(SILENCE_S * 1e9)
+        for stream, rest in list(self._asleep.items()):
+            if stream.last_ns < silent_ns or before != self._dropped:
+                rest.on_silence()
+
+
+class Rest:
+    """Whether and when one connection rests.
+
+    Args:
+        packets: packets of the connection.
+
+    Attributes:
+        is_ready: whether it may rest in the present exchange.
+        asleep: whether it rests.
+        read: function that reads what is unread, set by the connection.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_repeats",
+        "_rests",
+        "_slept",
+        "_small",
+        "_sock",
+        "_step",
+        "_stream",
+        "_strikes",
+        "asleep",
+        "is_ready",
+        "read",
+    )
+
+    def __init__(self, rests: Rests, sock: _socket.socket, packets: Tracked) -> None:
+        self._rests, self._sock, self._stream = rests, sock, packets.stream
+        self._begun: TcpFacts | None = None
+        self._small = self._repeats = self._strikes = 0
+        self._step, self._slept = _NONE, False
+        self.asleep = self.is_ready = False
+        self.read: Callable[[], object] = lambda: None
+
+    def begin(self, facts: TcpFacts | None) -> None:
+        """Begin an exchange, with the facts of the connection just before its request."""
+        self._begun, self._slept = facts, False
+        self._small, self._repeats = self._stream.small, self._stream.repeats
+        self.is_ready = self._step == _PROVEN and facts is not None
+        if self._step in (_SENT_UNACKED, _PROVEN):
+            self._sock.setsockopt(IPPROTO_TCP, TCP_QUICKACK, 0)  # as Linux does where requests follow closely
+
+    def start(self, is_useful: bool = True) -> None:
+        """Rest from now on, after a read that left nothing unread, if that is of use."""
+        if not is_useful:
+            return
+        self.asleep = self._slept = True
+        self.is_ready = False
+        self._sock.setsockopt(SOL_SOCKET, _SO_RCVLOWAT, _WAKE_BYTES)
+        self._stream.due_ns, self._stream.resting = 0, True
+        self._rests.enter(self._stream, self)
+
+    def stop(self) -> None:
+        """Rest no longer: the loop watches it again."""
+        if self.asleep:
+            self.asleep = self._stream.resting = False
+            self._rests.leave(self._stream)
+            try:
+                self._sock.setsockopt(SOL_SOCKET, _SO_RCVLOWAT, 1)
+            except OSError:  # it is closed
+                return
+
+    def on_due(self) -> None:
+        """Read, and rest again unless packets came twice or out of order."""
+        self.read()
+        if self.asleep:
+            if self._stream.repeats != self._repeats:
+                self.stop()
+            else:
+                self._stream.due_ns, self._stream.resting = 0, True
+
+    def on_silence(self) -> None:
+        """Read what has come, and rest no longer in this exchange."""
+        self._stream.due_ns = self._stream.due_ns or self._stream.last_ns + round(SILENCE_S * 1e9)
+        self.read()
+        self.stop()
+
+    def times(self, pieces: Sequence[tuple[int, int]], now_ns: int, floor_ns: int) -> list[int]:
+        """Monotonic times of a read's packets: when a program that is as late as this one had read each.
+
+        This one is late by the time since the read was due.
+        """
+        offset_ns = time.time_ns() - now_ns
+        due_ns = self._stream.due_ns
+        late_ns = max(0, now_ns + offset_ns - due_ns) if due_ns else 0
+        shift_ns = late_ns - offset_ns
+        return [min(now_ns, max(floor_ns, at_ns + shift_ns)) for _, at_ns in pieces]
+
+    def end(self) -> None:
+        """End the exchange: see whether it proves that the connection may rest."""
+        self.stop()
+        self.is_ready = False
+        begun, small = self._begun, self._stream.small - self._small
+        self._begun = None
+        if begun is None or self._step == _WITHDRAWN or small < _FEWEST_PACKETS:
+            return
+        facts, came_twice = tcp_facts(self._sock), self._stream.repeats != self._repeats
+        unacked = 0  # at least so many packets were sent before an earlier one was acknowledged
+        if facts is not None and facts.rtt_ns <= _LONGEST_RTT_NS:
+            unacked = small - 1 - (facts.acks - begun.acks)
+        passed = _PROVEN if unacked >= _UNACKED_SENT else _SENT_UNACKED if unacked >= 1 else _NONE
+        if self._slept:
+            self._rests.rested += 1
+            self._strikes = max(0, self._strikes + (1 if came_twice else -1))
+            if self._strikes >= _MOST_STRIKES or (passed != _PROVEN and not came_twice):
+                passed = _WITHDRAWN
+                self._rests.withdrawn += 1
+        self._step = passed

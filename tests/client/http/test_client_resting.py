@@ -1,0 +1,351 @@
+"""Connections at rest: only after proof, read in time, and never so that what is measured changes."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, cast
+
+import gevent
+import msgspec
+import numpy as np
+import pytest
+from calls import Caller, arrived_ns, caller, token
+from capturing import captures, packet_stamps
+from scripted import (
+    Script,
+    ScriptedServer,
+    Step,
+    chunk,
+    last_chunk,
+    response_head,
+    scripted_server,
+    stream_script,
+    write,
+)
+
+from llm_locust.client.http.polling import PollLimiter
+from llm_locust.client.http.resting import SILENCE_S, Rest, Rests
+from llm_locust.client.http.stamping import Stamping
+from llm_locust.client.http.tcp_info import tcp_facts
+from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.stream import MOST_RESTING, MOST_UNACKED, UNACKED_NS, Stream
+from llm_locust.client.stream import LiveCall
+from llm_locust.core.record import Outcome
+
+MS = 1_000_000
+
+# -- the proof, without a network ---------------------------------------------------------------
+
+
+class FakeSocket:
+    """A socket whose kernel says what it is told to say."""
+
+    def __init__(self) -> None:
+        self.acks, self.rtt_us = 0, 50
+        self.options: dict[int, int] = {}
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        assert (level, name) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+        info = bytearray(size)
+        struct.pack_into("=I", info, 68, self.rtt_us)
+        struct.pack_into("=I", info, 136, self.acks + 7)  # all segments
+        struct.pack_into("=I", info, 156, 7)  # those with data
+        return bytes(info)
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        self.options[name] = value
+
+
+class FakeCapture:
+    dropped = 0
+
+    def drain(self) -> None:
+        """Nothing is captured."""
+
+    def take_due(self) -> list[Stream]:
+        return []
+
+
+class FakeTracked:
+    def __init__(self) -> None:
+        self.stream = Stream()
+        self.stream.open(0)
+
+
+class Line:
+    """A connection and its rest, with the packets and acknowledgements that a test makes."""
+
+    def __init__(self) -> None:
+        self.socket, self.packets = FakeSocket(), FakeTracked()
+        self.rests = Rests(cast("Capture", FakeCapture()))
+        self.rest = Rest(self.rests, cast(Any, self.socket), cast("Tracked", self.packets))
+        self.sent = 0
+
+    def packet(self, at_ns: int = 0, size: int = 200) -> None:
+        self.packets.stream.add(self.sent, size, at_ns)
+        self.sent += size
+
+    def answer(self, acks: int, packets: int = 60, *, rest: bool = False, size: int = 200) -> bool:
+        """One response; return whether it could have been read at rest."""
+        self.rest.begin(tcp_facts(cast(Any, self.socket)))
+        ready = self.rest.is_ready
+        if rest:
+            self.rest.start()
+        for n in range(packets):
+            self.packet(n * 20 * MS, size)
+        self.socket.acks += acks
+        self.rest.end()
+        self.packets.stream.skip(self.packets.stream._arrived - self.packets.stream._read)
+        return ready
+
+    def proven(self) -> "Line":
+        self.answer(acks=58)
+        self.answer(acks=30)
+        return self
+
+
+def test_a_connection_rests_after_a_response_whose_packets_were_sent_unacknowledged() -> None:
+    line = Line()
+    assert not line.answer(acks=58)  # two of 60 packets came before the acknowledgement of the one before
+    assert not line.answer(acks=30)
+    assert line.socket.options[socket.TCP_QUICKACK] == 0
+    assert line.answer(acks=25, rest=True)
+    assert line.answer(acks=25, rest=True)
+    assert (line.rests.rested, line.rests.withdrawn) == (2, 0)
+
+
+@pytest.mark.parametrize("acks", [59, 60, 100])
+def test_a_server_that_may_have_waited_for_every_acknowledgement_proves_nothing(acks: int) -> None:
+    line = Line()
+    assert not any(line.answer(acks=acks) for _ in range(20))
+    assert socket.TCP_QUICKACK not in line.socket.options
+
+
+def test_the_packets_at_the_end_of_an_answer_alone_do_not_let_it_rest() -> None:
+    line = Line()
+    assert not any(line.answer(acks=60 - 5) for _ in range(20))
+
+
+@pytest.mark.parametrize("of", [{"size": 1000}, {"packets": 15, "acks": 2}])
+def test_large_packets_and_short_answers_prove_nothing(of: dict[str, Any]) -> None:
+    line = Line()
+    assert not any(line.answer(**{"acks": 20, **of}) for _ in range(5))
+
+
+def test_a_long_round_trip_is_too_much_in_flight() -> None:
+    line = Line()
+    line.socket.rtt_us = 30_000
+    assert not any(line.answer(acks=20) for _ in range(5))
+
+
+def test_a_response_at_rest_without_the_proof_is_the_last_one() -> None:
+    line = Line().proven()
+    line.answer(acks=57, rest=True)
+    assert (line.rests.rested, line.rests.withdrawn) == (1, 1)
+    assert not any(line.answer(acks=20) for _ in range(20))
+    assert line.rests.withdrawn == 1
+
+
+def test_packets_that_come_twice_again_and_again_end_it() -> None:
+    line, rested = Line().proven(), 0
+    for _ in range(20):
+        if line.answer(acks=30, rest=False):
+            line.rest.begin(tcp_facts(cast(Any, line.socket)))
+            line.rest.start()
+            line.packets.stream.add(line.sent - 200, 200, 0)  # sent again
+            for _ in range(60):
+                line.packet()
+            line.socket.acks += 30
+            line.rest.end()
+            rested += 1
+    assert line.rests.withdrawn == 1
+    assert rested == line.rests.rested < 20
+
+
+def test_the_kernel_wakes_the_loop_again_when_the_rest_is_over() -> None:
+    line = Line().proven()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    assert line.socket.options[18] > 1  # SO_RCVLOWAT
+    line.rest.stop()
+    assert line.socket.options[18] == 1
+
+
+def resting_stream() -> Stream:
+    stream = Stream()
+    stream.open(0)
+    stream.resting = True
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("gap_ns", "unread"), [(UNACKED_NS, MOST_RESTING), (10 * MS, MOST_UNACKED), (0, MOST_UNACKED)]
+)
+def test_a_read_is_due_before_a_window_of_unacknowledged_packets_can_be_full(
+    gap_ns: int, unread: int
+) -> None:
+    stream = resting_stream()
+    for n in range(unread):
+        assert not stream.due_ns
+        stream.add(100 * n, 100, 1 + n * gap_ns)
+    assert stream.due_ns == 1 + (unread - 1) * gap_ns
+
+
+def test_a_read_is_due_after_many_bytes_and_after_a_packet_that_came_twice() -> None:
+    stream = resting_stream()
+    stream.add(0, 9000, 5)
+    assert stream.due_ns == 5
+    stream = resting_stream()
+    stream.add(0, 10, 5)
+    assert not stream.add(0, 10, 7)
+    assert stream.due_ns == 7
+
+
+def test_a_ring_that_was_full_wakes_every_connection() -> None:
+    line, read = Line().proven(), []
+    line.rest.read = lambda: read.append(line.rest.asleep)
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    line.packet(2**62)  # just now
+    line.rests._sweep()
+    assert not read
+    FakeCapture.dropped = 1
+    try:
+        line.rests._sweep()
+    finally:
+        FakeCapture.dropped = 0
+    assert read == [True]
+    assert not line.rest.asleep
+
+
+def test_a_program_is_late_by_the_time_since_a_read_was_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line().proven()
+    now_ns, offset_ns = 10_000 * MS, 7 * MS
+    monkeypatch.setattr("llm_locust.client.http.resting.time.time_ns", lambda: now_ns + offset_ns)
+    line.packets.stream.due_ns = now_ns + offset_ns - 3 * MS
+    stamps = [now_ns + offset_ns - ago for ago in (50 * MS, 30 * MS, 3 * MS, 1 * MS)]
+    times = line.rest.times([(0, at) for at in stamps], now_ns, now_ns - 40 * MS)
+    assert [now_ns - at for at in times] == [40 * MS, 27 * MS, 0, 0]
+
+
+# -- against a server ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def by_packet() -> Iterator[Stamping]:
+    with packet_stamps() as stamping, closing(PollLimiter(lambda: 0.001)):
+        yield stamping
+        assert (stamping.facts().dropped, stamping.facts().unseen_reads) == (0, 0)
+
+
+@contextmanager
+def asking(server: ScriptedServer, stamping: Stamping, **of: Any) -> Iterator[Caller]:
+    with caller(server.url, stamping=stamping, **of) as ask:
+        yield ask
+        assert ask.client.in_flight == 0
+
+
+def until_rested(ask: Caller, stamping: Stamping, script: Script, responses: int = 40) -> None:
+    """Ask on one connection until responses were read at rest: a busy machine proves it late."""
+    assert stamping.rests is not None
+    before = stamping.rests.rested
+    for _ in range(responses):
+        ask.ask(script)
+        if stamping.rests.rested >= before + 2:
+            return
+
+
+def lateness_ns(server: ScriptedServer, ask: Caller) -> np.ndarray:
+    """Time from the server's writing of each event to its arrival."""
+    served = {r.header("X-Request-Id"): r for r in server.wait_ended(len(ask.answers))}
+    late = []
+    for answer in ask.answers:
+        record = answer.record
+        assert (record.outcome, record.kernel_stamps, record.early_ns) == (Outcome.OK, True, None)
+        late.append(arrived_ns(record) - np.array(served[record.request_id].write_ns[1:-1]))
+    return np.concatenate(late)
+
+
+@captures
+@pytest.mark.parametrize("gap_ms", [1, 12])
+def test_a_server_that_does_not_wait_is_read_at_rest_and_every_event_has_its_time(
+    server: ScriptedServer, by_packet: Stamping, gap_ms: float
+) -> None:
+    script = stream_script(ttft_ms=15, gap_ms=gap_ms, tokens=40)
+    with asking(server, by_packet) as ask:
+        until_rested(ask, by_packet, script)
+        late_ns = lateness_ns(server, ask)
+    assert by_packet.rests is not None
+    if gap_ms > 1:
+        assert by_packet.rests.rested >= 1
+    assert (late_ns >= 0).all()
+    assert np.percentile(late_ns, 75) < 1 * MS  # a full window would hold most of them back
+
+
+@captures
+def test_a_server_that_waits_for_acknowledgements_is_never_read_at_rest(by_packet: Stamping) -> None:
+    script = stream_script(ttft_ms=15, gap_ms=12, tokens=40)
+    with scripted_server(nodelay=False) as server, asking(server, by_packet) as ask:
+        for _ in range(8):
+            record = ask.ask(script).record
+            assert (record.outcome, len(record.arrivals_ns)) == (Outcome.OK, 40)
+    assert by_packet.rests is not None
+    assert (by_packet.rests.rested, by_packet.rests.withdrawn) == (0, 0)
+
+
+def breaking(*last: Step) -> Script:
+    """Eight events, then something else than a last chunk."""
+    events = [write(20 + 12 * n, chunk(token())) for n in range(8)]
+    return [write(0, response_head()), *events, *last]
+
+
+@captures
+def test_what_ends_a_response_at_rest_is_noticed(server: ScriptedServer, by_packet: Stamping) -> None:
+    """A silent server, the end of the connection, a last chunk with trailers, a call that is broken off."""
+    good = stream_script(ttft_ms=15, gap_ms=12, tokens=40)
+    with asking(server, by_packet, timeouts=Timeouts(first_s=5, gap_s=0.4, total_s=20)) as ask:
+        for script, outcome, error in (
+            (breaking(Step(stall=True)), Outcome.TIMEOUT, "no event for 0.4 s"),
+            (breaking(Step(at_ms=125, close=True)), Outcome.TRUNCATED, "closed by the peer"),
+            (breaking(Step(at_ms=125, reset=True)), Outcome.TRUNCATED, "reset"),
+        ):
+            until_rested(ask, by_packet, good, 12)
+            record = ask.ask(script).record
+            assert (record.outcome, len(record.arrivals_ns)) == (outcome, 8)
+            assert error in (record.error or "")
+        until_rested(ask, by_packet, good, 12)
+        trailers = write(130, last_chunk()[:-2] + b"X-Took: 1\r\n\r\n")
+        record = ask.ask(breaking(trailers)).record
+        assert (record.status, len(record.arrivals_ns)) == (200, 8)
+        until_rested(ask, by_packet, good, 12)
+        job = ask.spawn(breaking(Step(stall=True)))
+        gevent.sleep(0.15)
+        ask.client.abandon_calls()
+        job.join()
+        assert len(ask.answers[-1].record.arrivals_ns) >= 1
+
+
+@captures
+def test_a_call_read_piece_by_piece_does_not_rest(server: ScriptedServer, by_packet: Stamping) -> None:
+    script = stream_script(ttft_ms=15, gap_ms=12, tokens=40)
+    with asking(server, by_packet) as ask:
+        until_rested(ask, by_packet, script)
+        assert by_packet.rests is not None
+        rested = by_packet.rests.rested
+        body = msgspec.json.encode({"script": list(script)})
+        call = ask.call()
+        route = ask.client.routes.choose(call)
+        live = LiveCall(ask.client, route, ask.client.request(route, "/chat/completions", body, call), call)
+        live.open(keep_body=True)
+        pieces = 0
+        while live.read():
+            pieces += 1
+        live.conclude()
+    assert by_packet.rests.rested == rested
+    assert pieces > 10
+
+
+def test_the_silence_that_ends_a_rest_is_shorter_than_any_time_limit_that_is_of_use() -> None:
+    assert SILENCE_S <= 0.05
