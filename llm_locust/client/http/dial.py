@@ -1,6 +1,7 @@
 """Opening of one connection: the host's addresses, a socket with time stamps, and TLS if requested."""
 
 import _socket
+import errno
 import os
 import ssl
 from contextlib import suppress
@@ -36,7 +37,7 @@ def dial(address: Address, tls: Tls | None, stamping: Stamping = READ_STAMPS) ->
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         stamping.prepare(sock, host, port)
-        connecting = _begin_connecting(sock, place)
+        connecting = _begin_connecting(sock, place, stamping)
         packets = stamping.track(sock, host, port)
         if connecting:
             _wait_connected(sock)
@@ -57,13 +58,18 @@ def address_text(address: Address) -> str:
     return f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
 
 
-def _begin_connecting(sock: _socket.socket, place: tuple[object, ...]) -> bool:
+def _begin_connecting(sock: _socket.socket, place: tuple[object, ...], stamping: Stamping) -> bool:
     """Return whether it takes time."""
-    try:
-        sock.connect(place)
-    except BlockingIOError:
-        return True
-    return False
+    while True:
+        try:
+            sock.connect(place)
+        except BlockingIOError:
+            return True
+        except OSError as e:
+            if e.errno == errno.EADDRNOTAVAIL and stamping.has_more_ports(sock):
+                continue
+            raise
+        return False
 
 
 def _wait_connected(sock: _socket.socket) -> None:

@@ -5,6 +5,7 @@ import time
 
 from llm_locust.client.packets.filters import passes_from
 from llm_locust.client.packets.heads import END, FIN, RST, SYN, address_bytes, connection_key, heads_of
+from llm_locust.client.packets.ports import IP_LOCAL_PORT_RANGE, LocalPorts
 from llm_locust.client.packets.ring import SLOTS, PacketRing
 from llm_locust.client.packets.stream import MOST_PIECES, Stream
 
@@ -33,6 +34,7 @@ class Capture:
         self._streams: dict[bytes, Stream] = {}
         self._sources: set[tuple[bytes, int]] = set()
         self._due: list[Stream] = []
+        self._ports: LocalPorts | None = None  # from the first prepared socket on
         self.packets = 0
         self.unseen_reads = 0
 
@@ -46,7 +48,38 @@ class Capture:
         source = (address_bytes(host), port)
         if source not in self._sources and not self._ring.closed:
             self._sources.add(source)
-            self._ring.attach(passes_from(self._sources))
+            self._attach()
+
+    def _attach(self) -> None:
+        blocks = None if self._ports is None else self._ports.blocks
+        self._ring.attach(passes_from(self._sources, blocks))
+
+    def prepare(self, sock: _socket.socket) -> None:
+        """Prepare a socket that is about to connect to a watched address: it gets a port of this process.
+
+        From then on, only packets to prepared sockets pass.
+        """
+        if self._ring.closed:
+            return
+        ports, before = self._ports, None
+        if ports is None:
+            self._ports = ports = LocalPorts()
+        else:
+            before = ports.blocks
+        ports.prepare(sock)
+        if ports.blocks is not before:
+            self._attach()
+
+    def has_more_ports(self, sock: _socket.socket) -> bool:
+        """Prepare a socket again for which no port was free; return whether there are more."""
+        ports = self._ports
+        if ports is None or not ports.blocks or self._ring.closed:
+            return False
+        if not ports.claim():
+            sock.setsockopt(_socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0)
+        self._attach()
+        ports.prepare(sock)
+        return True
 
     def track(self, sock: _socket.socket, host: str, port: int) -> "Tracked":
         """Follow a connection to a watched address. To be called as soon as it has begun to connect, before
@@ -92,6 +125,8 @@ class Capture:
     def close(self) -> None:
         """Give the ring back. Reads from now on have stamps of their own."""
         self._streams.clear()
+        if self._ports is not None:
+            self._ports.close()
         self._ring.close()
 
 

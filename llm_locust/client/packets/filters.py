@@ -19,11 +19,12 @@ _LOAD_HALF_AT_X = 0x48
 _SET_X_TO_IP_HEAD = 0xB1  # X = 4 * (byte & 15)
 _SET_X = 0x01
 _LOAD_LENGTH, _LOAD_BYTE_AT_X, _LOAD_WORD_AT_X = 0x80, 0x50, 0x40
-_AND, _SUBTRACT, _SET_X_TO_A = 0x54, 0x14, 0x07
+_AND, _SUBTRACT, _SHIFT_RIGHT, _SET_X_TO_A = 0x54, 0x14, 0x74, 0x07
 _IF_EQUAL, _JUMP, _RETURN = 0x15, 0x05, 0x06
 _TCP, _HOP_BY_HOP = 6, 0
 
-_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)  # while a program is made; becomes a jump to _PASSED
+_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)  # while a program is made; becomes a jump to the end
+_PASS_ANY: Instruction = (_RETURN, 1, 0, HEAD_BYTES)  # the same, whatever the local port
 _DROP: Instruction = (_RETURN, 0, 0, 0)
 
 #: The end of a chunked body, without trailers.
@@ -43,8 +44,14 @@ _PASSED: list[Instruction] = [
 ]
 
 
-def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
-    """Program for cooked packets: TCP from any of these addresses (4 or 16 bytes) and any of their ports."""
+def passes_from(
+    sources: Collection[tuple[bytes, int]], blocks: Collection[int] | None = None
+) -> list[Instruction]:
+    """Program for cooked packets: TCP from any of these addresses (4 or 16 bytes) and any of their ports.
+
+    Args:
+        blocks: numbers of the blocks of local ports (see :mod:`~llm_locust.client.packets.ports`); None: any.
+    """
     ports = sorted({port for _, port in sources})
     ipv4 = list(_of_family(sorted({a for a, _ in sources if len(a) == 4}), ports))
     ipv6 = list(_of_family(sorted({a for a, _ in sources if len(a) == 16}), ports))
@@ -61,8 +68,22 @@ def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
         *ipv6,
         _DROP,
     ]
-    jumps = ((_JUMP, 0, 0, len(program) - at - 1) for at in range(len(program)))
-    return [jump if step is _PASS else step for step, jump in zip(program, jumps, strict=True)] + _PASSED
+    local = list(_to_blocks(blocks))
+    ends = {_PASS: len(program), _PASS_ANY: len(program) + len(local)}
+    placed = [(_JUMP, 0, 0, ends[step] - at - 1) if step in ends else step for at, step in enumerate(program)]
+    return placed + local + _PASSED
+
+
+def _to_blocks(blocks: Collection[int] | None) -> Iterator[Instruction]:
+    """Go on if the local port is of one of these blocks. X is at the TCP head."""
+    if blocks is None:
+        return
+    yield (_LOAD_HALF_AT_X, 0, 0, 2)
+    yield (_SHIFT_RIGHT, 0, 0, 8)
+    for n, block in enumerate(blocks):
+        yield (_IF_EQUAL, 0, 1, block)
+        yield (_JUMP, 0, 0, 2 * (len(blocks) - n - 1) + 1)
+    yield _DROP
 
 
 def _of_family(addresses: list[bytes], ports: list[int]) -> Iterator[Instruction]:
@@ -109,7 +130,7 @@ def _of_ipv6(from_ports: list[Instruction]) -> Iterator[Instruction]:
     """Of a jumbogram, which has an extension first, the ports are not looked at."""
     yield (_LOAD_BYTE, 0, 0, 6)
     yield (_IF_EQUAL, 0, 1, _HOP_BY_HOP)
-    yield _PASS
+    yield _PASS_ANY
     yield (_IF_EQUAL, 1, 0, _TCP)
     yield (_JUMP, 0, 0, len(from_ports) + 1)
     yield (_SET_X, 0, 0, 40)

@@ -42,6 +42,8 @@ def passed_bytes(program: list[Instruction], packet: bytes) -> int:
                 accumulator = len(packet)
             case 0x14:
                 accumulator -= value
+            case 0x74:
+                accumulator >>= value
             case 0x54:
                 accumulator &= value
             case 0x15:
@@ -103,6 +105,16 @@ def test_less_passes_of_a_packet_that_ends_a_chunked_body(
     packet = Packet(peer=peer, here=here, size=size, tail=tail).data
     passed = passed_bytes(passes_from({source(peer, 8000)}), packet)
     assert passed == (END_BYTES if is_end else HEAD_BYTES)
+
+
+@given(st.sets(st.integers(128, 237), max_size=110), st.integers(0, 65_535), st.booleans())
+def test_of_blocks_of_local_ports_only_their_packets_pass(blocks: set[int], port: int, ipv6: bool) -> None:
+    here, peer = ("::1", IPV6[0]) if ipv6 else ("10.0.0.9", IPV4[0])
+    program = passes_from({source(peer, 8000)}, sorted(blocks))
+    assert len(program) <= MOST_INSTRUCTIONS
+    for local in {port, *(256 * block + port % 256 for block in list(blocks)[:3])}:
+        packet = Packet(peer=peer, here=here, here_port=local).data
+        assert accepts(program, packet) == (local >> 8 in blocks)
 
 
 def test_a_jumbogram_of_a_target_passes() -> None:

@@ -1,0 +1,92 @@
+"""Blocks of local ports: each is one process's own."""
+
+import socket
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from capturing import captures
+
+from llm_locust.client.packets.capture import Capture
+from llm_locust.client.packets.ports import BLOCK_PORTS, IP_LOCAL_PORT_RANGE, LocalPorts
+
+
+def _takes_ranges() -> bool:
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0)
+        except OSError:
+            return False
+    return True
+
+
+ranges = pytest.mark.skipif(not _takes_ranges(), reason="the kernel takes no range of local ports")
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """A range of ports with four whole blocks."""
+    path = tmp_path / "range"
+    path.write_text("50000\t51199\n")
+    return path
+
+
+def test_two_processes_never_have_the_same_block_and_the_last_one_has_none(few: Path) -> None:
+    with ExitStack() as stack:
+        made = [stack.enter_context(closing(LocalPorts(few))) for _ in range(4)]
+        blocks = [block for ports in made for block in ports.blocks or ()]
+        assert len(set(blocks)) == len(blocks) == 4
+        assert {256 * block >= 50_000 and 256 * block + 255 <= 51_199 for block in blocks} == {True}
+        assert LocalPorts(few).blocks is None
+        made[0].close()
+        with closing(LocalPorts(few)) as again:
+            assert again.blocks == blocks[:1]
+
+
+def test_a_process_has_another_block_when_one_is_used_up(few: Path) -> None:
+    with closing(LocalPorts(few)) as ports:
+        assert [ports.claim() for _ in range(4)] == [True, True, True, False]
+        assert ports.blocks is None
+    assert LocalPorts(few.with_name("missing")).blocks is None
+
+
+@ranges
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_connection_gets_a_port_of_the_block(family: socket.AddressFamily, host: str) -> None:
+    with closing(LocalPorts()) as ports, socket.socket(family) as listener, socket.socket(family) as sock:
+        listener.bind((host, 0))
+        listener.listen()
+        ports.prepare(sock)
+        sock.connect(listener.getsockname()[:2])
+        assert ports.blocks is not None
+        assert sock.getsockname()[1] // BLOCK_PORTS in ports.blocks
+
+
+@ranges
+@captures
+@pytest.mark.usefixtures("kernel_stamping")
+def test_a_capture_has_only_its_own_packets_and_claims_more_ports_when_it_needs_them() -> None:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(closing(Capture(1024))) for _ in range(2))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=512))
+        host, port = listener.getsockname()
+        for capture, connections in ((first, BLOCK_PORTS + 5), (second, 3)):
+            capture.watch(host, port)
+            for _ in range(connections):
+                sock = stack.enter_context(socket.socket())
+                capture.prepare(sock)
+                try:
+                    sock.connect((host, port))
+                except OSError:
+                    assert capture.has_more_ports(sock)
+                    sock.connect((host, port))
+                tracked = capture.track(sock, host, port)
+                sender = stack.enter_context(listener.accept()[0])
+                sender.send(b"abc")
+                assert sock.recv(3) == b"abc"
+                assert [end for end, _ in tracked.pieces(3) or []] == [3]
+        frames = second._ring.read()
+        assert frames is None
+        assert (first.packets, second.packets) == (BLOCK_PORTS + 5, 3)
+        assert first._ports is not None
+        assert len(first._ports.blocks or ()) >= 2
