@@ -21,7 +21,7 @@ from llm_locust.client.http.exchange import Exchange, Stamp
 from llm_locust.client.http.polling import CUT, EXACT, FILLED, polls
 from llm_locust.client.http.resting import Rest
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts, was_unprocessed
-from llm_locust.client.http.timeouts import Alarm, Timeouts
+from llm_locust.client.http.timeouts import OneTimer, Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.packets.capture import Tracked
@@ -78,7 +78,7 @@ class Connection:
         self._waiter: Waiter[None] | None = None
         self._wake_on_read = self._waits_for_end = False
         self._timeouts = Timeouts()
-        self._alarm = Alarm()
+        self._alarm = OneTimer()
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop

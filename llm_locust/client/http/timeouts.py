@@ -52,7 +52,7 @@ class Timeouts:
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")
 
 
-class Alarm:
+class OneTimer:
     """One call from the event loop, some time from now."""
 
     __slots__ = ("_timer",)
