@@ -21,6 +21,7 @@ TEXTS = {
     "dataset_order": ("shuffled", "shufled"),
     "agent_history": ("own", "mine"),
     "cache_bust": ("off", "no"),
+    "images": ("count=2 size=1024x768", "size=16"),
     "shared_prefix": ("groups=10 tokens=5", "groups=0"),
     "unique_head": ("off", "none"),
     "calibrate": ("on", "yes"),
