@@ -84,11 +84,16 @@ def _is_huge(raw: bytes) -> bool:
     is_digit = sent - np.uint8(ord("0")) < 10
     exponents = np.flatnonzero((sent == ord("e")) | (sent == ord("E"))) + 1
     exponents += sent[exponents] == ord("+")
+    if _have_digits(is_digit, exponents, 3):
+        return True
+    eighth = is_digit[::8]  # of so many digits at least four of these follow each other
+    if not (eighth[:-3] & eighth[1:-2] & eighth[2:-1] & eighth[3:]).any():
+        return False
     ends = np.flatnonzero(sent == ord(","))
     starts = np.concatenate(([1], ends + 1))[np.diff(ends, prepend=0, append=len(raw)) > _LONG]
     for mark in b" -":
         starts += sent[starts] == mark
-    return _have_digits(is_digit, exponents, 3) or _have_digits(is_digit, starts, _LONG)
+    return _have_digits(is_digit, starts, _LONG)
 
 
 def _have_digits(is_digit: NDArray[np.bool_], starts: NDArray[np.int64], n: int) -> bool:
