@@ -21,6 +21,7 @@ from llm_locust.report.output import one_line, printing
 from llm_locust.wire.dialects.table import DIALECTS, GENERATING
 from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.body import body_template, parse_body
+from llm_locust.workload.models import parse_models
 
 DESCRIPTION = (
     "Check this machine, and the server at URL if one is given: each check is ok, warn, fail or skipped, "
@@ -40,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model", metavar="NAME", help="the model of the run (default: the first of the server's)"
+    )
+    parser.add_argument(
+        "--models",
+        metavar="SPLIT",
+        help="several models or adapters, as in the run: each is asked for one token, the first as --model",
     )
     parser.add_argument(
         "--endpoint", choices=GENERATING, default="chat", help="the API of the requests (%(default)s)"
@@ -69,6 +75,13 @@ def run(args: argparse.Namespace) -> int:
     return exit_code(results)
 
 
+def _models(model: str | None, split: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The model of all requests, and the further ones that are asked for one token each."""
+    names = () if split is None else parse_models(split).names
+    first, *others = names if model is None and names else (model, *names)
+    return first, tuple(name for name in dict.fromkeys(others) if name is not None and name != first)
+
+
 def _asked(args: argparse.Namespace) -> Examination:
     """The options' values (raises ValueError, which shows no secret)."""
     endpoint = DIALECTS[args.endpoint]
@@ -80,10 +93,12 @@ def _asked(args: argparse.Namespace) -> Examination:
     headers = access_headers(key, own, (endpoint,), versioned=versioned)
     body = {} if args.body is None else parse_body(args.body)
     body_template(endpoint, "", extra_body=body)
+    model, others = _models(args.model, args.models)
     return Examination(
         users=args.users,
         target=target,
-        model=args.model,
+        model=model,
+        others=others,
         endpoint=endpoint,
         body=body,
         headers=headers,

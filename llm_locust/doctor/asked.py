@@ -18,6 +18,7 @@ class Examination:
     Attributes:
         users: of one process on this machine.
         target: None examines this machine only.
+        others: further models that the run asks for.
         has_key: whether an API key or an ``Authorization`` header is given.
         headers: of every request, the key's among them.
         secrets: texts that no output may have.
@@ -26,6 +27,7 @@ class Examination:
     users: int
     target: Target | None = None
     model: str | None = None
+    others: tuple[str, ...] = ()
     endpoint: Dialect = CHAT
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict, repr=False)

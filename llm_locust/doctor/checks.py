@@ -83,6 +83,7 @@ SERVER_CHECKS = (
         "api_key", "API key", _of_server(lambda a, s: target.judge_key(s.listing, s.first, has_key=a.has_key))
     ),
     Check("first_token", "First token", _of_server(lambda _, s: streams.judge_first_token(s.first))),
+    Check("other_models", "Other models", _of_server(lambda _, s: streams.judge_others(s.others))),
     Check("stream", "Stream", _of_server(lambda _, s: streams.judge_streaming(s.stream, s.first))),
     Check("usage", "Usage", _of_server(lambda _, s: streams.judge_usage(s.stream))),
     Check("end", "End of stream", _of_server(lambda a, s: streams.judge_end(s.stream, a.endpoint))),

@@ -3,7 +3,8 @@
 import os
 import ssl
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from llm_locust.client import probing
 from llm_locust.client.http.dial import Address, resolve
@@ -132,6 +133,7 @@ class ServerSeen:
         listing: the list of models, or why it failed; None if no connection came so far.
         clock: None if no answer came.
         first, stream: answers of one token and of 32, or why no request was sent.
+        others: answers of one token of the further models.
     """
 
     resolved: Resolved
@@ -141,6 +143,7 @@ class ServerSeen:
     clock: ServerTime | None = None
     first: SeenStream | str = "no connection"
     stream: SeenStream | str = "no connection"
+    others: Mapping[str, SeenStream | str] = field(default_factory=dict)
 
 
 def look_at_server(asked: Examination, target: Target, time_left: TimeLeft) -> ServerSeen:
@@ -161,8 +164,8 @@ def look_at_server(asked: Examination, target: Target, time_left: TimeLeft) -> S
             return seen
     listing, clock = _list(asked, target, tls, time_left)
     base = target.base if isinstance(listing, str) else listing.base
-    first, stream = _answers(asked, target.with_base(base), tls, listing, time_left)
-    return replace(seen, listing=listing, clock=clock, first=first, stream=stream)
+    first, stream, others = _answers(asked, target.with_base(base), tls, listing, time_left)
+    return replace(seen, listing=listing, clock=clock, first=first, stream=stream, others=others)
 
 
 def _resolve(target: Target, time_left: TimeLeft) -> Resolved:
@@ -238,17 +241,17 @@ def _answers(
     tls: ssl.SSLContext | None,
     listing: Listing | str,
     time_left: TimeLeft,
-) -> tuple[SeenStream | str, SeenStream | str]:
-    """The answers of one token and of 32; the second only after the first."""
+) -> tuple[SeenStream | str, SeenStream | str, dict[str, SeenStream | str]]:
+    """The answers of one token and of 32, the second only after the first; and those of the other models."""
     model = chosen_model(listing, asked.model)
     if model is None:
-        return ("no model is known", "no model is known")
+        return "no model is known", "no model is known", {}
     try:
         requester = DoctorRequester(asked, target, tls, time_left.at_most(REQUEST_CONNECT_S))
     except OutOfTimeError:
-        return NO_TIME, NO_TIME
+        return NO_TIME, NO_TIME, dict.fromkeys(asked.others, NO_TIME)
 
-    def answer(tokens: int) -> SeenStream | str:
+    def answer(tokens: int, model: str = model) -> SeenStream | str:
         try:
             limit_s = time_left.at_most(ANSWER_S)
             return probing.within(
@@ -259,14 +262,14 @@ def _answers(
 
     try:
         first = answer(1)
-        if isinstance(first, str) or first.record.status != 200:
-            return first, "the request for one token failed"
-        stream = answer(TOKENS)
-        for _ in range(MOST_READ_LATE):
-            if isinstance(stream, str) or not was_read_late(stream, first):
-                break
+        stream: SeenStream | str = "the request for one token failed"
+        if not isinstance(first, str) and first.record.status == 200:
             stream = answer(TOKENS)
-        return first, stream
+            for _ in range(MOST_READ_LATE):
+                if isinstance(stream, str) or not was_read_late(stream, first):
+                    break
+                stream = answer(TOKENS)
+        return first, stream, {name: answer(1, name) for name in asked.others}
     finally:
         requester.close()
 

@@ -1,5 +1,7 @@
 """Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,7 @@ from llm_locust.doctor.requests import SeenStream
 from llm_locust.metrics.requests.tokens import delivery
 from llm_locust.report.text import clean, count, number, plural, short
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.names import clean_name
 
 #: Tokens of the longer answer.
 TOKENS = 32
@@ -51,6 +54,23 @@ def judge_first_token(seen: SeenStream | str) -> Finding:
             "the answer is complete, without text", "one token may have no text; else check --endpoint"
         )
     return fail(_failure(record), _advice(record))
+
+
+def judge_others(seen: Mapping[str, SeenStream | str]) -> Finding:
+    """A request for one token to each of the further models of a run."""
+    if not seen:
+        return skipped("the run asks for one model")
+    findings = {short(clean_name(name), 60): judge_first_token(each) for name, each in seen.items()}
+    for status in (Status.FAIL, Status.WARN):
+        bad = [(name, f) for name, f in findings.items() if f.status is status]
+        if bad:
+            name, worst = bad[0]
+            more = f"; {len(bad)} of {plural(len(findings), 'further model')}" if len(findings) > 1 else ""
+            return Finding(status, f"{name}: {worst.figure}{more}", worst.change)
+    missed, n = sum(f.status is Status.SKIPPED for f in findings.values()), len(findings)
+    if missed:
+        return skipped(f"no time was left for {missed} of {plural(n, 'further model')}")
+    return ok(f"{plural(n, 'further model')} answered")
 
 
 def judge_streaming(seen: SeenStream | str, first: SeenStream | str) -> Finding:

@@ -96,6 +96,15 @@ def test_a_wrong_key_is_refused(
     assert "sk-another-one" not in str(found)
 
 
+def test_each_model_of_a_split_is_asked_for_a_token(sim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = examined(capsys, sim, "--models", "sim=3,lora-x=1")
+    assert code == 2
+    assert found["first_token"]["status"] == "ok"
+    assert found["other_models"]["status"] == "fail"
+    assert found["other_models"]["figure"].startswith("lora-x: ")
+    assert "404" in found["other_models"]["figure"]
+
+
 def test_an_nginx_that_buffers_is_named_with_its_settings(
     sim: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

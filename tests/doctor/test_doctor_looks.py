@@ -278,7 +278,7 @@ def test_a_server_that_accepts_and_never_answers_takes_the_time_of_all_looks_and
 def test_a_request_that_does_not_end_by_its_own_limits_is_ended_by_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_locust.doctor.requests.Requester.stream", lambda *_: gevent.sleep(1e6))
+    monkeypatch.setattr("llm_locust.doctor.requests.DoctorRequester.stream", lambda *_: gevent.sleep(1e6))
     with scripted_server(routes=routes(streamed())) as server:
         found = looked(server.url, seconds=2.0)
     assert found["models"].status is Status.OK

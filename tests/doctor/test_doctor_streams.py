@@ -14,6 +14,7 @@ from llm_locust.doctor.streams import (
     judge_end,
     judge_first_token,
     judge_keep_alive,
+    judge_others,
     judge_streaming,
     judge_usage,
 )
@@ -26,6 +27,31 @@ NGINX = {b"server": b"nginx"}
 
 def steady(begin_ms: float, gap_ms: float, events: int) -> list[float]:
     return [begin_ms + gap_ms * i for i in range(events)]
+
+
+GOOD = answer(steady(50, 0, 1))
+BAD = answer([], outcome=Outcome.HTTP_ERROR, status=404, error="no such model")
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "words"),
+    [
+        ({}, Status.SKIPPED, "the run asks for one model"),
+        ({"b": GOOD}, Status.OK, "1 further model answered"),
+        ({"b": GOOD, "c": GOOD}, Status.OK, "2 further models answered"),
+        ({"b": GOOD, "c": BAD, "d": BAD}, Status.FAIL, "c: "),
+        ({"b": GOOD, "c": BAD, "d": BAD}, Status.FAIL, "; 2 of 3 further models"),
+        ({"b": BAD}, Status.FAIL, "no such model"),
+        ({"b": GOOD, "c": "no time was left"}, Status.SKIPPED, "no time was left for 1 of 2 further models"),
+        ({"b\x1b[31m": BAD}, Status.FAIL, "b"),
+    ],
+)
+def test_a_model_of_a_split_that_does_not_answer_is_named(
+    seen: dict[str, SeenStream | str], status: Status, words: str
+) -> None:
+    finding = judge_others(seen)
+    judged(finding, status, words)
+    assert "\x1b" not in finding.figure
 
 
 #: Three writes of eight events each, 200 ms apart.
