@@ -22,7 +22,7 @@ _Integers = NDArray[np.int64]
 
 class GapCourse:
     """``table[cell, i]`` gaps in bin ``first`` + i, as a
-    :class:`~llm_locust.metrics.stats.intervals.Course`.
+    :class:`~llm_locust.metrics.stats.intervals.CellSums`.
     """
 
     def __init__(self, cells: int) -> None:
