@@ -104,3 +104,8 @@ def secret_texts(headers: Mapping[str, str]) -> tuple[str, ...]:
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
     """Names and values as the lines of a head."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
+
+
+def as_last(request: bytes) -> bytes:
+    """The same request, marked as the last one of its connection (RFC 9112, 9.6)."""
+    return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from calls import GOOD, HEAD, MS, Caller, arrived_ns, caller, stop, token
 from gevent.event import Event
+from gevent.monkey import get_original
 from scripted import (
     Script,
     ScriptedServer,
@@ -263,6 +264,37 @@ def test_a_silence_is_bounded(
     bound_s = next(iter(bounds.values()))
     assert bound_s <= took_s < bound_s + 5
     assert (record.ended_ns - record.started_ns) * 1e-9 >= bound_s
+
+
+def after_a_hold(server: ScriptedServer, script: Script, held_s: float, **bounds: float) -> RequestRecord:
+    """The record of a call whose event loop is held once its first event is there."""
+    with caller(server.url, timeouts=Timeouts(**bounds)) as ask:
+        job = ask.spawn(script)
+        while not ask.client.in_flight:
+            gevent.sleep(0.001)
+        gevent.sleep(0.05)
+        get_original("time", "sleep")(held_s)
+        gevent.get_hub().loop.update_now()
+        job.join()
+        return ask.answers[-1].record
+
+
+@pytest.mark.parametrize("tokens", [12, 60])
+def test_what_came_while_the_loop_was_held_is_no_silence(server: ScriptedServer, tokens: int) -> None:
+    """The loop's timers run before its reads: a late client blamed the server for a gap of its own."""
+    script = stream_script(ttft_ms=10, gap_ms=40, tokens=tokens)
+    record = after_a_hold(server, script, 1.5, first_s=5, gap_s=1, total_s=20)
+    assert (record.outcome, record.error) == (Outcome.OK, None)
+    assert record.output_tokens == tokens
+
+
+def test_a_silence_is_bounded_also_where_the_loop_was_held(server: ScriptedServer) -> None:
+    stalled = [write(0, HEAD + chunk(token())), Step(stall=True)]
+    record = after_a_hold(server, stalled, 0.3, gap_s=0.2)
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (gap)")
+    dripped = [write(0, HEAD + chunk(token())), *COMMENTS]
+    record = after_a_hold(server, dripped, 0.3, gap_s=0.2)
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (gap)")
 
 
 def test_headers_that_come_at_once_do_not_end_the_wait_for_the_first_token(server: ScriptedServer) -> None:

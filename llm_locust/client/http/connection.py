@@ -21,10 +21,11 @@ from llm_locust.client.http.exchange import Exchange, Stamp
 from llm_locust.client.http.polling import CUT, EXACT, FILLED, polls
 from llm_locust.client.http.resting import Rest
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts, was_unprocessed
-from llm_locust.client.http.timeouts import OneTimer, Timeouts
+from llm_locust.client.http.timeouts import LATE_READS, OneTimer, Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.packets.capture import Tracked
+from llm_locust.wire.headers import as_last
 
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
@@ -110,7 +111,7 @@ class Connection:
         self.carried, self.sent = self.carried + 1, None
         exchange.on_due = self._decode_slice
         if self.carried == self.limit:
-            request = _as_last(request)
+            request = as_last(request)
         try:
             wire = request if self._tls is None else self._tls.encrypt(request)
         except ssl.SSLError as e:
@@ -331,25 +332,29 @@ class Connection:
 
     def _on_timer(self) -> None:
         exchange = self._exchange
-        if exchange is None or exchange.complete or self.sent is None:
+        try:
+            self._rearm(exchange)
+        except ClientError:
+            # After the event loop was held its timers run before its reads: what has come was no silence.
+            reads = 0 if self._pause is not None else LATE_READS
+            while reads and self._on_readable():
+                reads -= 1
+            try:
+                self._rearm(exchange)
+            except ClientError as e:
+                self._fail(e)
+
+    def _rearm(self, exchange: Exchange | None) -> None:
+        """Set the timer to the next limit of an exchange that goes on; raises if one is exceeded."""
+        if exchange is None or exchange is not self._exchange or exchange.complete or self.closed:
             return
-        if self._rest is not None and self._rest.asleep:
-            self._read_at_rest()
-            if self._exchange is not exchange or exchange.complete:
-                return
         if self._last_event_ns is not None and not self._decode():
             self._alarm.arm(0.0, self._on_timer)
             return
-        now = time.monotonic_ns()
         last_ns = exchange.last_read_ns if self._last_event_ns is None else self._last_event_ns()
-        waited_s = (now - self.sent.monotonic_ns) * 1e-9
-        silent_s = None if last_ns is None else (now - last_ns) * 1e-9
-        try:
-            self._alarm.arm(
-                self._timeouts.slack_s(waited_s, silent_s, heard=exchange.read_count > 0), self._on_timer
-            )
-        except ClientError as e:
-            self._fail(e)
+        assert self.sent is not None
+        left_s = self._timeouts.left_s(self.sent.monotonic_ns, last_ns, heard=exchange.read_count > 0)
+        self._alarm.arm(left_s, self._on_timer)
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error.without_frames()
@@ -423,8 +428,3 @@ class Connection:
             if not self.closed and self._exchange is not None and not self._exchange.complete:
                 self._break(e.strerror or str(e))
             return 0
-
-
-def _as_last(request: bytes) -> bytes:
-    """The same request, marked as the last one of its connection (RFC 9112, 9.6)."""
-    return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)

@@ -1,5 +1,6 @@
 """Time limits of one request. A timeout on the whole alone does not cover a stream."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,10 @@ from llm_locust.client.http.errors import RequestTimeoutError
 
 if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
+
+
+#: Reads, at most, before a limit counts as exceeded: a client that was held has read nothing meanwhile.
+LATE_READS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,12 @@ class Timeouts:
         if bound_s is None:
             return self
         return Timeouts(min(self.first_s, bound_s), min(self.gap_s, bound_s), self.total_s)
+
+    def left_s(self, sent_ns: int, last_ns: int | None, *, heard: bool) -> float:
+        """Time from now on, as :meth:`slack_s`, of a request sent and last heard of then (monotonic)."""
+        now = time.monotonic_ns()
+        silent_s = None if last_ns is None else (now - last_ns) * 1e-9
+        return self.slack_s((now - sent_ns) * 1e-9, silent_s, heard=heard)
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
         """Time until a limit can be exceeded at the earliest, whatever arrives meanwhile.
