@@ -74,7 +74,7 @@ def with_simulator(folder: Path, name: str, *words: str, overlay: str, run_time_
 
 def run_soak(folder: Path) -> Soak:
     name = named("soak")
-    words = ("--env", "LOCUST_RUN_TIME=50s", "--env", "LLM_LOCUST_ROLLING_SUMMARY=5s")
+    words = ("--env", "LOCUST_RUN_TIME=90s", "--env", "LLM_LOCUST_ROLLING_SUMMARY=5s")
     manifests = with_simulator(folder, name, *words, overlay="soak", run_time_s=5)
     with playing(manifests, folder, name, LOGIN) as cluster:
         soak = volume(cluster.master, "/runs") / "soak"
