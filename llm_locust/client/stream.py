@@ -153,7 +153,7 @@ class LlmClient:
             live.run_to_end()
             live.settle()
         except BaseException:
-            live.conclude(cancelled=True)
+            live.abandon()
             raise
         if live.cut:
             raise gevent.GreenletExit

@@ -19,8 +19,11 @@ MOST_PREFIXES = 10_000
 #: Most replicas whose caches are prepared.
 MOST_REPLICAS = 10_000
 
+#: Most tokens that a replica's counters may have grown by during a stage.
+MOST_COUNTED = 1e15
+
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
-_Tokens = Annotated[float, Meta(ge=0, le=1e15)]
+_Tokens = Annotated[float, Meta(ge=0, le=MOST_COUNTED)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+
+#: Bytes of a PNG up to the end of its size.
+_PNG_HEAD_BYTES = 24
+
 _JPEG = b"\xff\xd8\xff"
 
 #: Characters of base64 that are searched for a JPEG's size: its profile may come before it.
@@ -115,7 +119,7 @@ def size_in(url: str) -> Size | None:
         return None
     start = len(head) + 1
     first = _decoded(url[start : start + 32])
-    if first.startswith(_PNG) and first[12:16] == b"IHDR":
+    if len(first) == _PNG_HEAD_BYTES and first.startswith(_PNG) and first[12:16] == b"IHDR":
         return _sound(*struct.unpack(">II", first[16:24]))
     return _jpeg_size(_decoded(url[start : start + _HEAD_CHARS])) if first.startswith(_JPEG) else None
 

@@ -52,6 +52,8 @@ def asked(dialect: Dialect, *urls: Any) -> list[Any]:
         (data_url(png(1 << 31, 480)), None),
         (data_url(jpeg(8, 8)[:24]), None),
         (data_url(b"\xff\xd8\xff\xe1\x00\x00" + b"\xff" * 40), None),
+        (data_url(png(640, 480)[:16]), None),
+        (data_url(png(640, 480)[:23]), None),
         (data_url(b"GIF89a"), None),
         ("https://host/cat.png", None),
         ("data:image/png;base64,é", None),
@@ -65,7 +67,7 @@ def test_a_size_is_that_of_the_files_header_or_unknown(url: str, size: Size | No
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_header_raise(content: bytes) -> None:
-    for head in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"):
+    for head in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", png(1, 1)[:16]):
         size_in(data_url(head + content))
         size_in("data:image/png;base64," + content.decode("latin-1"))
 

@@ -227,7 +227,7 @@ class Connection:
             self._break(e.strerror or str(e))
             return False
         now, empty_ns = time.monotonic_ns(), 0 if self._unwatched else self._polls.empty_ns
-        self._unwatched = False
+        self._unwatched = self._rest is not None and self._rest.asleep
         if len(data) == _READ_SIZE:
             empty_ns |= FILLED
         pieces = None if self._packets is None or not data else self._packets.pieces(len(data))
@@ -297,7 +297,7 @@ class Connection:
         if exchange.on_packets(data, pieces, times, empty_ns) < len(data):
             self.close()  # unrequested data
         elif rest is not None and rest.is_ready and self._waits_for_end:
-            rest.start(exchange.in_chunks and self._polls.are_grouped)
+            self._unwatched = rest.start(exchange.in_chunks and self._polls.are_grouped)
 
     def _decode_slice(self) -> None:
         """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""

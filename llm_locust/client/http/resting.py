@@ -103,9 +103,10 @@ class Rests:
     def _sweep(self) -> None:
         """Wake what is silent; all, if the ring was full: the end of any of them may have been missed."""
         before, self._dropped = self._dropped, self._capture.dropped
-        silent_ns = time.time_ns() - round(SILENCE_S * 1e9)
+        now_ns, silence_ns = time.time_ns(), round(SILENCE_S * 1e9)
         for stream, rest in list(self._asleep.items()):
-            if stream.last_ns < silent_ns or before != self._dropped:
+            # A packet from the future: the clock was set back.
+            if abs(now_ns - stream.last_ns) > silence_ns or before != self._dropped:
                 rest.on_silence()
 
 
@@ -152,15 +153,19 @@ class Rest:
         if self._step in (_SENT_UNACKED, _PROVEN):
             self._sock.setsockopt(IPPROTO_TCP, TCP_QUICKACK, 0)  # as Linux does where requests follow closely
 
-    def start(self, is_useful: bool = True) -> None:
-        """Rest from now on, after a read that left nothing unread, if that is of use."""
-        if not is_useful:
-            return
+    def start(self, is_useful: bool = True) -> bool:
+        """Rest from now on if that is of use and all captured packets are read; return whether it does.
+
+        The loop does not watch the socket for single packets then: when it was empty is not known.
+        """
+        if not is_useful or self._stream.has_unread:
+            return False
         self.asleep = self._slept = True
         self.is_ready = False
         self._sock.setsockopt(SOL_SOCKET, _SO_RCVLOWAT, _WAKE_BYTES)
         self._stream.due_ns, self._stream.resting = 0, True
         self._rests.enter(self._stream, self)
+        return True
 
     def stop(self) -> None:
         """Rest no longer: the loop watches it again."""
@@ -173,10 +178,10 @@ class Rest:
                 return
 
     def on_due(self) -> None:
-        """Read, and rest again unless packets came twice or out of order."""
+        """Read, and rest again unless packets came twice or out of order, or are not in the socket yet."""
         self.read()
         if self.asleep:
-            if self._stream.repeats != self._repeats:
+            if self._stream.has_unread or self._stream.repeats != self._repeats:
                 self.stop()
             else:
                 self._stream.due_ns, self._stream.resting = 0, True
@@ -217,4 +222,6 @@ class Rest:
             if self._strikes >= _MOST_STRIKES or (passed != _PROVEN and not came_twice):
                 passed = _WITHDRAWN
                 self._rests.withdrawn += 1
+            elif came_twice:
+                passed = min(passed, _SENT_UNACKED)
         self._step = passed

@@ -1,7 +1,8 @@
 """Capture of the packets that this process's connections receive."""
 
 import _socket
-import time
+
+from gevent.monkey import get_original
 
 from llm_locust.client.packets.filters import passes_from
 from llm_locust.client.packets.heads import END, FIN, RST, SYN, address_bytes, connection_key, heads_of
@@ -13,6 +14,9 @@ from llm_locust.client.packets.stream import MOST_PIECES, Stream
 #: that of another processor's packet, which is still being filled.
 _LOOKS = 4
 _BETWEEN_LOOKS_S = 2e-5
+
+#: Under Locust ``time.sleep`` is gevent's, which cannot be called where reads are: in the hub.
+_sleep = get_original("time", "sleep")
 
 
 class Capture:
@@ -162,7 +166,7 @@ class Tracked:
             if found is not None or not self.stream.tracked:
                 return found
             if look:
-                time.sleep(_BETWEEN_LOOKS_S)
+                _sleep(_BETWEEN_LOOKS_S)
         return None
 
     def close(self) -> None:

@@ -84,7 +84,8 @@ class PrefixHits:
         if self.achieved is None or self.possible is None:
             found.append(
                 "how much of the prompts was in a prefix cache is not known: it is off, or start vLLM with "
-                "--enable-prompt-tokens-details, or let --replica-url name servers that have /metrics"
+                "--enable-prompt-tokens-details, SGLang with --enable-cache-report, or let --replica-url "
+                "name vLLM servers that have /metrics"
             )
         elif abs(self.achieved - self.possible) > HITS_TOLERANCE:
             found.append(self._miss(self.achieved, self.possible))

@@ -12,7 +12,7 @@ from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target
 from llm_locust.client.request import ask
 from llm_locust.client.stream import Call, LlmClient
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.prefix import MOST_COUNTED, PrefixShare, ReplicaCache
 from llm_locust.core.record import Outcome
 from llm_locust.deployment.exposition import ExpositionError, readings
 from llm_locust.deployment.profiler import Answered
@@ -38,6 +38,9 @@ _LOOK_S = 0.1
 
 #: Outcomes of a request of one token whose prompt was computed: the token may be the end of the answer.
 _COMPUTED = (Outcome.OK, Outcome.EMPTY)
+
+#: Fields of --body that would keep the answer from being one token.
+_NOT_ASKED = ("ignore_eos", "min_tokens")
 
 _HITS, _QUERIES = "prefix_cache_hits", "prefix_cache_queries"
 
@@ -66,7 +69,8 @@ class _Server:
 
     def cached(self, prompt: Prompt) -> int | None:
         form = request_form(self.kind, self.run["model"])
-        fields = form.template.fields(prompt)
+        fields = {k: v for k, v in form.template.fields(prompt).items() if k not in _NOT_ASKED}
+        fields |= {name: 1 for name in self.kind.endpoint.limit_fields if name in fields}
         client = self._client()
         call = Call(
             request_id=client.new_request_id(),
@@ -162,7 +166,7 @@ class PrefixCaches:
     def counted(self, caches: Sequence[ReplicaCache], is_over: Callable[[], bool]) -> list[ReplicaCache]:
         """The same with what the replicas' counters have grown by since."""
         now = dict(zip((s.url for s in self._servers), self._counters(is_over), strict=True))
-        return [_counted(cache, self._began.get(cache.target), now.get(cache.target)) for cache in caches]
+        return [counted(cache, self._began.get(cache.target), now.get(cache.target)) for cache in caches]
 
     def _counters(self, is_over: Callable[[], bool]) -> list[tuple[float, float] | None]:
         return self._of_all(_Server.counters, is_over)
@@ -185,10 +189,13 @@ class PrefixCaches:
         return [found.get(server.url) for server in self._servers]
 
 
-def _counted(
+def counted(
     cache: ReplicaCache, before: tuple[float, float] | None, now: tuple[float, float] | None
 ) -> ReplicaCache:
-    """With the increases; without where a counter is missing or has fallen, as by a restart."""
-    if before is None or now is None or now[0] < before[0] or now[1] < before[1]:
+    """A cache with what its counters grew by; without if one is missing, fell (a restart) or is absurd."""
+    if before is None or now is None:
         return cache
-    return replace(cache, hits=now[0] - before[0], queries=now[1] - before[1])
+    hits, queries = now[0] - before[0], now[1] - before[1]
+    if not (0 <= hits <= MOST_COUNTED and 0 <= queries <= MOST_COUNTED):
+        return cache
+    return replace(cache, hits=hits, queries=queries)

@@ -145,6 +145,8 @@ class SweepDriver:
         most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
         logger.info("stage %d of at most %d: %s", number, most, _text(load))
         caches = [] if load.prefix is None else swarm.prepare(load.prefix, number)
+        if caches and swarm.is_over():
+            return  # nothing was sent: a resumed run has this stage yet to come
         workers = swarm.workers()
         begun_ns = max(swarm.now_ns() + _ns(NOTICE_S), self._origin_ns)
         stage = StageFacts(
@@ -157,7 +159,7 @@ class SweepDriver:
             caches=caches,
             begun_ns=begun_ns,
         )
-        if fault := self._cache_fault(caches):
+        if fault := self._cache_fault(caches, workers):
             logger.warning("stage %d has no load: %s", number, fault)
             self._note(replace(stage, ended_ns=begun_ns, drained_ns=begun_ns, fault=fault))
             return
@@ -174,9 +176,11 @@ class SweepDriver:
         self._note(stage)
         self._end(*self._measure(stage), workers)
 
-    def _cache_fault(self, caches: Sequence[ReplicaCache]) -> str:
+    def _cache_fault(self, caches: Sequence[ReplicaCache], workers: frozenset[str]) -> str:
         """Why the caches are not as the stage needs them; empty if they are."""
-        if caches and self.stages and self.stages[-1].drained_ns is None:
+        last = next((stage for stage in reversed(self.stages) if stage.ended_ns != stage.begun_ns), None)
+        drained = last is None or self._confirmed.get((last.number, "drain"), {}).keys() >= workers
+        if caches and last is not None and last.drained_ns is None and not drained:
             return "requests of the stage before may have been in flight when the prefix caches were emptied"
         faults = [cache.fault for cache in caches if cache.fault]
         more = f"; so {len(faults) - 1} more of {len(caches)} replicas" if len(faults) > 1 else ""

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, cast
@@ -208,7 +209,7 @@ def test_a_ring_that_was_full_wakes_every_connection() -> None:
     line.rest.read = lambda: read.append(line.rest.asleep)
     line.rest.begin(tcp_facts(cast(Any, line.socket)))
     line.rest.start()
-    line.packet(2**62)  # just now
+    line.packet(time.time_ns())
     line.rests._sweep()
     assert not read
     FakeCapture.dropped = 1
@@ -218,6 +219,57 @@ def test_a_ring_that_was_full_wakes_every_connection() -> None:
         FakeCapture.dropped = 0
     assert read == [True]
     assert not line.rest.asleep
+
+
+def test_a_clock_that_was_set_back_makes_no_silent_connection_a_lively_one() -> None:
+    line, read = Line().proven(), []
+    line.rest.read = lambda: read.append(line.rest.asleep)
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    line.packet(time.time_ns() + 3600 * 1000 * MS)
+    line.rests._sweep()
+    assert read == [True]
+
+
+def test_a_connection_does_not_rest_while_a_captured_packet_is_not_read() -> None:
+    """The capture sees a packet before the socket has it; no further one would make that read due."""
+    line = Line().proven()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.packet()
+    assert not line.rest.start()
+    line.packets.stream.skip(200)
+    assert line.rest.start()
+    line.packet()
+    line.rest.on_due()  # the read found nothing yet
+    assert not line.rest.asleep
+
+
+def test_packets_that_came_twice_begin_the_proof_again() -> None:
+    line = Line().proven()
+    assert line.answer(acks=30, rest=True)
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    line.packets.stream.add(line.sent - 200, 200, 0)
+    for _ in range(60):
+        line.packet()
+    line.socket.acks += 30
+    line.rest.end()
+    line.packets.stream.skip(line.packets.stream._arrived - line.packets.stream._read)
+    assert not line.answer(acks=30)
+    assert line.answer(acks=30)
+
+
+def test_a_packet_that_is_looked_for_in_the_hub_does_not_switch_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under Locust ``time.sleep`` is gevent's, which raises in the hub: the bytes of that read were lost."""
+    monkeypatch.setattr(time, "sleep", gevent.sleep)
+    capture = cast(Any, FakeCapture())
+    capture.enter, capture.unseen_reads = lambda *_: None, 0
+    tracked, found = Tracked(capture, b""), list[Any]()
+    tracked.stream.open(0)
+    gevent.get_hub().loop.run_callback(lambda: found.append(tracked.pieces(10)))
+    gevent.sleep(0.01)
+    assert found == [None]
+    assert capture.unseen_reads == 1
 
 
 def test_a_program_is_late_by_the_time_since_a_read_was_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,14 @@
 """A replica's cache before a stage: what shows that the flush worked, and what is no such proof."""
 
+import math
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.swarm.caches.priming import ReplicaError, prepare
+from llm_locust.swarm.caches.server import counted
 from llm_locust.workload.text.prompts import Prompt
 
 PREFIX = PrefixShare.of(0.5, 100, 3)
@@ -90,3 +93,22 @@ def test_prompts_that_share_nothing_need_no_priming() -> None:
     replica = FakeReplica()
     assert prepare(replica, PrefixShare.of(0.0, 100, 3), primer).primed == 0
     assert replica.sent == ["probe"] * 3
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "grown"),
+    [
+        ((1.0, 4.0), (3.0, 10.0), (2.0, 6.0)),
+        ((1.0, 4.0), (0.0, 10.0), (None, None)),
+        ((1.0, 4.0), (1e300, 10.0), (None, None)),
+        ((1.0, 4.0), (math.nan, 10.0), (None, None)),
+        (None, (3.0, 10.0), (None, None)),
+    ],
+    ids=["grown", "restarted", "absurd", "no number", "not there"],
+)
+def test_counters_count_by_what_they_have_grown_by_if_that_can_be(
+    before: tuple[float, float] | None, now: tuple[float, float], grown: tuple[float | None, float | None]
+) -> None:
+    found = counted(ReplicaCache(target="http://r"), before, now)
+    assert (found.hits, found.queries) == grown
+    assert msgspec.convert(msgspec.to_builtins(found), ReplicaCache) == found, "the manifest can be read"
