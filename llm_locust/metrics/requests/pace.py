@@ -14,6 +14,9 @@ from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 #: arithmetic of one piece inside 64 bits.
 _LATEST_NS = 1 << 40
 
+#: What is due later than this (146 years) never comes: the number of tokens in a damaged file may be any.
+_NEVER_NS = float(1 << 62)
+
 
 def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
     """Share of each request's tokens that arrived by their deadline, shape (len(rows),).
@@ -36,6 +39,7 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
         due_ns *= tpot_limit_s
         due_ns += ttft_limit_s
         due_ns *= 1e9
+        np.clip(due_ns, 0, _NEVER_NS, out=due_ns)
         slack = lists.values - np.rint(due_ns, out=due_ns).astype(np.int64)
         np.clip(slack, 0, _LATEST_NS, out=slack)
         # Each request gets a range of its own above the one before, so that one running maximum
