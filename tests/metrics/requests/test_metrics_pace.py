@@ -35,6 +35,10 @@ def test_with_fewer_tokens_than_events_each_event_is_a_part_of_one() -> None:
     assert ratio(request(arrivals=(0.5, 0.9, 1.0, 1.1), output_tokens=2)) == pytest.approx(0.25)
 
 
+def test_any_number_of_tokens_in_a_damaged_file_has_a_ratio() -> None:
+    assert ratio(request(arrivals=(0.5, 0.6), output_tokens=2**62)) == 1.0
+
+
 def test_without_a_token_there_is_no_ratio() -> None:
     assert math.isnan(ratio(failed()))
     assert math.isnan(ratio(request(streamed=False)))
