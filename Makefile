@@ -134,7 +134,7 @@ requirements:  ## the packages of the image, the tests, the lowest versions and 
 	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
 	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
 	echo 'mkdocs-material>=9.7' | $(UV) - -o .ci/site-requirements.txt
-	printf 'setuptools>=77\npackaging>=24.2\npytest>=8.3.3\nhypothesis>=6.130\ncryptography>=44\n' | \
+	printf 'setuptools>=77\npackaging>=24.2\npytest>=8.3.3\nhypothesis>=6.170\ncryptography>=44\n' | \
 		$(UV) --resolution lowest-direct pyproject.toml - --extra otel -o tests/lowest-requirements.txt
 	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(UV) - -o .ci/audit-requirements.txt
 
