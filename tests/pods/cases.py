@@ -92,8 +92,9 @@ class Ended:
         return [w for w in self.manifest.workers if w.id.startswith(f"{self.name}-{pod}")]
 
 
-def wait_for_load(cluster: Cluster) -> None:
-    """Until the master has records of every worker."""
+def wait_for_load(cluster: Cluster, workers: int | None = None) -> None:
+    """Until the master has records of every worker, or of as many as are given, those that were killed included."""
+    expected = workers or len(cluster.workers())
     runs = volume(cluster.master, "/runs")
 
     def under_way() -> bool:
@@ -102,9 +103,9 @@ def wait_for_load(cluster: Cluster) -> None:
         except StoreError:  # it is being written
             return False
         received = [worker.received for manifest in found for worker in manifest.workers]
-        return len(received) >= len(cluster.workers()) and all(received)
+        return len(received) >= expected and all(received)
 
-    wait_until(under_way, "records of every worker", 120)
+    wait_until(under_way, f"records of {expected} workers", 120)
 
 
 def ended(cluster: Cluster, folder: Path) -> Ended:

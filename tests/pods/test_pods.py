@@ -61,13 +61,18 @@ def run_badly(folder: Path) -> Ended:
 
 
 def run_under_fire(folder: Path) -> Ended:
-    """One of whose workers one is killed, and another one by the kernel, for its memory."""
+    """One of whose workers one is killed, and another one by the kernel, for its memory.
+
+    It ends when the pods that replace them have loaded, however long a machine takes to start these.
+    """
     name = named("fire")
-    manifests = rendered(folder, name, gate="error_rate<100%", run_time_s=25)
+    manifests = rendered(folder, name, gate="error_rate<100%", run_time_s=600)
     with playing(manifests, folder, name) as cluster:
         wait_for_load(cluster)
         cluster.pod(WORKERS[0]).kill()
         run_python(cluster.pod(WORKERS[1]), OUT_OF_MEMORY, check=False)
+        wait_for_load(cluster, workers=len(WORKERS) + 2)
+        podman("kill", "--signal", "TERM", cluster.master.container())
         return ended(cluster, folder)
 
 
