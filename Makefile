@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -96,6 +96,11 @@ fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/b
 	for target in $(FUZZERS); do \
 		$(BIN)/python tests/hostile/fuzz.py $$target --seconds $(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Of each property; a fault that is found is tried first from then on.
+EXAMPLES ?= 1000
+properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples instead of 40
+	LLM_LOCUST_TEST_EXAMPLES=$(EXAMPLES) $(PYTEST) -n 2 -m "hypothesis and not run and not e2e"
 
 MUTATE_MINUTES ?= 15
 mutate: $(VENV)/.test  ## do the tests notice small changes: a sample of MUTATE_MINUTES, survivors with their diff

@@ -14,9 +14,12 @@ from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, hold_stamping
 
+#: Of each property: they are drawn anew in every run. `make properties` tries many more.
+_EXAMPLES = int(os.environ.get("LLM_LOCUST_TEST_EXAMPLES", "40"))
+
 # A time limit per example finds nothing but a busy machine.
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
+settings.register_profile("daily", deadline=None, max_examples=_EXAMPLES)
+settings.load_profile("daily")
 
 # A shell's background jobs ignore Ctrl-C, and so would every process that the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -222,7 +222,7 @@ def crashing(step: Callable[..., object], is_after: bool, at: int) -> Callable[.
 STEPS = ("has_segment", "rest_of", "write_expired", "sync_directory")
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(0, 2)), max_size=3))
 def test_crashes_between_any_two_steps_neither_lose_nor_double_a_record(
     tmp_path_factory: pytest.TempPathFactory, crashes: list[tuple[str, bool, int]]
