@@ -61,6 +61,8 @@ def settings_from(args: argparse.Namespace) -> SimSettings:
         host=args.host,
         port=args.port,
         replicas=args.replicas,
+        prefill_replicas=args.prefill_replicas,
+        kv_transfer_ns=args.kv_transfer,
         replica_ports=args.replica_ports,
         routing=args.routing,
         session_header=args.session_header,
@@ -140,7 +142,7 @@ def _announce(settings: SimSettings, addresses: Addresses) -> None:
     models = ", ".join(settings.limits.models)
     print(f"listening on {addresses.gateway} ({settings.replicas} replicas, model {models})", flush=True)
     for index, url in enumerate(addresses.replicas):
-        print(f"replica-{index} on {url}", flush=True)
+        print(f"{settings.role(index)}-{index} on {url}", flush=True)
     if settings.profile:
         print(f"engine: {settings.profile}", flush=True)
 

@@ -123,7 +123,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 def _upstream(settings: SimSettings, index: int) -> Upstream:
     engine = Engine(settings.engine, f"{settings.seed}/replica-{index}")
-    return Upstream(Replica(index, engine), settings.speeds.get(index, 1.0))
+    return Upstream(Replica(index, engine, settings.role(index)), settings.speeds.get(index, 1.0))
 
 
 async def _refuse(front: Port, refusal: Refusal) -> None:

@@ -22,7 +22,8 @@ class TruthEntry:
     the wait in the queue and the engine's base time. ``cached_tokens`` of its prompt were in the prefix cache
     then; None without such a cache. ``preemptions`` is how often it lost its KV cache and was prefilled
     again. A request that no engine started has neither of the first two. ``session_replica`` is the replica
-    that its session's header names, None without one.
+    that its session's header names, None without one. ``prefill_replica`` computed its prompt, up to
+    ``prefilled_ns``, when the transfer of its KV cache began; None where ``replica`` did.
     """
 
     request_id: str
@@ -43,6 +44,8 @@ class TruthEntry:
     cached_tokens: int | None = None
     preemptions: int = 0
     session_replica: str | None = None
+    prefill_replica: str | None = None
+    prefilled_ns: int | None = None
 
 
 class TruthError(OSError):

@@ -19,7 +19,9 @@ the end of that step. So on an idle engine without overlap
 Memory works as in vLLM's V1 engine: a sequence gets blocks of the KV cache as it gets tokens. If none is free
 for a running one, the sequence admitted last is preempted: it loses its blocks, goes to the head of the
 queue, and its prompt and the tokens that it has are prefilled again. With ``prefix_cache`` a prompt shares
-the blocks of an earlier one as far as both have the same prefix; at least one token is computed.
+the blocks of an earlier one as far as both have the same prefix; at least one token is computed. Of a prompt
+that another engine has computed (disaggregated prefill) the last token is computed again, which emits the
+answer's first one; a preemption loses what was received.
 
 Simplifications: a step's time is linear (no quadratic attention in a prefill, no steps between sizes of
 captured graphs); the scheduler and the sampling take no time beyond ``base``; the prefix cache contains only
@@ -70,7 +72,7 @@ class Engine:
         return self._scheduler.counters
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. Sequences must be submitted in the order of their ``ready_ns``.
+        """Queue a sequence, in the order of ``ready_ns``.
 
         Raises:
             ValueError: it is longer than the whole KV cache, and could never be finished.

@@ -54,8 +54,11 @@ class Scheduler:
         return self._waiting[0].ready_ns if self._waiting else None
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence that fits into the KV cache; it must not be ready before those queued earlier."""
-        self._waiting.append(sequence)
+        """Queue a sequence that fits into the KV cache, behind those that are ready before it."""
+        place = len(self._waiting)
+        while place and self._waiting[place - 1].ready_ns > sequence.ready_ns:
+            place -= 1
+        self._waiting.insert(place, sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Free the sequence wherever it is; one that has ended is ignored."""
@@ -128,12 +131,13 @@ class Scheduler:
                 break
             found = self._find(sequence)
             cached = len(found) * self._cache.block_tokens
-            tokens = min(budget, sequence.tokens - cached)
-            if not self._cache.take(sequence.held, cached + tokens, found):
+            computed = max(cached, sequence.received)
+            tokens = min(budget, sequence.tokens - computed)
+            if not self._cache.take(sequence.held, computed + tokens, found):
                 break
             self._waiting.popleft()
             self._prefilling[sequence] = None
-            sequence.computed = cached
+            sequence.computed = computed
             if sequence.scheduled_ns is None:
                 self._note_schedule(sequence, cached, now_ns)
             chunks.append((sequence, tokens))
@@ -141,7 +145,7 @@ class Scheduler:
         return chunks
 
     def _find(self, sequence: Sequence) -> list[Block]:
-        if not self._profile.prefix_cache:
+        if not self._profile.prefix_cache or sequence.received:
             return []
         # Without the block of the last token, whose output is needed to sample the next one.
         most = (sequence.tokens - 1) // self._cache.block_tokens
@@ -149,7 +153,7 @@ class Scheduler:
 
     def _note_schedule(self, sequence: Sequence, cached: int, now_ns: int) -> None:
         sequence.scheduled_ns = now_ns
-        if self._profile.prefix_cache:
+        if self._profile.prefix_cache and not sequence.received:
             sequence.cached_tokens = cached
             self.counters.prefix_queries += sequence.prompt_tokens
             self.counters.prefix_hits += cached
@@ -176,7 +180,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._release(sequence)
-        sequence.computed = 0
+        sequence.computed = sequence.received = 0
         sequence.preemptions += 1
         self.counters.preemptions += 1
         self._waiting.appendleft(sequence)

@@ -38,9 +38,10 @@ class Sequence:
     """One request inside an engine.
 
     ``ready_ns`` is the virtual time from which it may be admitted; ``pace`` is the number of steps per token;
-    ``block_hashes`` are the prefix cache's keys of its prompt's full blocks. ``scheduled_ns`` is the virtual
-    start of the first step with a part of its prompt, ``cached_tokens`` how much of that was in the prefix
-    cache then: None before, and without such a cache.
+    ``block_hashes`` are the prefix cache's keys of its prompt's full blocks. ``received`` is how much of its
+    prompt was computed by another engine, whose keys and values are there when it is ready: at most all but
+    the last token. ``scheduled_ns`` is the virtual start of the first step with a part of its prompt,
+    ``cached_tokens`` how much of that was in the prefix cache then: None before, and without such a cache.
     """
 
     prompt_tokens: int
@@ -48,6 +49,7 @@ class Sequence:
     ready_ns: int
     pace: int = 1
     block_hashes: Ordered[int] = ()
+    received: int = 0
     computed: int = 0  # tokens whose keys and values are in the KV cache
     generated: int = 0
     turns: int = 0  # decode steps that included it

@@ -19,7 +19,12 @@ _REQUEST_EDGES_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
     120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )
+_TRANSFER_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 # fmt: on
+_TRANSFER_EDGES_BYTES = tuple(2.0**power for power in range(11, 35, 2))
+
+#: Bytes of keys and values of one token: those of an 8B Llama with grouped-query attention, 2 bytes each.
+KV_BYTES_PER_TOKEN = 131_072
 
 
 @dataclass(slots=True)
@@ -38,15 +43,22 @@ class BucketHistogram:
         self.total += value
 
 
+#: Where the keys and values of prompt tokens come from, in vLLM's words.
+PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+
+
 @dataclass(slots=True)
 class ReplicaStats:
     """Counters since the start of one replica.
 
     ``queue_s`` is from being ready for the scheduler to the first step with a part of the prompt,
     ``prefill_s`` from there to the first token; both are observed at the request's end, as in vLLM.
+    ``prompt_sources`` are the prompt tokens by where their keys and values came from. Of KV transfers
+    ``transfer_s`` and ``transfer_bytes`` have the successful ones.
     """
 
     prompt_tokens: int = 0
+    prompt_sources: Counter[str] = field(default_factory=Counter)  # of PROMPT_SOURCES
     generation_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)  # by finish reason
     ttft_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TTFT_EDGES_S))
@@ -55,6 +67,22 @@ class ReplicaStats:
     e2el_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
     queue_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
     prefill_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
+    transfer_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TRANSFER_EDGES_S))
+    transfer_bytes: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TRANSFER_EDGES_BYTES))
+    transfers_failed: int = 0
+
+    def count_prompt(self, tokens: int, *, cached: int = 0, received: int = 0) -> None:
+        self.prompt_tokens += tokens
+        counts = (tokens - cached - received, cached, received)
+        self.prompt_sources.update(dict(zip(PROMPT_SOURCES, counts, strict=True)))
+
+    def count_transfer(self, seconds: float, tokens: int) -> None:
+        """Observe a KV transfer of that many tokens; of none, one that failed."""
+        if tokens:
+            self.transfer_s.observe(seconds)
+            self.transfer_bytes.observe(tokens * KV_BYTES_PER_TOKEN)
+        else:
+            self.transfers_failed += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +136,16 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ReplicaStats], BucketHistogram]], .
     ("request_prefill_time_seconds", "From there to the first token.", lambda stats: stats.prefill_s),
 )
 
+#: Those that a vLLM with the NIXL connector has too.
+_TRANSFERS: tuple[tuple[str, str, Callable[[ReplicaStats], BucketHistogram]], ...] = (
+    ("nixl_xfer_time_seconds", "Of a KV transfer to this replica.", lambda stats: stats.transfer_s),
+    ("nixl_bytes_transferred", "Bytes of such a transfer.", lambda stats: stats.transfer_bytes),
+)
 
-def exposition(model: str, readings: Sequence[ReplicaReading]) -> str:
-    """All replicas' metrics as Prometheus text (format 0.0.4), distinguished by the label ``engine``."""
+
+def exposition(model: str, readings: Sequence[ReplicaReading], *, transfers: bool = False) -> str:
+    """All replicas' metrics as Prometheus text (format 0.0.4), distinguished by the label ``engine``; with
+    those of KV ``transfers``, if prefill and decode are separate."""
     rows = [(f'engine="{_escape(r.engine)}",model_name="{_escape(model)}"', r) for r in readings]
     families = [
         _family(name, kind, text, (f"{name}{{{label}}} {of(r)}" for label, r in rows))
@@ -118,7 +153,13 @@ def exposition(model: str, readings: Sequence[ReplicaReading]) -> str:
     ]
     finished = (line for label, r in rows for line in _finished(label, r.stats.finished))
     families.append(_family("request_success_total", "counter", "Finished requests.", finished))
-    for name, text, histogram in _HISTOGRAMS:
+    sources = (line for label, r in rows for line in _sources(label, r.stats.prompt_sources))
+    families.append(_family("prompt_tokens_by_source_total", "counter", "Prompt tokens by origin.", sources))
+    if transfers:
+        name = "nixl_num_failed_transfers_total"
+        failed = (f"{name}{{{label}}} {r.stats.transfers_failed}" for label, r in rows)
+        families.append(_family(name, "counter", "Failed KV transfers to this replica.", failed))
+    for name, text, histogram in (*_HISTOGRAMS, *(_TRANSFERS if transfers else ())):
         lines = (line for label, r in rows for line in _buckets(name, label, histogram(r.stats)))
         families.append(_family(name, "histogram", text, lines))
     return "".join(families)
@@ -133,6 +174,13 @@ def _finished(label: str, finished: Counter[str]) -> list[str]:
     return [
         f'request_success_total{{{label},finished_reason="{reason}"}} {finished[reason]}'
         for reason in ("stop", "length")
+    ]
+
+
+def _sources(label: str, tokens: Counter[str]) -> list[str]:
+    return [
+        f'prompt_tokens_by_source_total{{{label},source="{source}"}} {tokens[source]}'
+        for source in PROMPT_SOURCES
     ]
 
 

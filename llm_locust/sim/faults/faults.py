@@ -24,7 +24,11 @@ FAULTS = {
     "error_object": "after some tokens an error object is sent inside the 200 stream",
     "empty": "the answer is complete and has no token",
     "slow": "the answer is right, but its tokens arrive many times slower",
+    "kv_transfer": "the KV transfer to the decode replica fails, which computes the prompt again",
 }
+
+#: The fault of a deployment with separate prefill and decode.
+TRANSFER_FAULT = "kv_transfer"
 
 _HTTP_STATUS = re.compile(r"http_([45][0-9][0-9])")
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(%?)")

@@ -18,6 +18,7 @@ from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
 from llm_locust.sim.engine.engine import Sequence
 from llm_locust.sim.faults.faults import http_status
 from llm_locust.sim.gateway.front import session_fields
+from llm_locust.sim.gateway.prefill import Prefill
 from llm_locust.sim.gateway.replica import Replica, TokenSink
 from llm_locust.sim.settings.deployment import FaultSettings
 from llm_locust.sim.truth import TruthEntry
@@ -42,7 +43,8 @@ FORMATS: Mapping[Dialect, Any] = {
 
 @dataclass(slots=True, kw_only=True)
 class GatewayExchange:
-    """A request in progress. ``source`` is its own random generator, from the seed and its id."""
+    """A request in progress. ``source`` is its own random generator, from the seed and its id. ``prefill`` is
+    what another replica does for it first, if prefill and decode are separate."""
 
     request: web.Request
     endpoint: Dialect
@@ -51,6 +53,7 @@ class GatewayExchange:
     faults: FaultSettings
     early_role: bool
     session_header: SessionHeader | None
+    prefill: Prefill | None = None
     hung_up: bool = False  # a fault has closed the connection: the client has not
 
     @property
@@ -143,6 +146,11 @@ class GatewayExchange:
         self, job: Job, replica: Replica, sink: TokenSink, done: asyncio.Future[None]
     ) -> Sequence:
         """Wait for ``done``; then the sequence has ended, and its part of the entry is written."""
+        transfer = None
+        if self.prefill is not None:
+            prefilled = await self.prefill.compute(job)
+            self._note(prefilled)
+            self.entry.prefilled_ns, transfer = time.time_ns(), self.prefill.transfer
         sequence = replica.submit(
             job.prompt_tokens,
             max(1, job.output_tokens),
@@ -150,6 +158,7 @@ class GatewayExchange:
             job.finish_reason,
             sink,
             block_hashes=job.block_hashes,
+            transfer=transfer,
         )
         try:
             await done
@@ -159,8 +168,12 @@ class GatewayExchange:
         return sequence
 
     def _note(self, sequence: Sequence) -> None:
+        """Write what became of a sequence: its prompt is that of the first one, if there are two."""
+        self.entry.preemptions += sequence.preemptions
+        if self.entry.scheduled_ns is not None:
+            sequence.cached_tokens = self.entry.cached_tokens
+            return
         self.entry.cached_tokens = sequence.cached_tokens
-        self.entry.preemptions = sequence.preemptions
         if sequence.scheduled_ns is not None:
             self.entry.scheduled_ns = sequence.scheduled_ns + time.time_ns() - time.monotonic_ns()
 

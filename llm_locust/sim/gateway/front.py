@@ -22,11 +22,13 @@ class Front:
     """The gateway's policy and replicas, or one replica without a policy.
 
     A request whose ``session_header`` names a replica in rotation goes to that one, whatever the policy.
+    ``prefill`` picks the replica that computes its prompt first; None if its own one does.
     """
 
     upstreams: Sequence[Upstream]
     policy: Policy | None
     session_header: SessionHeader | None = None
+    prefill: "Front | None" = None
 
     @property
     def gone(self) -> bool:

@@ -6,7 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from aiohttp import web
@@ -16,11 +16,14 @@ from llm_locust.sim.answers.prompt import RequestError
 from llm_locust.sim.answers.stream import reset_connection
 from llm_locust.sim.answers.template import error_object
 from llm_locust.sim.faults.events import EventLog
+from llm_locust.sim.faults.faults import TRANSFER_FAULT
 from llm_locust.sim.gateway.exchange import FORMATS, GatewayExchange
 from llm_locust.sim.gateway.front import Front
-from llm_locust.sim.gateway.pages import add_gateway_pages, add_replica_pages
+from llm_locust.sim.gateway.pages import PageSettings, add_gateway_pages, add_replica_pages
+from llm_locust.sim.gateway.prefill import Prefill
+from llm_locust.sim.gateway.replica import Transfer
 from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
-from llm_locust.sim.routing import make_policy
+from llm_locust.sim.routing import Policy, make_policy
 from llm_locust.sim.settings.deployment import SimSettings
 from llm_locust.sim.truth import TruthEntry, TruthLog
 from llm_locust.wire.dialects.dialect import Dialect
@@ -34,11 +37,18 @@ DEAD = "dead"  # killed before they arrived, and the gateway had not noticed
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request that a replica has, and whether the replica was killed."""
+    """A request that a replica has, and another one computes the prompt of, if there is a ``prefill``.
+    ``struck`` if one of them was killed."""
 
     task: "asyncio.Task[object]"
     upstream: Upstream
+    prefill: Prefill | None
     struck: bool = False
+
+    def is_at(self, upstream: Upstream) -> bool:
+        if self.prefill is not None and self.prefill.is_under_way and self.prefill.upstream is upstream:
+            return True
+        return self.upstream is upstream
 
 
 class Gateway:
@@ -55,21 +65,25 @@ class Gateway:
 
     def application(self, upstreams: Sequence[Upstream]) -> web.Application:
         """Application of the gateway's port, in front of these replicas."""
-        policy = make_policy(self._settings.routing, self._settings.prefix_imbalance)
-        app = self._api(Front(upstreams, policy, self._settings.session_header))
-        add_gateway_pages(app, upstreams, self._settings.limits.models[0], self._settings.gpu)
+        settings = self._settings
+        prefills, serving = upstreams[: settings.prefill_replicas], upstreams[settings.prefill_replicas :]
+        front = Front(serving, self._policy(), settings.session_header)
+        if prefills:
+            front = replace(front, prefill=Front(prefills, self._policy()))
+        app = self._api(front)
+        add_gateway_pages(app, upstreams, self._pages)
         return app
 
     def replica_application(self, upstream: Upstream) -> web.Application:
         """Application of a replica's own port."""
         app = self._api(Front([upstream], None))
-        add_replica_pages(app, upstream, self._settings.limits.models[0], self._settings.gpu, self._events)
+        add_replica_pages(app, upstream, self._pages, self._events)
         return app
 
     def break_off(self, upstream: Upstream) -> None:
         """End the requests of a replica that was killed, as its clients would see it."""
         for flight in self._flights:
-            if flight.upstream is upstream and not flight.struck:
+            if flight.is_at(upstream) and not flight.struck:
                 flight.struck = True
                 flight.task.cancel()
 
@@ -134,12 +148,27 @@ class Gateway:
             entry.session_replica = front.session_replica(exchange.request)
             upstream = front.route(exchange.request, job, source)
             entry.replica, entry.fault, entry.input_tokens = upstream.name, fault, job.prompt_tokens
-            if upstream.state is ReplicaState.DOWN:
-                entry.fault = DEAD
-                raise RequestError(502, "BadGatewayError", f"{upstream.name} cannot be reached.")
-            return await self._forward(exchange, job, _Flight(task, upstream), front)
+            exchange.prefill = self._prefill(exchange, job, front)
+            for each in (upstream, *((exchange.prefill.upstream,) if exchange.prefill else ())):
+                if each.state is ReplicaState.DOWN:
+                    entry.fault = DEAD
+                    raise RequestError(502, "BadGatewayError", f"{each.name} cannot be reached.")
+            return await self._forward(exchange, job, _Flight(task, upstream, exchange.prefill), front)
         except RequestError as e:
             return await exchange.send_error(e.status, e.kind, str(e))
+
+    def _prefill(self, exchange: GatewayExchange, job: Job, front: Front) -> Prefill | None:
+        """Prefill replica of a request; None if its own replica computes the prompt.
+
+        Raises:
+            RequestError: 503 if none accepts requests.
+        """
+        if front.prefill is None or job.results:
+            return None
+        upstream = front.prefill.route(exchange.request, job, exchange.source)
+        exchange.entry.prefill_replica = upstream.name
+        transfer = Transfer(self._settings.kv_transfer_ns, fails=exchange.entry.fault == TRANSFER_FAULT)
+        return Prefill(upstream, transfer)
 
     async def _forward(
         self, exchange: GatewayExchange, job: Job, flight: _Flight, front: Front
@@ -156,6 +185,14 @@ class Gateway:
         finally:
             flight.upstream.in_flight -= 1
             self._flights.discard(flight)
+
+    def _policy(self) -> Policy:
+        return make_policy(self._settings.routing, self._settings.prefix_imbalance)
+
+    @property
+    def _pages(self) -> PageSettings:
+        settings = self._settings
+        return PageSettings(settings.limits.models[0], settings.gpu, transfers=settings.prefill_replicas > 0)
 
     def _check_access(self, request: web.Request) -> None:
         key = self._settings.api_key

@@ -1,18 +1,30 @@
 """Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from aiohttp import web
 
 from llm_locust.sim.engine.gpu_page import GpuKind, gpu_exposition
-from llm_locust.sim.engine.stats import exposition
+from llm_locust.sim.engine.stats import ReplicaReading, exposition
 from llm_locust.sim.faults.events import EventLog
 from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 
 
-def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model: str, gpu: GpuKind) -> None:
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """What metrics pages name, and whether they have KV ``transfers``."""
+
+    model: str
+    gpu: GpuKind
+    transfers: bool = False
+
+    def exposition(self, readings: Sequence[ReplicaReading]) -> str:
+        return exposition(self.model, readings, transfers=self.transfers)
+
+
+def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], settings: PageSettings) -> None:
     """``/health``: 200 while any replica is in rotation. ``/metrics``: those of all living replicas.
 
     The control endpoints are missing here (404), as at gateways that only know the API's routes: they act on
@@ -23,17 +35,16 @@ def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model
         return web.Response(status=200 if any(u.in_rotation for u in upstreams) else 503)
 
     async def metrics(request: web.Request) -> web.Response:
-        return _text(
-            exposition(model, [u.replica.reading() for u in upstreams if u.state is not ReplicaState.DOWN])
-        )
+        living = [u.replica.reading() for u in upstreams if u.state is not ReplicaState.DOWN]
+        return _text(settings.exposition(living))
 
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
-    _add_gpu_page(app, upstreams, gpu)
+    _add_gpu_page(app, upstreams, settings.gpu)
 
 
 def add_replica_pages(
-    app: web.Application, upstream: Upstream, model: str, gpu: GpuKind, events: EventLog
+    app: web.Application, upstream: Upstream, settings: PageSettings, events: EventLog
 ) -> None:
     """``/health``: 200, and 503 during a drain. ``/metrics``: as a separate server, ``engine="0"``."""
 
@@ -41,11 +52,11 @@ def add_replica_pages(
         return web.Response(status=200 if upstream.state is ReplicaState.UP else 503)
 
     async def metrics(request: web.Request) -> web.Response:
-        return _text(exposition(model, [replace(upstream.replica.reading(), engine="0")]))
+        return _text(settings.exposition([replace(upstream.replica.reading(), engine="0")]))
 
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
-    _add_gpu_page(app, [upstream], gpu)
+    _add_gpu_page(app, [upstream], settings.gpu)
     for action in ("start_profile", "stop_profile", "reset_prefix_cache"):
         app.router.add_post(f"/{action}", partial(_control, upstream, events, action))
 

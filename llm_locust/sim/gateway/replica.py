@@ -15,11 +15,21 @@ from llm_locust.sim.engine.stats import ReplicaReading, ReplicaStats
 TokenSink = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """KV cache of a prompt that another replica has computed, on its way for ``duration_ns``. If the transfer
+    ``fails``, it does so after that time, and the prompt is computed again."""
+
+    duration_ns: int
+    fails: bool = False
+
+
 @dataclass(slots=True)
 class _Running:
     sink: TokenSink
     submitted_ns: int
     finish_reason: str
+    transfer: Transfer | None
     first_token_ns: int = 0
     last_token_ns: int = 0
 
@@ -31,8 +41,8 @@ class Replica:
     rate of tokens.
     """
 
-    def __init__(self, index: int, engine: Engine) -> None:
-        self.name = f"replica-{index}"
+    def __init__(self, index: int, engine: Engine, role: str = "replica") -> None:
+        self.name = f"{role}-{index}"
         self._label = str(index)
         self._engine = engine
         self._stats = ReplicaStats()
@@ -65,8 +75,9 @@ class Replica:
         sink: TokenSink,
         *,
         block_hashes: Ordered[int] = (),
+        transfer: Transfer | None = None,
     ) -> Sequence:
-        """Queue a request now.
+        """Queue a request now; it is ready when its KV ``transfer`` has ended.
 
         Args:
             pace: number of steps per token.
@@ -77,10 +88,11 @@ class Replica:
             ValueError: the request is longer than the whole KV cache.
         """
         now_ns = time.monotonic_ns()
-        ready_ns = now_ns + self._engine.profile.ttft_base_ns
-        sequence = Sequence(prompt_tokens, output_tokens, ready_ns, pace, block_hashes)
+        ready_ns = now_ns + self._engine.profile.ttft_base_ns + (transfer.duration_ns if transfer else 0)
+        received = 0 if transfer is None or transfer.fails else max(0, prompt_tokens - 1)
+        sequence = Sequence(prompt_tokens, output_tokens, ready_ns, pace, block_hashes, received)
         self._engine.submit(sequence)
-        self._sequences[sequence] = _Running(sink, now_ns, finish_reason)
+        self._sequences[sequence] = _Running(sink, now_ns, finish_reason, transfer)
         if self._next_step is None:
             self._await_step()
         return sequence
@@ -148,7 +160,7 @@ class Replica:
         stats = self._stats
         if sequence.generated == 1:
             running.first_token_ns = now_ns
-            stats.prompt_tokens += sequence.prompt_tokens
+            self._count_prompt(sequence, running.transfer)
             stats.ttft_s.observe((now_ns - running.submitted_ns) * 1e-9)
         else:
             stats.itl_s.observe((now_ns - running.last_token_ns) * 1e-9)
@@ -156,6 +168,13 @@ class Replica:
         if sequence.generated == sequence.output_tokens:
             del self._sequences[sequence]
             self._observe_whole(sequence, running)
+
+    def _count_prompt(self, sequence: Sequence, transfer: Transfer | None) -> None:
+        tokens, received = sequence.prompt_tokens, sequence.received
+        cached = 0 if received else sequence.cached_tokens or 0
+        self._stats.count_prompt(tokens, cached=cached, received=received)
+        if transfer is not None:
+            self._stats.count_transfer(transfer.duration_ns * 1e-9, 0 if transfer.fails else tokens)
 
     def _observe_whole(self, sequence: Sequence, running: _Running) -> None:
         stats, first_ns, end_ns = self._stats, running.first_token_ns, running.last_token_ns

@@ -7,7 +7,7 @@ from pathlib import Path
 from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.sim.engine.engine import EngineProfile
 from llm_locust.sim.engine.gpu_page import GpuKind
-from llm_locust.sim.faults.faults import FaultPlan
+from llm_locust.sim.faults.faults import TRANSFER_FAULT, FaultPlan
 from llm_locust.sim.faults.plan import PlanStep, check_plan
 from llm_locust.sim.routing import PREFIX_IMBALANCE
 from llm_locust.wire.session_header import SessionHeader
@@ -27,15 +27,18 @@ class FaultSettings:
 class SimSettings:
     """One gateway and its replicas.
 
-    ``session_header`` names a session's replica in answers and in requests. ``replica_ports`` is the first
-    of their own ports, None for none. ``speeds`` maps a replica's index to a factor on the duration of its
-    steps. ``health_interval_ns`` is the interval of the gateway's health checks. ``profile`` says what the
-    engine's figures were computed from, None if they were given.
+    ``session_header`` names a session's replica in answers and in requests. The first ``prefill_replicas``
+    compute prompts, whose KV cache takes ``kv_transfer_ns`` to the others, which decode; 0: each replica does
+    both. ``replica_ports`` is the first of their own ports, None for none. ``speeds`` maps a replica's index
+    to a factor on the duration of its steps. ``health_interval_ns`` is the interval of the gateway's health
+    checks. ``profile`` says what the engine's figures were computed from, None if they were given.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     replicas: int = 4
+    prefill_replicas: int = 0
+    kv_transfer_ns: int = 10_000_000
     replica_ports: int | None = None
     routing: str = "round_robin"
     session_header: SessionHeader | None = None
@@ -53,6 +56,12 @@ class SimSettings:
     truth: Path | None = None
     early_role: bool = False
     keep_alive_s: float = 3_600.0
+
+    def role(self, index: int) -> str:
+        """What the name of a replica begins with."""
+        if not self.prefill_replicas:
+            return "replica"
+        return "prefill" if index < self.prefill_replicas else "decode"
 
 
 class SettingsError(ValueError):
@@ -89,3 +98,17 @@ def check(settings: SimSettings) -> None:
                 f"--replica-speed names replica {index}, but --replicas {settings.replicas} counts from 0"
             )
     check_plan(settings.plan, settings.replicas)
+    _check_pools(settings)
+
+
+def _check_pools(settings: SimSettings) -> None:
+    if settings.prefill_replicas >= settings.replicas:
+        raise SettingsError(
+            f"--prefill-replicas {settings.prefill_replicas} of --replicas {settings.replicas} leaves none "
+            "that decodes; raise --replicas, which counts both"
+        )
+    if not settings.prefill_replicas and TRANSFER_FAULT in dict(settings.faults.plan.rates):
+        raise SettingsError(
+            f"--faults {TRANSFER_FAULT}: nothing is transferred without --prefill-replicas; give it, or "
+            "leave the fault out"
+        )

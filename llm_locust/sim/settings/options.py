@@ -32,6 +32,21 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     )
     place.add_argument("--replicas", type=_positive, default=4, help="number of replicas (%(default)s)")
     place.add_argument(
+        "--prefill-replicas",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="the first N of them compute prompts and the others decode, as in disaggregated serving "
+        "(%(default)s: each does both)",
+    )
+    place.add_argument(
+        "--kv-transfer",
+        type=_duration,
+        metavar="TIME",
+        default="10ms",
+        help="time of a prompt's KV cache from a prefill to a decode replica (%(default)s)",
+    )
+    place.add_argument(
         "--replica-ports",
         type=_port,
         metavar="PORT",
@@ -159,7 +174,8 @@ def _add_fault_arguments(faults: argparse._ArgumentGroup) -> None:
         default="",
         metavar="PLAN",
         help="such as 'http_500=1%% reset=0.5%% refused=2s@10s', or a JSON or YAML file; "
-        "http_400..http_599, close_before, reset, cut, truncated, stall, garbage, error_object, empty, slow",
+        "http_400..http_599, close_before, reset, cut, truncated, stall, garbage, error_object, empty, slow, "
+        "kv_transfer",
     )
     faults.add_argument(
         "--fault-after-tokens", type=_count, default=3, help="where a fault midway strikes (%(default)s)"
