@@ -93,7 +93,7 @@ class Ended:
 
 
 def wait_for_load(cluster: Cluster, workers: int | None = None) -> None:
-    """Until the master has records of every worker, or of as many as are given, those that were killed included."""
+    """Until the master has records of every worker, or of as many as are given, killed ones included."""
     expected = workers or len(cluster.workers())
     runs = volume(cluster.master, "/runs")
 
