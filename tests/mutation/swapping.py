@@ -10,6 +10,7 @@ _OPTIMIZED = 1  # a function's code, not that of a module or of a class body
 
 def functions(folder: str) -> list[FunctionType]:
     """Every function of the modules under ``folder`` that have been imported."""
+    gc.unfreeze()  # what is frozen is not listed, and pytest's collection ends with that
     found = (each for each in gc.get_objects() if isinstance(each, FunctionType))
     return [each for each in found if each.__code__.co_filename.startswith(folder)]
 
