@@ -21,7 +21,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
-from llm_locust.metrics.compare.comparison import Row, Verdict, compare
+from llm_locust.metrics.compare.comparison import Row, Verdict, compare_in_turn
 from llm_locust.metrics.question import Question
 from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
 
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def changed(base: Compared, new: Compared) -> list[Row]:
-    comparison = compare(base, new)
+    comparison = compare_in_turn([base, new])[0]
     return [*comparison.having(Verdict.WORSE), *comparison.having(Verdict.BETTER)]
 
 

@@ -24,9 +24,8 @@ from rich.table import Table
 
 from llm_locust.metrics.compare.relative_gates import judge_change, parse_relative_gates
 from llm_locust.metrics.requests.gap_course import GapCourse
-from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.cells import Cells, Order
-from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile
 from llm_locust.metrics.stats.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
 from llm_locust.metrics.stats.percentiles import moments, ordered, percentile, summarise_ascending
@@ -137,7 +136,8 @@ def coverage(process: Process, n: int, runs: int, seed: int = 0) -> dict[str, Co
     truths = {"mean": process.mean} | {key: process.quantile(p / 100) for key, p in PLACES.items()}
     for i in range(runs):
         values = process.sample(np.random.default_rng([seed, n, i]), n)
-        ends = summarise_latency(values, places=PLACES)["ci95"]
+        in_turn = replace(Durations.of(values), course=in_order(values))
+        ends = summarise(in_turn, 1e3, PLACES)["ci95"]
         for key, truth in truths.items():
             found[key].add(ends[key], 1e3 * truth)
         found["goodput"].add(_goodput(values, process.quantile(0.95)), 0.95)

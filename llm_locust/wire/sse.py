@@ -95,11 +95,6 @@ class SseDecoder:
         self._data: list[bytes] = []
         self._event = b""
 
-    @property
-    def pending(self) -> int:
-        """Bytes that came after the last complete event; an end of stream here discards them."""
-        return self._position - self._start if self._in_lines else len(self._tail)
-
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that these bytes complete, in order.
 

@@ -49,11 +49,10 @@ def events_of_standard(data: bytes) -> list[SseEvent]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a decoder made of a stream: its events, whether a bound ended it, the bytes after the last one."""
+    """What a decoder made of a stream: its events, and whether a bound ended it."""
 
     events: list[SseEvent]
     ended: bool
-    pending: int
 
 
 def read_events(pieces: list[bytes], bound: int = 1 << 20) -> Read:
@@ -62,8 +61,8 @@ def read_events(pieces: list[bytes], bound: int = 1 << 20) -> Read:
         try:
             events += decoder.feed(piece)
         except SseError as e:
-            return Read(events + e.events, True, 0)
-    return Read(events, False, decoder.pending)
+            return Read(events + e.events, True)
+    return Read(events, False)
 
 
 def check_events(data: bytes, places: list[int], bound: int) -> None:

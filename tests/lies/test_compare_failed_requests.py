@@ -24,7 +24,7 @@ from test_compare_gates import judged, run
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.compare.compared import Compared
-from llm_locust.metrics.compare.comparison import Verdict, compare
+from llm_locust.metrics.compare.comparison import Verdict, compare_in_turn
 from llm_locust.metrics.compare.relative_gates import GateResult, State
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.tables import sections
@@ -173,7 +173,7 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
     hung = [request(4 + i * 0.01, (), ended=9.9, outcome=Outcome.CANCELLED) for i in range(100)]
     base, new = compared(batch(*answers)), compared(batch(*answers, *hung))
     result: GateResult = judged("p99_ttft<=+5%", base, new)
-    row = next(row for row in compare(base, new).rows if row.metric.name == "p99_ttft")
+    row = next(row for row in compare_in_turn([base, new])[0].rows if row.metric.name == "p99_ttft")
     assert verdict(row) == gate_reason(result)
     assert verdict(row) == "undetermined in new: 100 requests were given up before they ended"
     paths = [write_run(tmp_path / "base", answers, id="base"), write_run(tmp_path / "new", answers + hung)]

@@ -13,9 +13,8 @@ import math
 from statistics import NormalDist
 
 import numpy as np
+from metrics_cases import summarise_latency
 from numpy.typing import NDArray
-
-from llm_locust.metrics.requests.latency import summarise_latency
 
 LOAD, RUNS, REQUESTS = 0.9, 40, 100_000
 SHARES = {"p50": 0.5, "p90": 0.9}

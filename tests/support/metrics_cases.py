@@ -1,5 +1,7 @@
 """Requests in plain numbers, and strategies for many: what the tests of metrics stand on."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,10 @@ from hypothesis import strategies as st
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics.columns import Part
+from llm_locust.metrics.columns import Floats, Part
+from llm_locust.metrics.stats.censoring import Durations, summarise
+from llm_locust.metrics.stats.intervals import in_order
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 ORIGIN_NS = 1_795_000_000_000_000_000
 
@@ -54,6 +59,17 @@ def failed(at: float = 0.0, outcome: Outcome = Outcome.HTTP_ERROR, **fields: Any
     """A request that failed 1 ms after it was sent, without a token."""
     known: dict[str, Any] = {"status": 503, "error": "no room", "input_tokens": None}
     return request(at, (), ended=at + 0.001, outcome=outcome, **{**known, **fields})
+
+
+def summarise_latency(
+    values_s: Floats, failed: int = 0, places: Mapping[str, float] = PERCENTILES
+) -> dict[str, Any]:
+    """The figures in milliseconds of latencies in seconds, in the order of their run; NaN is no sample.
+
+    ``failed`` requests count as +∞.
+    """
+    found = Durations.of(values_s, failed=failed)
+    return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)
 
 
 def batch(*records: RequestRecord, worker: str = "w1") -> RecordBatch:

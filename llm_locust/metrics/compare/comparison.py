@@ -77,13 +77,11 @@ class Comparison:
         return tuple(row for row in self.rows if row.verdict is verdict)
 
 
-def compare(base: Compared, new: Compared) -> Comparison:
-    """Every figure of the table that one of the two runs has."""
-    return compare_in_turn([base, new])[0]
-
-
 def compare_in_turn(runs: Sequence[Compared]) -> list[Comparison]:
-    """Each run against the one before; the intervals of all comparisons hold together."""
+    """Each run against the one before: every figure of the table that one of the two has.
+
+    The intervals of all comparisons hold together.
+    """
     metrics = table_metrics(any(run.manifest.open_loop for run in runs))
     figures = [{metric.name: run.estimate(metric) for metric in metrics} for run in runs]
     tested = [a[name] is not None and b[name] is not None for a, b in pairwise(figures) for name in a]

@@ -1,7 +1,7 @@
 """Latencies of requests, and their figures. The catalogue has the formulas."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.gaps import known_gaps
 from llm_locust.metrics.stats.cells import Order, order_cells
 from llm_locust.metrics.stats.censoring import Durations, summarise, with_infinite
-from llm_locust.metrics.stats.intervals import in_order
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.window import Population
 
@@ -83,23 +82,6 @@ class PerRequest(Mapping[str, Floats]):
 
 def per_request(c: Columns) -> Mapping[str, Floats]:
     return PerRequest(c)
-
-
-def summarise_latency(
-    values_s: Floats, failed: int = 0, places: Mapping[str, float] = PERCENTILES
-) -> dict[str, Any]:
-    """The figures in milliseconds of latencies in seconds, in the order of their run; NaN is no sample.
-
-    Args:
-        failed: requests that count as +∞: the adjusted figures.
-        places: the percentiles, key to percent.
-
-    Returns:
-        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, n_effective, beyond,
-        censored and at_least, as from :func:`~llm_locust.metrics.stats.censoring.summarise`.
-    """
-    found = Durations.of(values_s, failed=failed)
-    return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)
 
 
 @dataclass(frozen=True, slots=True)

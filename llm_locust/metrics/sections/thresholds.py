@@ -1,9 +1,8 @@
 """Thresholds from which a figure of the client makes a run ``suspect`` or ``invalid``, each defined once.
 
-The table in docs/metrics.md is :func:`markdown_rows`.
+docs/metrics.md has them as a table.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -192,11 +191,3 @@ THRESHOLDS = (
     CLOCK_ERROR,
     LITTLES_LAW,
 )
-
-
-def markdown_rows() -> Iterator[str]:
-    """Table of docs/metrics.md, line by line."""
-    yield "| figure | suspect above | invalid above | why |"
-    yield "|---|---|---|---|"
-    for t in THRESHOLDS:
-        yield f"| {t.figure} | {t.told(t.suspect)} | {t.told(t.invalid)} | {t.why} |"

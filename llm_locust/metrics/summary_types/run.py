@@ -7,7 +7,6 @@ from msgspec import UNSET, UnsetType
 from llm_locust.metrics.summary_types.base import SummaryPart, key
 
 _RUN = "the run"
-_WHOLE = "the whole run"
 _POPULATION = "the population"
 _WORKERS = "workers, in the window"
 

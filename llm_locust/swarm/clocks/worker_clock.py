@@ -103,11 +103,6 @@ class WorkerClock:
         """Error bound of ``offset_ns``, as of the last round."""
         return None if self._estimate is None else self._estimate.error_ns
 
-    @property
-    def measuring(self) -> bool:
-        """Whether a round is in progress."""
-        return self._round is not None
-
     def begin(self) -> None:
         """Start a new run: reset the counters and soon start a first round. The known offset is kept."""
         self._reset_counters()

@@ -56,8 +56,6 @@ _GOODPUT = _Measure("goodput", "%", -1, 0.01, relative=False, scale=100.0)
 _ERRORS = _Measure("error rate", "%", 1, 0.01, relative=False, scale=100.0)
 _MEMORY = _Measure("memory of a client process", "MiB", 1, 0.1, relative=True)
 
-Points = tuple[Floats, Floats]  # times in hours, and values
-
 
 class DriftWatch:
     """Checks a store once a minute; ``alarms`` are the current drifts, in words.

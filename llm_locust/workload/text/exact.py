@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.workload.text.prompts import SLICE_WORDS, Corpus, Prompt, PromptError
+from llm_locust.workload.text.prompts import SLICE_WORDS, Corpus, PromptError
 from llm_locust.workload.text.tokenizer import PromptTokenizer
 from llm_locust.workload.text.words import WORDS
 
@@ -167,22 +166,3 @@ def prompt_count(tokenizer: PromptTokenizer, dialect: Dialect) -> Count:
     if tokenizer.knows_chat:
         return lambda text: tokenizer.count_chat([{"role": "user", "content": text}])
     return lambda text: tokenizer.count(text) + dialect.template_tokens
-
-
-def exact_prompt(
-    tokenizer: PromptTokenizer,
-    corpus: Corpus,
-    rng: np.random.Generator,
-    asked: int,
-    head: str = "",
-    dialect: Dialect = CHAT,
-) -> Prompt:
-    """One prompt of exactly ``asked`` tokens; for many keep an :class:`ExactText`.
-
-    Raises:
-        PromptError: there is no such prompt, because the text added around it is longer, or none was found.
-        TokenizerError: the chat template does not accept a user's message.
-    """
-    maker = ExactText(WordCosts.of(tokenizer, corpus), prompt_count(tokenizer, dialect))
-    text = maker.of(asked, rng, head)
-    return Prompt(text=text, asked_input_tokens=asked, counted_input_tokens=asked)

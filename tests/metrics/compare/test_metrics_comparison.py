@@ -19,7 +19,6 @@ from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import (
     Comparison,
     Verdict,
-    compare,
     compare_figures,
     compare_in_turn,
     figures_over_time,
@@ -35,6 +34,10 @@ from llm_locust.metrics.summary import summarise
 
 PAIRS = 100
 ROWS_OF_A_TABLE = 25
+
+
+def compare(base: Compared, new: Compared) -> Comparison:
+    return compare_in_turn([base, new])[0]
 
 
 def row(comparison: Comparison, name: str) -> Any:

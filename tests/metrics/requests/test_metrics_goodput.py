@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import columns, failed, ns, request, requests
+from metrics_cases import columns, failed, ns, request, requests, summarise_latency
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.requests.goodput import (
@@ -23,7 +23,7 @@ from llm_locust.metrics.requests.goodput import (
     goodput,
     judge,
 )
-from llm_locust.metrics.requests.latency import per_request, summarise_latency
+from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.window import Window

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import batch, columns, failed, request, requests
+from metrics_cases import batch, columns, failed, request, requests, summarise_latency
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import latency
-from llm_locust.metrics.requests.latency import per_request, summarise_latency
+from llm_locust.metrics.requests.latency import per_request
 
 
 def one(metric: str, record: RequestRecord) -> float:

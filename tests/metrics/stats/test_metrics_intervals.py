@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metrics_cases import summarise_latency
 from numpy.typing import NDArray
 
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.bootstrap import CELLS, StandardError
 from llm_locust.metrics.stats.cells import Order
 from llm_locust.metrics.stats.intervals import Observed, in_order, share_worth

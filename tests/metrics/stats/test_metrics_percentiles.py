@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from metrics_cases import summarise_latency
 
-from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.percentiles import (
     PERCENTILES,
     moments,

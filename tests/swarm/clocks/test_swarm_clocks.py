@@ -108,7 +108,7 @@ class World:
         """Let a round go by."""
         pings = len(self.pings)
         self.run(lambda: len(self.pings) > pings)
-        self.run(lambda: not self.watch.measuring)
+        self.run(lambda: self.watch._round is None)
 
     @property
     def ping_times_ns(self) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.workload.text.exact import ExactText, WordCosts, exact_prompt, prompt_count
+from llm_locust.workload.text.exact import ExactText, WordCosts, prompt_count
 from llm_locust.workload.text.prompts import Corpus, PromptError, head_words
 from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
 
@@ -137,9 +137,9 @@ def test_a_count_that_never_comes_out_is_an_error_with_the_nearest() -> None:
         even.of(101, rng())
 
 
-def test_one_exact_prompt_says_what_was_asked_and_counted() -> None:
+def test_a_head_is_the_beginning_of_a_text_and_counts() -> None:
     tokenizer = tokenizer_of("metaspace", "chatml")
-    prompt = exact_prompt(tokenizer, CORPUS, rng(), 77, head="some head")
-    assert prompt.asked_input_tokens == prompt.counted_input_tokens == 77
-    assert (prompt.text or "").startswith("some head ")
-    assert recount(tokenizer, "chat", prompt.text or "") == 77
+    maker = ExactText(WordCosts.of(tokenizer, CORPUS), prompt_count(tokenizer, DIALECTS["chat"]))
+    text = maker.of(77, rng(), "some head")
+    assert text.startswith("some head ")
+    assert recount(tokenizer, "chat", text) == 77
