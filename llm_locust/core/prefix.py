@@ -67,7 +67,8 @@ class ReplicaCache:
     One prompt was sent ``before`` its flush, ``after`` it, and ``again``: how many of its tokens the answer
     says were cached; None: it does not say. Then ``primed`` shared prefixes were sent. ``hits`` of
     ``queries`` tokens were found from then to the end of the stage, by the replica's own counters; None: it
-    has none. ``fault`` is why the stage is not a result, or empty.
+    has none. ``engines`` answer at its URL, as far as is known, each with a cache of its own. ``fault`` is
+    why the stage is not a result, or empty.
     """
 
     target: str
@@ -77,4 +78,5 @@ class ReplicaCache:
     primed: _Count = 0
     hits: _Tokens | None = None
     queries: _Tokens | None = None
+    engines: _Count = 1
     fault: str = ""

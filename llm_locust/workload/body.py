@@ -7,7 +7,7 @@ run's: a line's are left out. A field that ``--body`` sets to null is not sent a
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Never
 
 import msgspec
@@ -21,6 +21,9 @@ _CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")
 
 #: Fields that a dataset line cannot set, in whichever API.
 _RUN_FIELDS = ("model", "stream", "stream_options")
+
+#: Fields of --body that would keep an answer from being one token.
+_LONGER = ("ignore_eos", "min_tokens")
 
 _EXAMPLE = """expected a JSON object such as {"temperature": 0}"""
 
@@ -140,6 +143,17 @@ class BodyTemplate:
     def asked(self, body: Mapping[str, Any]) -> AskedResults | None:
         """The results that a body asks for; None of an API that generates tokens."""
         return None if self.dialect.asked is None else self.dialect.asked(body)
+
+
+def one_token(template: BodyTemplate, prompt: Prompt) -> bytes:
+    """The body that asks for ``prompt`` and an answer of one token; raises as :meth:`BodyTemplate.fields`."""
+    dialect = template.dialect
+    asked = template.fields(replace(prompt, asked_output_tokens=1))
+    fields = {name: value for name, value in asked.items() if name not in _LONGER}
+    limits = [name for name in dialect.limit_fields if name in fields]
+    if dialect.generates and not limits and template.limit_field is None:  # --body has left it out
+        limits = [dialect.limit_field]
+    return encoded(fields | dict.fromkeys(limits, 1))
 
 
 def _messages(prompt: Prompt, dialect: Dialect) -> tuple[Message, ...]:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from llm_locust.wire.dialects.table import DIALECTS, GENERATING, dialect_of
 from llm_locust.workload.body import (
     BodyError,
     body_template,
+    one_token,
     output_limit,
     parse_body,
 )
@@ -297,3 +299,29 @@ def test_each_endpoint_has_its_path_and_an_unknown_one_is_an_error_that_lists_th
         ValueError, match="no endpoint 'chats'; there are chat, completions, responses, messages"
     ):
         dialect_of("chats")
+
+
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        ({}, {"max_tokens": 1}),
+        ({"ignore_eos": True, "min_tokens": 9, "temperature": 0}, {"max_tokens": 1}),
+        ({"max_completion_tokens": 500}, {"max_completion_tokens": 1}),
+        ({"max_tokens": None}, {"max_tokens": 1}),
+    ],
+    ids=["plain", "to its end", "the user's bound", "no bound"],
+)
+def test_one_token_is_one_token_whatever_the_users_body_asks_for(
+    said: dict[str, Any], limits: dict[str, int]
+) -> None:
+    template = body_template(DIALECTS["chat"], "m", ignore_eos=True, extra_body=said)
+    found = json.loads(one_token(template, replace(HELLO, asked_output_tokens=300)))
+    assert {name: value for name, value in found.items() if name in LIMIT_FIELDS} == limits
+    assert not {"ignore_eos", "min_tokens"} & found.keys()
+    assert found.get("temperature") == said.get("temperature")
+
+
+@pytest.mark.parametrize("endpoint", sorted(set(DIALECTS) - set(GENERATING)))
+def test_a_request_for_no_tokens_gets_no_bound_of_one(endpoint: str) -> None:
+    template = body_template(DIALECTS[endpoint], "m", stream=False)
+    assert not set(LIMIT_FIELDS) & json.loads(one_token(template, HELLO)).keys()

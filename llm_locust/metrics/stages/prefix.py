@@ -85,7 +85,7 @@ class PrefixHits:
             found.append(
                 "how much of the prompts was in a prefix cache is not known: it is off, or start vLLM with "
                 "--enable-prompt-tokens-details, SGLang with --enable-cache-report, or let --replica-url "
-                "name vLLM servers that have /metrics"
+                "name servers of theirs that have /metrics"
             )
         elif abs(self.achieved - self.possible) > HITS_TOLERANCE:
             found.append(self._miss(self.achieved, self.possible))
@@ -109,6 +109,11 @@ class PrefixHits:
             found.append("hits are those of the servers' counters, with warm-up and drain")
         if self.caches and all(cache.again is None for cache in self.caches):
             found.append("answers do not say what was cached, so that only a status shows the flush")
+        if several := sum(cache.engines > 1 for cache in self.caches):
+            found.append(
+                f"{several} of {len(self.caches)} URLs have several engines with a cache each: looks at them "
+                "may have gone to different ones, so that the flush is unproven"
+            )
         return "; ".join(found)
 
     def told(self) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """A replica of an experiment over HTTP, and all replicas before and after each stage."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 import gevent
 from gevent.pool import Pool as Greenlets
@@ -14,16 +15,16 @@ from llm_locust.client.request import ask
 from llm_locust.client.stream import Call, LlmClient
 from llm_locust.core.prefix import MOST_COUNTED, PrefixShare, ReplicaCache
 from llm_locust.core.record import Outcome
-from llm_locust.deployment.exposition import ExpositionError, readings
+from llm_locust.deployment.exposition import ExpositionError, Reading, readings
 from llm_locust.deployment.profiler import Answered
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind, request_form
 from llm_locust.swarm.caches.priming import ReplicaError, prepare
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.swarm.users.connections import kind_headers, make_pool
 from llm_locust.wire.headers import secret_texts
-from llm_locust.workload.body import encoded
+from llm_locust.workload.body import one_token
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt
 
@@ -39,15 +40,28 @@ _LOOK_S = 0.1
 #: Outcomes of a request of one token whose prompt was computed: the token may be the end of the answer.
 _COMPUTED = (Outcome.OK, Outcome.EMPTY)
 
-#: Fields of --body that would keep the answer from being one token.
-_NOT_ASKED = ("ignore_eos", "min_tokens")
+#: Counters of tokens that were found in the cache, and looked for: vLLM's. SGLang counts all tokens of the
+#: prompts that it has answered, and shows no counter of those found before the first one is.
+_HITS, _QUERIES, _PROMPTS = "prefix_cache_hits", "prefix_cache_queries", "prompt_tokens"
 
-_HITS, _QUERIES = "prefix_cache_hits", "prefix_cache_queries"
+#: Labels of the engines that answer at one URL: vLLM's and SGLang's.
+_ENGINE_LABELS = ("engine", "dp_rank")
+
+#: Pause before a flush that failed is tried again.
+_AGAIN_S = 1.0
 
 #: What to do where a server has no route for it.
 _NO_FLUSH = "; vLLM has it with VLLM_SERVER_DEV_MODE=1, gateways do not: name the servers by --replica-url"
 
 T = TypeVar("T")
+
+
+class Counters(NamedTuple):
+    """Tokens found in the prefix caches of a URL, and looked for, since its start; and how many engines."""
+
+    hits: float
+    queries: float
+    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +73,13 @@ class _Server:
     settings: Settings
     run: RunInfo
     flush_at: Callable[[str], Answered]
+    names: set[str] = field(default_factory=set)  # of the replicas that have answered
 
     def flush(self) -> None:
         answer = self.flush_at(self.url)
+        if answer.status is None or answer.status >= 500:  # busy or starting: both may pass
+            gevent.sleep(_AGAIN_S)
+            answer = self.flush_at(self.url)
         if not answer.ok:
             hint = _NO_FLUSH if answer.status in (404, 405) else ""
             why = answer.error or f"{answer.status}{hint}"
@@ -69,8 +87,6 @@ class _Server:
 
     def cached(self, prompt: Prompt) -> int | None:
         form = request_form(self.kind, self.run["model"])
-        fields = {k: v for k, v in form.template.fields(prompt).items() if k not in _NOT_ASKED}
-        fields |= {name: 1 for name in self.kind.endpoint.limit_fields if name in fields}
         client = self._client()
         call = Call(
             request_id=client.new_request_id(),
@@ -83,12 +99,14 @@ class _Server:
             user=0,
         )
         try:
-            record = client.post(form.path, encoded(fields), call).record
+            record = client.post(form.path, one_token(form.template, prompt), call).record
         finally:
             client.routes.close()
         if record.outcome not in _COMPUTED:
             why = record.error or record.status or record.outcome
             raise ReplicaError(f"{self.url}: a request before the stage failed: {why}")
+        if record.replica is not None:
+            self.names.add(record.replica)
         return record.cached_tokens
 
     def _client(self) -> LlmClient:
@@ -96,11 +114,7 @@ class _Server:
         return LlmClient(
             make_pool(self._target, settings),
             sink=lambda _: None,  # no request of the run
-            headers={
-                **request_headers(settings, kind.endpoint),
-                **settings.slo_headers(kind.slo_class),
-                **kind.headers,
-            },
+            headers=kind_headers(settings, kind),
             timeouts=settings.timeouts,
             max_answer_bytes=settings.max_answer_bytes,
             secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
@@ -112,20 +126,19 @@ class _Server:
         target = Target.parse(self.url)
         return target if target.base else target.with_base(self.run["base"])
 
-    def counters(self) -> tuple[float, float] | None:
-        """Tokens found in the prefix cache, and looked for, since its start; None: it does not say."""
+    def counters(self) -> Counters | None:
+        """What its page of metrics says; None: nothing."""
         target = Target.parse(self.url)
         pool = make_pool(target, self.settings)
         path = target.base.removesuffix("/v1") + "/metrics"
         try:
-            page = ask(pool, "GET", path, request_headers(self.settings), _PAGE_S)
+            page = ask(pool, "GET", path, kind_headers(self.settings, self.kind), _PAGE_S)
             found = off_the_hub(readings, page.body.decode("utf-8", "replace")) if page.status == 200 else []
         except (ClientError, ExpositionError):
             return None
         finally:
             pool.close()
-        sums = [[each.value for each in found if each.name == name] for name in (_HITS, _QUERIES)]
-        return (sum(sums[0]), sum(sums[1])) if all(sums) else None
+        return counters_of(found)
 
 
 class PrefixCaches:
@@ -146,7 +159,7 @@ class PrefixCaches:
     ) -> None:
         self._servers = [_Server(url, kind, settings, run, flush_at) for url in urls]
         self._workload = Workload(kind.spec, kind.seed(run["seed"]), 0, 1, run["salt"])
-        self._began: dict[str, tuple[float, float] | None] = {}
+        self._began: dict[str, Counters | None] = {}
 
     def prepare(self, prefix: PrefixShare, stage: int, is_over: Callable[[], bool]) -> list[ReplicaCache]:
         """Flush and prime every replica before a stage."""
@@ -161,14 +174,18 @@ class PrefixCaches:
             for each, server in zip(made, self._servers, strict=True)
         ]
         self._began = dict(zip((s.url for s in self._servers), self._counters(is_over), strict=True))
-        return found
+        return [self._with_engines(cache, server) for cache, server in zip(found, self._servers, strict=True)]
+
+    def _with_engines(self, cache: ReplicaCache, server: _Server) -> ReplicaCache:
+        began = self._began[server.url]
+        return replace(cache, engines=max(1, len(server.names), 1 if began is None else began.engines))
 
     def counted(self, caches: Sequence[ReplicaCache], is_over: Callable[[], bool]) -> list[ReplicaCache]:
         """The same with what the replicas' counters have grown by since."""
         now = dict(zip((s.url for s in self._servers), self._counters(is_over), strict=True))
         return [counted(cache, self._began.get(cache.target), now.get(cache.target)) for cache in caches]
 
-    def _counters(self, is_over: Callable[[], bool]) -> list[tuple[float, float] | None]:
+    def _counters(self, is_over: Callable[[], bool]) -> list[Counters | None]:
         return self._of_all(_Server.counters, is_over)
 
     def _of_all(self, act: Callable[[_Server], T], is_over: Callable[[], bool]) -> list[T | None]:
@@ -189,13 +206,23 @@ class PrefixCaches:
         return [found.get(server.url) for server in self._servers]
 
 
-def counted(
-    cache: ReplicaCache, before: tuple[float, float] | None, now: tuple[float, float] | None
-) -> ReplicaCache:
+def counters_of(found: Sequence[Reading]) -> Counters | None:
+    """The counters of a page of metrics; None where it has none."""
+    hits, queries, prompts = (
+        [each.value for each in found if each.name == name] for name in (_HITS, _QUERIES, _PROMPTS)
+    )
+    looked_for = queries or prompts
+    if not hits or not looked_for:
+        return None
+    engines = {tuple(map(each.labels.get, _ENGINE_LABELS)) for each in found}.difference([(None, None)])
+    return Counters(math.fsum(hits), math.fsum(looked_for), max(1, len(engines)))
+
+
+def counted(cache: ReplicaCache, before: Counters | None, now: Counters | None) -> ReplicaCache:
     """A cache with what its counters grew by; without if one is missing, fell (a restart) or is absurd."""
     if before is None or now is None:
         return cache
-    hits, queries = now[0] - before[0], now[1] - before[1]
+    hits, queries = now.hits - before.hits, now.queries - before.queries
     if not (0 <= hits <= MOST_COUNTED and 0 <= queries <= MOST_COUNTED):
         return cache
     return replace(cache, hits=hits, queries=queries)

@@ -27,7 +27,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.canary import canaries_of, check_arms, settings_of_arm
+from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
@@ -244,7 +244,7 @@ class RunPreparation:
             return ServerCalls(
                 settings.deployment,
                 replicas.known,
-                post_to(settings, CALL_TIMEOUT_S),
+                post_to(settings, CALL_TIMEOUT_S, kinds_sent(settings, self._environment.user_classes)),
                 self._clock.now_ns,
                 warmup_s=settings.warmup_s,
                 run_s=run_s if isinstance(run_s, int | float) else None,

@@ -29,7 +29,7 @@ from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.preflight import check_target
-from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.swarm.users.connections import kind_headers, make_pool
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.wire.headers import secret_texts
@@ -200,11 +200,7 @@ def _client(kind: RequestKind, settings: Settings, target: Target, within_s: flo
     return LlmClient(
         make_pool(target, settings),
         sink=lambda _: None,  # no request of the run
-        headers={
-            **request_headers(settings, kind.endpoint),
-            **settings.slo_headers(kind.slo_class),
-            **kind.headers,
-        },
+        headers=kind_headers(settings, kind),
         timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
         max_answer_bytes=settings.max_answer_bytes,
         secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),

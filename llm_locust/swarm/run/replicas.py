@@ -31,13 +31,15 @@ from llm_locust.deployment.readiness import (
 )
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.run.canary import Canaries, CanaryError, ask_arms, settings_of_arm
 from llm_locust.swarm.run.preflight import RefusedError, check_target
-from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.swarm.users.connections import make_pool, request_headers, shared_headers
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.secrecy import blanked
-from llm_locust.workload.body import body_template
+from llm_locust.workload.body import body_template, one_token
 from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
@@ -45,8 +47,7 @@ logger = logging.getLogger(__name__)
 #: Most replicas queried at once.
 _AT_ONCE = 64
 
-#: Fields of --body that would keep the answer from being one plain token.
-_NOT_ASKED = ("stream", "stream_options", "ignore_eos", "min_tokens")
+_QUESTION = "Are you there?"
 
 _CLOCK = Clock(sleep=gevent.sleep)
 
@@ -226,23 +227,23 @@ class _Probe:
 
 
 def _one_token_body(settings: Settings, endpoint: Dialect, model: str) -> bytes:
-    left_out = (*_NOT_ASKED, *endpoint.limit_fields)
-    extra = {k: v for k, v in settings.workload.extra_body.items() if k not in left_out}
-    template = body_template(endpoint, model, stream=False, extra_body=extra)
-    return template.encode(Prompt(text="Are you there?", asked_output_tokens=1))
+    extra = {k: v for k, v in settings.workload.extra_body.items() if k not in ("stream", "stream_options")}
+    return one_token(body_template(endpoint, model, stream=False, extra_body=extra), Prompt(text=_QUESTION))
 
 
-def post_to(settings: Settings, timeout_s: float) -> Callable[[str], int]:
+def post_to(settings: Settings, timeout_s: float, kinds: Iterable[RequestKind]) -> Callable[[str], int]:
     """Return a function that posts an empty body to a URL of a replica and returns the status; it raises
-    ValueError without an answer."""
+    ValueError without an answer. ``kinds`` are those of the load, whose headers it has."""
+    headers = shared_headers(settings, kinds)
+    hidden = (*settings.secrets, *secret_texts(headers))
 
     def post(url: str) -> int:
         target = Target.parse(url)
         pool = make_pool(target, settings)
         try:
-            return ask(pool, "POST", _path_of(url), request_headers(settings), timeout_s).status
+            return ask(pool, "POST", _path_of(url), headers, timeout_s).status
         except ClientError as e:
-            raise ValueError(blanked(str(e), settings.secrets)) from e
+            raise ValueError(blanked(str(e), hidden)) from e
         finally:
             pool.close()
 

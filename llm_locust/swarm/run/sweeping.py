@@ -134,7 +134,7 @@ class Sweeping:
         if settings.load.sweep is None or not settings.load.sweep.shares:
             return None
         (kind,) = kinds_sent(settings, self._runner.environment.user_classes)
-        post = post_to(settings, CALL_TIMEOUT_S)
+        post = post_to(settings, CALL_TIMEOUT_S, [kind])
         return PrefixCaches(
             run.replicas.known, kind, settings, run.info, lambda url: reset_prefix_caches([url], post)[0]
         )

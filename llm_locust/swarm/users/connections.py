@@ -1,6 +1,6 @@
 """Connections to the servers under test and the headers of every request, from the settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
 from llm_locust.client.http.stamping import READ_STAMPS, Stamping
@@ -10,6 +10,7 @@ from llm_locust.deployment.arms import RandomArm
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.wire.dialects.dialect import Dialect
 
@@ -18,6 +19,18 @@ def request_headers(settings: Settings, *dialects: Dialect, target: Target | Non
     """Headers of every request: the API key, those of the dialects and of the target, the user's own."""
     versioned = target is not None and bool(target.query)
     return access_headers(settings.api_key, settings.headers, dialects, versioned=versioned)
+
+
+def kind_headers(settings: Settings, kind: RequestKind, target: Target | None = None) -> dict[str, str]:
+    """Headers of every request of a kind: the run's, its class's limits, its class's own."""
+    shared = request_headers(settings, kind.endpoint, target=target)
+    return {**shared, **settings.slo_headers(kind.slo_class), **kind.headers}
+
+
+def shared_headers(settings: Settings, kinds: Iterable[RequestKind]) -> dict[str, str]:
+    """Headers that the requests of all kinds have alike, for what is asked of their servers beside them."""
+    first, *others = [kind_headers(settings, kind) for kind in kinds] or [request_headers(settings)]
+    return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:

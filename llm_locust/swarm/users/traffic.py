@@ -12,7 +12,7 @@ from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.hush import hush
-from llm_locust.swarm.users.connections import request_headers
+from llm_locust.swarm.users.connections import kind_headers
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
@@ -141,8 +141,7 @@ class TrafficTable:
         own = dict(kind.headers)
         self._client.secrets += secret_texts(own)
         hush(self._environment, self._client.secrets)
-        shared = request_headers(self._settings, kind.endpoint, target=self._client.pool.target)
-        ours = {**shared, **self._settings.slo_headers(kind.slo_class), **own}
+        ours = kind_headers(self._settings, kind, self._client.pool.target)
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:
             return make_heads(ours)

@@ -104,6 +104,14 @@ def test_what_only_the_servers_counted_and_a_flush_that_nothing_shows_are_noted(
     assert "only a status shows the flush" in "; ".join(found.notes)
 
 
+def test_a_flush_of_several_engines_behind_one_url_is_said_to_be_unproven() -> None:
+    found = judged(0.9, load(1, 464), PRIMED, replace(PRIMED, engines=2))
+    assert found.is_result
+    assert "1 of 2 URLs have several engines" in "; ".join(found.notes)
+    assert "the flush is unproven" in "; ".join(found.notes)
+    assert "unproven" not in "; ".join(judged(0.9, load(1, 464)).notes)
+
+
 def test_a_fault_before_the_load_is_the_reason_of_a_stage_without_figures() -> None:
     fault = "http://r: its prefix cache was not emptied: /flush_cache: 404"
     facts = stage(0, 1, 1, measured_ns=None, prefix=PrefixShare.of(0.5, N, 10), caches=[PRIMED], fault=fault)
