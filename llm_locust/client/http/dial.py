@@ -4,8 +4,18 @@ import _socket
 import errno
 import os
 import ssl
-from contextlib import suppress
-from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, SOL_SOCKET, TCP_NODELAY
+from contextlib import closing, suppress
+from itertools import count
+from socket import (
+    AF_INET6,
+    IPPROTO_TCP,
+    SO_ERROR,
+    SO_KEEPALIVE,
+    SOCK_DGRAM,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    TCP_NODELAY,
+)
 
 import gevent
 import gevent.socket
@@ -37,7 +47,7 @@ def dial(address: Address, tls: Tls | None, stamping: Stamping = READ_STAMPS) ->
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         stamping.prepare(sock, host, port)
-        connecting = _begin_connecting(sock, place, stamping)
+        connecting = _begin_connecting(sock, address, stamping)
         packets = stamping.track(sock, host, port)
         if connecting:
             _wait_connected(sock)
@@ -58,18 +68,35 @@ def address_text(address: Address) -> str:
     return f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
 
 
-def _begin_connecting(sock: _socket.socket, place: tuple[object, ...], stamping: Stamping) -> bool:
+def _begin_connecting(sock: _socket.socket, address: Address, stamping: Stamping) -> bool:
     """Return whether it takes time."""
-    while True:
+    for tries in count(1):
         try:
-            sock.connect(place)
+            sock.connect(address[1])
         except BlockingIOError:
             return True
         except OSError as e:
-            if e.errno == errno.EADDRNOTAVAIL and stamping.has_more_ports(sock):
-                continue
-            raise
-        return False
+            if e.errno != errno.EADDRNOTAVAIL or not _is_routed(address):
+                raise
+            if not stamping.has_more_ports(sock, tries):
+                raise
+        else:
+            break
+    return False
+
+
+def _is_routed(address: Address) -> bool:
+    """Whether this machine has an address from which this one can be reached: if not, no port helps.
+
+    A datagram socket finds out without sending anything.
+    """
+    family, place = address
+    with closing(_socket.socket(family, SOCK_DGRAM, 0)) as sock:
+        try:
+            sock.connect(place)
+        except OSError:
+            return False
+    return True
 
 
 def _wait_connected(sock: _socket.socket) -> None:

@@ -54,9 +54,10 @@ class Stamping:
             self.capture.watch(host, port)
             self.capture.prepare(sock)
 
-    def has_more_ports(self, sock: _socket.socket) -> bool:
-        """Prepare a socket again for which no local port was free; return whether there are more."""
-        return self.capture is not None and self.capture.has_more_ports(sock)
+    def has_more_ports(self, sock: _socket.socket, tries: int) -> bool:
+        """Prepare a socket again for which no local port was free ``tries`` times; return whether there are
+        more."""
+        return self.capture is not None and self.capture.has_more_ports(sock, tries)
 
     def track(self, sock: _socket.socket, host: str, port: int) -> Tracked | None:
         """Follow the packets of a socket that has begun to connect; None unless packets are stamped."""

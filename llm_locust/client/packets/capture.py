@@ -74,14 +74,16 @@ class Capture:
         if ports.blocks is not before:
             self._attach()
 
-    def has_more_ports(self, sock: _socket.socket) -> bool:
-        """Prepare a socket again for which no port was free; return whether there are more."""
+    def has_more_ports(self, sock: _socket.socket, tries: int = 1) -> bool:
+        """Prepare a socket again for which so many blocks had no free port; return whether there are more."""
         ports = self._ports
         if ports is None or not ports.blocks or self._ring.closed:
             return False
-        if not ports.claim():
+        before = len(ports.blocks)
+        if not ports.turn(tries):
             sock.setsockopt(_socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0)
-        self._attach()
+        if ports.blocks is None or len(ports.blocks) != before:
+            self._attach()
         ports.prepare(sock)
         return True
 

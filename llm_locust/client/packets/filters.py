@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from llm_locust.client.packets.heads import END_BYTES, HEAD_BYTES
+from llm_locust.client.packets.heads import END_BYTES, HEAD_BYTES, LAST_CHUNK
 
 #: ``struct sock_filter``: code, jump if true, jump if false, value. Jumps count from the next instruction.
 Instruction = tuple[int, int, int, int]
@@ -27,18 +27,21 @@ _PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)  # while a program is made; bec
 _PASS_ANY: Instruction = (_RETURN, 1, 0, HEAD_BYTES)  # the same, whatever the local port
 _DROP: Instruction = (_RETURN, 0, 0, 0)
 
-#: The end of a chunked body, without trailers.
-_LAST_CHUNK = b"0\r\n\r\n"
-
-#: End of a program: of a packet whose last bytes these are, fewer are passed.
+#: End of a program: of a packet whose last bytes are the last chunk, fewer are passed. The length of IPv4 is
+#: that of its head, unless it is longer than that can say: the link pads a short frame.
 _PASSED: list[Instruction] = [
+    (_LOAD_BYTE, 0, 0, 0),
+    (_AND, 0, 0, 0xF0),
+    (_IF_EQUAL, 0, 2, 0x40),
+    (_LOAD_HALF, 0, 0, 2),
+    (_IF_EQUAL, 0, 1, 0),
     (_LOAD_LENGTH, 0, 0, 0),
-    (_SUBTRACT, 0, 0, len(_LAST_CHUNK)),
+    (_SUBTRACT, 0, 0, len(LAST_CHUNK)),
     (_SET_X_TO_A, 0, 0, 0),
     (_LOAD_WORD_AT_X, 0, 0, 0),
-    (_IF_EQUAL, 0, 3, int.from_bytes(_LAST_CHUNK[:4])),
+    (_IF_EQUAL, 0, 3, int.from_bytes(LAST_CHUNK[:4])),
     (_LOAD_BYTE_AT_X, 0, 0, 4),
-    (_IF_EQUAL, 0, 1, _LAST_CHUNK[4]),
+    (_IF_EQUAL, 0, 1, LAST_CHUNK[4]),
     (_RETURN, 0, 0, END_BYTES),
     (_RETURN, 0, 0, HEAD_BYTES),
 ]

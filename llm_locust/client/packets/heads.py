@@ -21,11 +21,13 @@ NETWORK_AT = 80
 #: Bytes of a packet that a slot has room for: the longest heads of IPv4 and TCP have 60 each.
 HEAD_BYTES = FRAME_BYTES - NETWORK_AT
 
-#: Marks of a packet: TCP's own flags, and whether its payload seems to end a chunked body. Of such a packet
-#: the filter passes only :data:`END_BYTES`. One that has no more than that is marked too: it is looked at
-#: early, which does no harm.
+#: Marks of a packet: TCP's own flags, and whether its payload ends as a chunked body does. Of such a packet
+#: the filter passes only :data:`END_BYTES`. Of one that has no more than that the payload is looked at.
 FIN, SYN, RST, END = 1, 2, 4, 8
 _FLAGS = FIN | SYN | RST
+
+#: The end of a chunked body, without trailers.
+LAST_CHUNK = b"0\r\n\r\n"
 
 #: Bytes captured of a packet that ends a body: those of an IPv4 head with all its options and a TCP head.
 END_BYTES = 80
@@ -125,7 +127,11 @@ def plain_heads(frames: Bytes) -> Iterable[Head] | None:
     if not sound.all():
         return None
     at_ns = slots["s"].astype(np.int64) * 1_000_000_000 + slots["ns"]
-    marks = (slots["flags"] & _FLAGS) | np.where(slots["captured"] <= END_BYTES, END, 0)
+    marks = slots["flags"] & _FLAGS
+    for row in np.flatnonzero(slots["captured"] <= END_BYTES).tolist():
+        marks[row] |= _end(
+            frames[row].tobytes(), int(slots["captured"][row]), int(total[row]), int(size[row])
+        )
     columns = slots["key"], slots["seq"], size, marks, at_ns
     return zip(*(column.tolist() for column in columns), strict=True)
 
@@ -136,7 +142,6 @@ def parse_one(slots: bytes, at: int = 0) -> Head | None:
     if network != NETWORK_AT or packet_type == _OUTGOING:
         return None
     at_ns = seconds * 1_000_000_000 + nanoseconds
-    end = END if captured <= END_BYTES else 0
     if captured >= _PLAIN_BYTES:
         version, total, fragment, protocol, key, seq, offset, flags = _PLAIN.unpack_from(
             slots, at + NETWORK_AT
@@ -146,13 +151,27 @@ def parse_one(slots: bytes, at: int = 0) -> Head | None:
             size = (total or length) - _IPV4_BYTES - heads_bytes
             if heads_bytes < _TCP_BYTES or size < 0 or total > length:
                 return None
-            return key, seq, size, flags & _FLAGS | end, at_ns
+            if captured <= END_BYTES:
+                flags = flags & _FLAGS | _end(slots[at : at + FRAME_BYTES], captured, total or length, size)
+            return key, seq, size, flags & (_FLAGS | END), at_ns
     found = _parse_other(slots[at + NETWORK_AT : at + min(NETWORK_AT + captured, FRAME_BYTES)], length)
-    return None if found is None else (*found[:3], found[3] | end, at_ns)
+    if found is None:
+        return None
+    key, seq, size, flags, total = found
+    return key, seq, size, flags | _end(slots[at : at + FRAME_BYTES], captured, total, size), at_ns
 
 
-def _parse_other(head: bytes, length: int) -> tuple[bytes, int, int, int] | None:
-    """Parse a packet that may have any version and options; its head without :data:`END` and time."""
+def _end(frame: bytes, captured: int, total: int, size: int) -> int:
+    """:data:`END`, if the payload of a packet of ``total`` bytes ends a chunked body; else 0."""
+    if captured > END_BYTES or size < len(LAST_CHUNK):
+        return 0
+    end = NETWORK_AT + total
+    return END if total > captured or frame[end - len(LAST_CHUNK) : end] == LAST_CHUNK else 0
+
+
+def _parse_other(head: bytes, length: int) -> tuple[bytes, int, int, int, int] | None:
+    """Parse a packet that may have any version and options; its head without :data:`END` and time, and its
+    length without padding."""
     version = head[0] >> 4 if head else 0
     if version == 4 and len(head) >= _IPV4_BYTES:
         start, protocol, whole = (head[0] & 15) * 4, head[9], not (head[6] & 0x3F or head[7])
@@ -176,4 +195,4 @@ def _parse_other(head: bytes, length: int) -> tuple[bytes, int, int, int] | None
     size = total - start - heads_bytes
     if heads_bytes < _TCP_BYTES or size < 0 or total > length:
         return None
-    return addresses + tcp[:4], int.from_bytes(tcp[4:8]), size, tcp[13] & _FLAGS
+    return addresses + tcp[:4], int.from_bytes(tcp[4:8]), size, tcp[13] & _FLAGS, total

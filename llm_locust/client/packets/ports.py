@@ -28,6 +28,7 @@ class LocalPorts:
 
     def __init__(self, ephemeral: Path = _EPHEMERAL) -> None:
         self.blocks: list[int] | None = []
+        self._current = 0  # index of the block that connections get their ports of
         self._claims: list[_socket.socket] = []
         self._free: list[int] = []
         with suppress(OSError, ValueError):
@@ -36,6 +37,14 @@ class LocalPorts:
             first = os.getpid() % max(1, len(blocks))
             self._free = [*blocks[first:], *blocks[:first]][::-1]
         self.claim()
+
+    def turn(self, tries: int) -> bool:
+        """Choose another block for a socket for which so many had no free port: one of this process's own, in
+        which ports may be free again, and after all of them a new one. Return as :meth:`claim`."""
+        if self.blocks is None or tries >= len(self.blocks):
+            return self.claim()
+        self._current = (self._current + 1) % len(self.blocks)
+        return True
 
     def claim(self) -> bool:
         """Claim one more block; return whether there was one. Without, the kernel chooses from now on."""
@@ -49,15 +58,16 @@ class LocalPorts:
                 continue
             self._claims.append(claim)
             self.blocks.append(block)
+            self._current = len(self.blocks) - 1
             return True
         self.close()
         return False
 
     def prepare(self, sock: _socket.socket) -> None:
-        """Let a socket that is about to connect take a port of the block claimed last."""
+        """Let a socket that is about to connect take a port of the current block."""
         if not self.blocks:
             return
-        lowest = self.blocks[-1] * BLOCK_PORTS
+        lowest = self.blocks[self._current] * BLOCK_PORTS
         limits = ((lowest + BLOCK_PORTS - 1) << 16 | lowest).to_bytes(4, sys.byteorder)
         try:
             sock.setsockopt(_socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, limits)

@@ -107,6 +107,12 @@ def test_less_passes_of_a_packet_that_ends_a_chunked_body(
     assert passed == (END_BYTES if is_end else HEAD_BYTES)
 
 
+@pytest.mark.parametrize("padding", [1, 6, 40])
+def test_padding_of_the_link_hides_no_end(padding: int) -> None:
+    packet = Packet(peer=IPV4[0], size=5, tail=b"0\r\n\r\n", tcp_options=0, padding=padding).data
+    assert passed_bytes(passes_from({source(IPV4[0], 8000)}), packet) == END_BYTES
+
+
 @given(st.sets(st.integers(128, 237), max_size=110), st.integers(0, 65_535), st.booleans())
 def test_of_blocks_of_local_ports_only_their_packets_pass(blocks: set[int], port: int, ipv6: bool) -> None:
     here, peer = ("::1", IPV6[0]) if ipv6 else ("10.0.0.9", IPV4[0])

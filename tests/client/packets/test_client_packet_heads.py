@@ -89,10 +89,10 @@ def test_padding_of_the_link_is_no_payload(head: ParseFrame) -> None:
 
 
 def test_a_syn_an_acknowledgement_and_an_end_have_no_bytes(head: ParseFrame) -> None:
-    assert head(slot(Packet(size=0, flags=SYN_ACK).data))[1:4] == (1000, 0, SYN | END)
-    assert head(slot(Packet(size=0).data))[1:4] == (1000, 0, END)
-    assert head(slot(Packet(size=0, flags=FIN_ACK).data))[1:4] == (1000, 0, FIN | END)
-    assert head(slot(Packet(size=0, flags=RST_ACK).data))[1:4] == (1000, 0, RST | END)
+    assert head(slot(Packet(size=0, flags=SYN_ACK).data))[1:4] == (1000, 0, SYN)
+    assert head(slot(Packet(size=0).data))[1:4] == (1000, 0, 0)
+    assert head(slot(Packet(size=0, flags=FIN_ACK).data))[1:4] == (1000, 0, FIN)
+    assert head(slot(Packet(size=0, flags=RST_ACK).data))[1:4] == (1000, 0, RST)
     assert head(slot(Packet(size=300, flags=FIN_ACK).data))[2:4] == (300, FIN)
 
 
@@ -103,6 +103,17 @@ def test_a_packet_of_which_the_filter_passed_less_is_an_end(
     whole = bytearray(slot(Packet(size=1000).data))
     whole[8:12] = captured.to_bytes(4, sys.byteorder)
     assert head(bytes(whole))[2:4] == (1000, marks)
+
+
+@pytest.mark.parametrize("peer", [PEER, "2001:db8::2"])
+@pytest.mark.parametrize("padding", [0, 6])
+@pytest.mark.parametrize(("tail", "marks"), [(b"0\r\n\r\n", END), (b"1\r\n\r\n", 0), (b"\r\n\r\n", 0)])
+def test_a_packet_that_was_captured_whole_is_an_end_if_its_payload_is_one(
+    head: ParseFrame, peer: str, padding: int, tail: bytes, marks: int
+) -> None:
+    here = HOST if peer == PEER else "2001:db8::1"
+    packet = Packet(here=here, peer=peer, size=len(tail), tail=tail, padding=padding, tcp_options=0)
+    assert head(slot(packet.data))[2:4] == (len(tail), marks)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Blocks of local ports: each is one process's own."""
 
+import errno
 import socket
+import struct
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,43 @@ def test_a_process_has_another_block_when_one_is_used_up(few: Path) -> None:
         assert [ports.claim() for _ in range(4)] == [True, True, True, False]
         assert ports.blocks is None
     assert LocalPorts(few.with_name("missing")).blocks is None
+
+
+def test_all_own_blocks_are_tried_again_before_another_one_is_claimed(few: Path) -> None:
+    with closing(LocalPorts(few)) as ports:
+        ports.claim()
+        assert [(ports.turn(tries), len(ports.blocks or ())) for tries in (1, 2)] == [(True, 2), (True, 3)]
+
+
+@ranges
+def test_a_block_that_was_full_is_used_again_once_its_ports_are_free() -> None:
+    with ExitStack() as stack:
+        ports = stack.enter_context(closing(LocalPorts()))
+        place = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024)).getsockname()
+        opened: list[socket.socket] = []
+
+        def open_one() -> int:
+            """Open a connection as a capture does; return the block of its port."""
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME_WAIT
+            ports.prepare(sock)
+            for tries in count(1):
+                found = sock.connect_ex(place)
+                if not found:
+                    break
+                assert found == errno.EADDRNOTAVAIL
+                assert ports.turn(tries)
+                ports.prepare(sock)
+            opened.append(sock)
+            return int(sock.getsockname()[1]) // BLOCK_PORTS
+
+        blocks = [open_one() for _ in range(2 * BLOCK_PORTS)]
+        assert sorted(set(blocks)) == sorted(ports.blocks or ())
+        for sock in opened[:100]:
+            sock.close()
+        again = [open_one() for _ in range(100)]
+        assert set(again) == {blocks[0]}
+        assert len(ports.blocks or ()) == 2
 
 
 @ranges
