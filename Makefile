@@ -54,7 +54,7 @@ test-waiting:
 	tests/again.sh runs $(PYTEST) -n 2 --no-loadscope-reorder -m "run and not everyday and not alone and not e2e"
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
-LOWEST_TESTS ?= tests/core/test_batch.py tests/core/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
+LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
 	tests/store/test_store_frame_log.py tests/store/test_store_reading.py tests/scenario tests/options/test_options_table.py \
 	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
 	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \

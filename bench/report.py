@@ -19,7 +19,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests

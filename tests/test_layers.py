@@ -37,6 +37,7 @@ LEVELS: dict[str, int] = {
 #: Folders of a room from the ground up. A module in one may import from its own folder, from lower ones and
 #: from modules that lie in the room itself.
 FOLDERS: dict[str, tuple[str, ...]] = {
+    "core": ("arrow",),
     "wire": ("dialects",),
     "client": ("packets", "http"),
     "store": ("upload",),

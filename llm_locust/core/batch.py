@@ -1,7 +1,7 @@
 """Many requests as columns: for transport, storage and metrics.
 
-A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`SCHEMA`. Arrow's nulls are the only
-"undefined": the numpy accessors turn them into NaN, never into 0.
+A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`~llm_locust.core.arrow.schema.SCHEMA`.
+Arrow's nulls are the only "undefined": the numpy accessors turn them into NaN, never into 0.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,84 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow_columns import from_lists, from_numpy, from_values, known_of, values_of
-from llm_locust.core.arrow_stream import StreamError, read_stream
+from llm_locust.core.arrow.columns import from_lists, from_numpy, from_values, known_of, values_of
+from llm_locust.core.arrow.schema import ADDED, SCHEMA, SCHEMA_VERSION
+from llm_locust.core.arrow.stream import StreamError, read_stream
 from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
-
-SCHEMA_VERSION = 1
 
 #: Rows processed at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
 
 #: Size in bytes above which a batch is sent uncompressed.
 _COMPRESSED_BYTES = 1 << 20
-
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-
-#: One row per request, with the fields of :class:`RequestRecord` (``class`` is ``slo_class``) and ``worker``.
-SCHEMA = pa.schema(
-    [
-        pa.field("request_id", pa.string(), nullable=False),
-        pa.field("worker", _TEXT, nullable=False),
-        pa.field("name", _TEXT, nullable=False),
-        pa.field("class", _TEXT, nullable=False),
-        pa.field("endpoint", _TEXT, nullable=False),
-        pa.field("model", _TEXT, nullable=False),
-        pa.field("streamed", pa.bool_(), nullable=False),
-        pa.field("user", pa.int64()),
-        pa.field("outcome", _TEXT, nullable=False),
-        pa.field("status", pa.int16()),
-        pa.field("error", _TEXT),
-        pa.field("finish_reason", _TEXT),
-        pa.field("scheduled_ns", pa.int64(), nullable=False),
-        pa.field("started_ns", pa.int64(), nullable=False),
-        pa.field("connected_ns", pa.int64()),
-        pa.field("sent_ns", pa.int64()),
-        pa.field("headers_ns", pa.int64()),
-        pa.field("ended_ns", pa.int64(), nullable=False),
-        pa.field("arrivals_ns", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
-        pa.field("first_answer_ns", pa.int64()),
-        pa.field("input_tokens", pa.int64()),
-        pa.field("cached_tokens", pa.int64()),
-        pa.field("output_tokens", pa.int64()),
-        pa.field("reasoning_tokens", pa.int64()),
-        pa.field("token_source", _TEXT, nullable=False),
-        pa.field("asked_input_tokens", pa.int64()),
-        pa.field("asked_output_tokens", pa.int64()),
-        pa.field("output_chars", pa.int64()),
-        pa.field("replica", _TEXT),
-        pa.field("peer", _TEXT),
-        pa.field("reused", pa.bool_(), nullable=False),
-        pa.field("retries", pa.int16(), nullable=False),
-        pa.field("kernel_stamps", pa.bool_(), nullable=False),
-        pa.field("client_lag_ns", pa.int64()),
-        pa.field("clock_step_ns", pa.int64()),
-        pa.field("rtt_ns", pa.int64()),
-        pa.field("reads", pa.int32(), nullable=False),
-        pa.field("coalesced_reads", pa.int32(), nullable=False),
-        pa.field("bytes_received", pa.int64(), nullable=False),
-        pa.field("session", pa.string()),
-        pa.field("turn", pa.int32()),
-        pa.field("blocked_ns", pa.int64()),
-        pa.field("abandoned", pa.bool_()),
-        pa.field("rejected_by", _TEXT),
-        pa.field("correct", pa.bool_()),
-        pa.field("prompt_id", _TEXT),
-        pa.field("answer_hash", pa.int64()),
-        *(pa.field(n, pa.int64()) for n in ("first_chunk_ns", "finish_ns", "last_chunk_ns", "hidden_tokens")),
-        pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
-        pa.field("stage", pa.int32()),
-        pa.field("arm", _TEXT),
-        pa.field("local_port", pa.int32()),
-        pa.field("inputs", pa.int64()),
-        *(pa.field(name, _TEXT) for name in ("session_header", "answered_model")),
-        *(pa.field(name, pa.int64()) for name in ("images", "pixels")),
-    ],
-    metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
-)
-
-#: Columns that the first files of this schema did not have.
-_ADDED = frozenset(SCHEMA.names[SCHEMA.names.index("session") :])
 
 _FIELDS = [
     (f.name, "slo_class" if f.name == "class" else f.name)
@@ -175,7 +107,7 @@ class RecordBatch:
             BatchError: another column is missing or of another type, or a request has too many arrivals.
         """
         absent = [name for name in columns if name not in table.column_names]
-        missing = [name for name in absent if name not in _ADDED]
+        missing = [name for name in absent if name not in ADDED]
         if missing:
             raise BatchError(f"columns are missing: {', '.join(missing)}")
         for name in absent:

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow_columns import from_numpy, values_of
-from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.arrow.columns import from_numpy, values_of
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 
 _TYPE = SCHEMA.field("stage").type

@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.core.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA, SCHEMA_VERSION
+from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.core.replacing import replacing

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record, records
 
-from llm_locust.core.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.record import MOMENTS, RequestRecord
 
 many = st.lists(records(), max_size=5)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from metrics_cases import batch, failed, manifest, ns, request, stage
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.stages import staged, with_stages
 
 STAGES = [stage(0, 1.5, 10.0), stage(1, 11.5, 20.0), stage(2, 21.5, 30.0)]  # their loads begin at 1, 11, 21 s

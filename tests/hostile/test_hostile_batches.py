@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from mutated_frames import damaged, payloads
 from record_strategies import record
 
-from llm_locust.core.arrow_stream import StreamError, read_stream
-from llm_locust.core.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow.stream import StreamError, read_stream
+from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.metrics.columns import Part
 from llm_locust.store import FRAMES_FILE, FrameHeader, encode_frame
 from llm_locust.store.frames import BadFrame, index_frames, placed_batches

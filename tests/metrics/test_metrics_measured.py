@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from metrics_cases import batch, failed, manifest, request, requests
 
 from llm_locust.core import batch as batch_module
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.question import Question

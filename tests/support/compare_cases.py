@@ -10,7 +10,8 @@ import pyarrow as pa
 from metrics_cases import ORIGIN_NS, manifest
 from numpy.typing import NDArray
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.question import PLAIN

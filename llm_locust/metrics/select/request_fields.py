@@ -11,7 +11,8 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import MOMENTS
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part

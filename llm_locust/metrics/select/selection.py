@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import Mask
 from llm_locust.metrics.select.request_fields import FieldValues, Terms, columns_of

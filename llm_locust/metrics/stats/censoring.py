@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Floats, Mask, Rows
+from llm_locust.metrics.columns import Floats, Mask
 from llm_locust.metrics.stats.cells import Order
 from llm_locust.metrics.stats.intervals import CellSums, Observed, WithInfinite, as_json, told
 from llm_locust.metrics.stats.percentiles import (
     PERCENTILES,
     Ascending,
-    interpolated,
     moments,
     ordered,
     percentile,
     summarise_ascending,
 )
+from llm_locust.metrics.stats.product_limit import SAME, blocks, positions, quantile_at
 
 #: Standard errors of the score from which on later requests last longer: by chance in one case of 740.
 TREND_ERRORS = 3.0
@@ -36,79 +36,7 @@ MOST_TESTED = 200_000
 #: A figure is told in spite of such a trend where no ending of the cut requests moves it by more than this.
 CLOSE = 0.05
 
-#: Two places of the distribution are the same below this: positions are products of shares.
-_SAME = 1e-12
-
 _NONE = np.empty(0)
-
-
-def positions(observed: Floats, censored: Floats, infinite: int = 0) -> Floats:
-    """Position of each observed duration in the distribution, from 0 to 1; shape (observed,).
-
-    It is (1 − S) · N / (N − 1), S being the product-limit share of all N durations that last as long as it or
-    longer. Without censored ones that is i / (N − 1) of the i-th: numpy's ``linear`` percentiles.
-
-    Args:
-        observed, censored: ascending. Of equal times the observed one counts as the earlier.
-        infinite: number of durations without end.
-    """
-    total = len(observed) + len(censored) + infinite
-    if total < 2 or not len(observed):
-        return np.zeros(len(observed))
-    first, weights, watched = _blocks(observed, censored, infinite)
-    lengths = np.diff(np.append(first, len(observed)))
-    lasting = np.repeat(weights * (watched + first), lengths)
-    lasting -= np.repeat(weights, lengths) * np.arange(len(observed))
-    return (1 - lasting) * (total / (total - 1))
-
-
-def _blocks(observed: Floats, censored: Floats, infinite: int) -> tuple[Rows, Floats, Floats]:
-    """The observed durations in blocks between cuts: the index of the first of each, the weight of each of
-    its durations in the estimate, and how many were still at risk at its first.
-
-    Within a block the factors (w - 1)/w of the product limit telescope, so that all have one weight.
-    """
-    after = np.searchsorted(observed, censored, side="right")  # what was cut is gone from there on
-    first = np.unique(np.concatenate([np.zeros(1, np.int64), after[after < len(observed)]]))
-    gone = np.searchsorted(after, first, side="right")
-    watched = (len(observed) + len(censored) + infinite - first - gone).astype(np.float64)
-    lengths = np.diff(np.append(first, len(observed)))
-    lasting = np.cumprod(np.append(1.0, (watched - lengths) / watched))
-    return first, lasting[:-1] / watched, watched
-
-
-def quantile(observed: Floats, censored: Floats, share: float, infinite: int = 0) -> float:
-    """The product-limit quantile, linear between durations as numpy's ``linear`` is.
-
-    Args:
-        observed, censored: ascending.
-        share: 0 to 1.
-        infinite: number of durations without end.
-
-    Returns:
-        NaN without an observed duration there: too few of this length were seen to end. +∞ if it depends on
-            an infinite one, whatever the censored ones are.
-    """
-    if not len(censored):
-        return percentile(observed, share * 100, infinite)
-    return _at(observed, censored, positions(observed, censored, infinite), share, infinite)
-
-
-def _at(observed: Floats, censored: Floats, places: Floats, share: float, infinite: int) -> float:
-    n = len(observed)
-    after = int(np.searchsorted(places, share + _SAME))  # the first that stands beyond
-    if after < n:
-        below = after - 1
-        width = float(places[after] - places[below])
-        fraction = min(1.0, max(0.0, (share - float(places[below])) / width))
-        return interpolated(float(observed[below]), float(observed[after]), fraction)
-    if n and share <= float(places[-1]) + _SAME:
-        return float(observed[-1])
-    if n and censored[-1] < observed[-1]:
-        return math.inf if infinite else float(observed[-1])
-    # Whatever the censored ones are, the infinite ones are the last of all.
-    last_finite = n + len(censored) - 1
-    return math.inf if share * (last_finite + infinite) > last_finite * (1 + _SAME) else math.nan
 
 
 def later_is_longer(observed: Floats, censored: Floats, observed_at: Floats, censored_at: Floats) -> bool:
@@ -189,7 +117,7 @@ class Durations:
         if self.trend and not self._is_close(share):
             least = self.at_least(share)
             return least if math.isinf(least) else math.nan
-        return _at(self.observed, self.censored, self._positions, share, self.infinite)
+        return quantile_at(self.observed, self.censored, self._positions, share, self.infinite)
 
     @cached_property
     def _positions(self) -> Floats:
@@ -212,14 +140,14 @@ class Durations:
         sums = np.append(_sums_from(self._weights * self.observed), np.nan)
         lasting = self.lasting(limits)
         first = np.searchsorted(self.observed, limits, side="right")
-        return sums[first] / np.where(lasting > _SAME, lasting, np.nan)
+        return sums[first] / np.where(lasting > SAME, lasting, np.nan)
 
     @cached_property
     def _weights(self) -> Floats:
         assert isinstance(self.observed, np.ndarray)
         if not len(self.observed):
             return _NONE
-        first, weights, _ = _blocks(self.observed, self.censored, self.infinite)
+        first, weights, _ = blocks(self.observed, self.censored, self.infinite)
         return np.repeat(weights, np.diff(np.append(first, len(self.observed))))
 
     def _is_close(self, share: float) -> bool:
@@ -241,7 +169,7 @@ class Durations:
         is_open = not len(self.observed) or self.censored[-1] >= self.observed[-1]
         if self.infinite or self.trend or is_open:
             return math.nan, math.nan
-        first, weights, _ = _blocks(self.observed, self.censored, 0)
+        first, weights, _ = blocks(self.observed, self.censored, 0)
         mean = float(np.add.reduceat(self.observed, first) @ weights)
         return mean, math.sqrt(float(np.add.reduceat((self.observed - mean) ** 2, first) @ weights))
 
@@ -275,7 +203,7 @@ class Censored:
         for i, (limit, lasting) in enumerate(zip(limits, self._whole.lasting(limits), strict=True)):
             over = self._cut_at <= limit
             share = np.where(
-                over & (self._lasting > _SAME), 1 - lasting / np.maximum(self._lasting, _SAME), 0.0
+                over & (self._lasting > SAME), 1 - lasting / np.maximum(self._lasting, SAME), 0.0
             )
             found[i] += self._spread(share)
         return found

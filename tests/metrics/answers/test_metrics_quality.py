@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, request
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.answers.quality import MOST_KINDS

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
-from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.charts import RunCharts, run_charts
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of

@@ -11,7 +11,8 @@ import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
 from metrics_cases import batch, failed, manifest, ns, request
 
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.metrics.compare.comparability import doubts, unlike
 from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED

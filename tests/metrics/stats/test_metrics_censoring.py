@@ -1,6 +1,7 @@
 """Percentiles and means of durations of which some were cut before their end."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.censoring import Durations, later_is_longer, positions, quantile, summarise
+from llm_locust.metrics.stats.censoring import Durations, later_is_longer, summarise
+from llm_locust.metrics.stats.product_limit import positions
 
 NONE = np.empty(0)
 
@@ -67,7 +69,7 @@ def test_the_product_limit_is_the_one_that_is_made_step_by_step(
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0, 1))
 def test_without_cut_ones_it_is_the_linear_percentile_of_numpy(values: list[float], share: float) -> None:
-    assert quantile(array(values), NONE, share) == pytest.approx(np.quantile(values, share), rel=1e-12)
+    assert Durations.of(array(values)).quantile(share) == pytest.approx(np.quantile(values, share), rel=1e-12)
     # And so it is by the product limit, where nothing was cut before the last of them ended.
     places = positions(array(values), NONE)
     assert float(np.interp(share, places, array(values))) == pytest.approx(
@@ -164,7 +166,7 @@ def test_in_an_overloaded_queue_later_requests_last_longer_and_the_product_limit
     found = observed_and_cut(at, took, 60.0)
     assert found.trend
     truth = float(np.quantile(took, 0.99))
-    assert quantile(found.observed, found.censored, 0.99) < 0.8 * truth  # type: ignore[arg-type]
+    assert replace(found, trend=False).quantile(0.99) < 0.8 * truth
     figures = summarise(found)
     assert figures["p50"] is figures["p99"] is figures["mean"] is None
     assert 0.5 * truth < figures["at_least"]["p99"] < truth

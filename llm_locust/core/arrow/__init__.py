@@ -1,0 +1,1 @@
+"""Arrow under a batch: the schema of records, arrays from numpy and back, streams of unknown origin."""
