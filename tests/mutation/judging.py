@@ -152,6 +152,8 @@ class Judging:
                 status = self._forked(partial(self._ask, asked, changed))
                 if status == 0:
                     break
+                if status == -signal.SIGALRM and self._forked(partial(self._ask, asked, [])) == status:
+                    return UNNOTICED, "the machine is too busy to say"
                 if status in (-signal.SIGALRM, -signal.SIGVTALRM):
                     return STUCK, ""
                 if status != 1:

@@ -239,18 +239,41 @@ def timeless(summary: Any) -> Any:
     return {key: timeless(value) for key, value in summary.items() if key not in ("n_effective", "ci95")}
 
 
+def part(folder: Path, each: Sequence[Batch], seqs: Sequence[str], rows: int = 2) -> Path:
+    """A finished run with a part of the batches, ``seqs`` of each worker."""
+    known = [
+        facts(i, COUNTS[i], received=rows * sum(b.worker == f"w{i}" for b in each), received_seqs=has)
+        for i, has in enumerate(seqs)
+    ]
+    return finished(folder, each, manifest(*COUNTS[: len(seqs)], workers=known))
+
+
+FIRST, LAST = [b for b in ALL if b.seq < 2], [b for b in ALL if b.seq >= 2]
+SEQS_OF_LAST = ("2-3", "2", "2-4")
+
+
 def test_finished_runs_that_complete_each_other_are_one(tmp_path: Path, well: dict[str, bytes]) -> None:
-    halves = ([b for b in ALL if b.seq < 2], [b for b in ALL if b.seq >= 2])
-    seqs = (["0-1"] * 3, ["2-3", "2", "2-4"])
-    sources = []
-    for name, half, has in zip("ab", halves, seqs, strict=True):
-        rows = [2 * sum(b.worker == f"w{i}" for b in half) for i in range(3)]
-        known = [facts(i, COUNTS[i], received=rows[i], received_seqs=has[i]) for i in range(3)]
-        sources.append(finished(tmp_path / name, half, manifest(*COUNTS, workers=known)))
+    sources = [part(tmp_path / "a", FIRST, ["0-1"] * 3), part(tmp_path / "b", LAST, SEQS_OF_LAST)]
     merged(tmp_path / "out", *sources)
     assert files(tmp_path / "out")[SUMMARY_FILE] == well[SUMMARY_FILE]
     merged(tmp_path / "again", tmp_path / "out", *sources[::-1])
     assert files(tmp_path / "again")[SUMMARY_FILE] == well[SUMMARY_FILE]
+
+
+def test_batches_from_before_a_finished_run_stand_before_its_requests(tmp_path: Path) -> None:
+    run = part(tmp_path / "run", LAST, SEQS_OF_LAST)
+    merge([run, write_spool(tmp_path / "spool", ALL, beginning(*COUNTS))], tmp_path / "out")
+    assert ids(tmp_path / "out") == [f"{b.worker[1]}-{b.seq}-{k}" for b in ALL for k in range(2)]
+
+
+def test_of_finished_runs_only_the_workers_that_they_have_most_of_are_taken(tmp_path: Path) -> None:
+    ours, theirs = batches(3, 1, rows=1), batches(1, 3, rows=1)
+    sources = [
+        part(tmp_path / "a", ours, ["0-2", "0"], rows=1),
+        part(tmp_path / "b", theirs, ["0", "0-2"], rows=1),
+    ]
+    merge(sources, tmp_path / "out")
+    assert ids(tmp_path / "out") == [f"{worker}-{seq}-0" for worker in range(2) for seq in range(3)]
 
 
 def test_the_run_may_be_made_inside_a_source(tmp_path: Path, well: dict[str, bytes]) -> None:

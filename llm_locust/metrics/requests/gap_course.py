@@ -67,7 +67,7 @@ class GapCourse:
         Args:
             gaps_ns: of all, request by request.
             rows_gaps: number of gaps of each request.
-            cell_of: cell of each request, -1 for none.
+            cell_of: cell of each request.
         """
         if not len(gaps_ns):
             return

@@ -40,7 +40,7 @@ def chars_per_s(c: Columns) -> Floats:
     spent = c.last_event_s - ttft(c)
     with np.errstate(divide="ignore"):
         carried = c.output_chars * (1 - 1 / c.events)
-    return carried / np.where((c.events > 1) & (spent > 0), spent, np.nan)
+    return carried / np.where(spent > 0, spent, np.nan)
 
 
 def itl(c: Part, rows: Rows | None = None) -> Gaps:

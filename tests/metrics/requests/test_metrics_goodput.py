@@ -342,6 +342,11 @@ def test_rates_of_the_good_are_of_those_that_ended_inside_and_of_the_tokens_that
     }
 
 
+def test_half_a_second_is_a_window_with_rates() -> None:
+    found = of(request(arrivals=(0.1, 0.2)), slo=Slo(ttft_s=1.0), seconds=0.5)
+    assert (found["requests_per_s"], found["output_tokens_per_s"]) == pytest.approx((2.0, 4.0))
+
+
 def test_a_bad_requests_tokens_are_in_no_rate_of_the_good() -> None:
     c = columns(request(), request(1.0, (5.0, 5.1)), cut(8.0, (0.1, 0.2)))
     judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")

@@ -272,3 +272,13 @@ def test_a_limit_in_the_bin_of_all_gaps_but_a_few_is_at_the_edge_that_parts_thes
     course.add(gaps_ns, np.array([50, 50]), np.array([0, 1]))
     assert course.at_most(np.array([0.02]))[0].tolist() == [50, 48]
     assert course.at_most(np.array([0.09]))[0].tolist() == [50, 48]
+    assert course.sums == pytest.approx([50 * 0.02, 48 * 0.02 + 2 * 0.09], rel=1e-12)
+
+
+@pytest.mark.parametrize(("limit_ms", "counted"), [(19.990, 10), (20.050, 110)])
+def test_a_limit_in_a_bin_is_at_the_edge_that_it_is_nearer_to(limit_ms: float, counted: int) -> None:
+    course = GapCourse(1)  # at 20 ms a bin is 65,536 ns wide
+    gaps_ns = np.repeat([10_000_000, 20_000_000, 40_000_000], [10, 100, 10])
+    course.add(gaps_ns, np.array([120]), np.array([0]))
+    assert course.at_most(np.array([limit_ms * 1e-3])).sum() == counted
+    assert course.table.shape == (1, 513)  # two powers of two, and nothing before the shortest gap
