@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -52,6 +52,9 @@ test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
 # docs, come first.
 test-waiting:
 	tests/again.sh runs $(PYTEST) -n 2 --no-loadscope-reorder -m "run and not everyday and not alone and not e2e"
+
+presets: $(VENV)/.test  ## a whole run of 10 s of every public protocol against the simulator, in some 5 minutes
+	LLM_LOCUST_TEST_PRESETS=all $(BIN)/pytest -n 0 tests/cli/test_all_presets.py
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
 LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \

@@ -6,18 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from protocol_files import needed_files, needs
 
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario import load_scenario
 from llm_locust.scenario.protocols import protocol_names, scenario_path
 from llm_locust.workload.plan import Workload
-
-#: What stands for a file that a protocol needs.
-FILES = {
-    "trajectories": {"messages": [{"role": "user", "content": "Fix it."}], "target_output_tokens": 9},
-    "dataset": {"messages": [{"role": "user", "content": "What is it?"}]},
-}
 
 
 def settings(name: str, **given: str) -> Settings:
@@ -28,16 +23,9 @@ def settings(name: str, **given: str) -> Settings:
     return parse_settings(argparse.Namespace(**options, **given, llm_scenario=text), {})
 
 
-def needs(name: str) -> tuple[str, ...]:
-    return load_scenario(scenario_path(name), GRAMMAR).needs
-
-
 @pytest.mark.parametrize("name", protocol_names())
 def test_the_run_of_a_protocol_can_be_set_up_and_its_requests_be_made(name: str, tmp_path: Path) -> None:
-    given = {}
-    for option in needs(name):
-        given[option] = str(tmp_path / f"{option}.jsonl")
-        Path(given[option]).write_text(f"{json.dumps(FILES[option])}\n")
+    given = needed_files(name, tmp_path)
     found = settings(name, **given)
     assert (found.pool is None) == ("trajectories" not in given)
     for kind in found.kinds:
