@@ -12,6 +12,7 @@ from llm_locust.wire.headers import (
     HEADER_FIELDS,
     RESERVED,
     HeaderError,
+    as_last,
     header_lines,
     header_template,
     secret_texts,
@@ -73,6 +74,18 @@ def test_what_is_each_requests_own_is_refused_in_one_line(name: str) -> None:
         header_template(name, "sk-hush")
     assert "sk-hush" not in str(told.value)
     assert name.lower() in RESERVED
+
+
+@pytest.mark.parametrize("value", ["a\r\nb", "a\x7f", "a\u20ac", "\x00"])
+def test_a_value_that_no_header_can_have_is_refused_without_it(value: str) -> None:
+    with pytest.raises(HeaderError, match="'X-A' holds a line break or a character") as told:
+        header_template("X-A", value)
+    assert value not in str(told.value)
+
+
+def test_a_last_request_says_so_in_its_first_header() -> None:
+    request = b"POST / HTTP/1.1\r\nHost: h\r\n\r\n\r\n"
+    assert as_last(request) == b"POST / HTTP/1.1\r\nConnection: close\r\nHost: h\r\n\r\n\r\n"
 
 
 def test_the_users_headers_replace_ours_of_the_same_name_host_too() -> None:

@@ -134,6 +134,14 @@ def test_no_other_character_ends_a_line(character: str) -> None:
     assert payloads(b"data: " + payload + b"\r\n\r\n") == [payload]
 
 
+@pytest.mark.parametrize("blank", [b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 3, 7, 50, 1_000])
+def test_many_blank_lines_in_a_row_are_skipped_however_they_are_split(blank: bytes, size: int) -> None:
+    stream = b"data: a" + 40 * blank + b"data: b" + 9 * blank + b"id: 1" + blank + b"data: c" + 2 * blank
+    pieces = [stream[i : i + size] for i in range(0, len(stream), size)]
+    assert [(e.data, e.end, e.event) for e in decode(*pieces)] == by_the_rules(stream)
+
+
 def test_an_unfinished_event_waits_for_its_end() -> None:
     for last in (b"data: b", b"data: b\n", b"data: b\r\n"):
         decoder = SseDecoder()

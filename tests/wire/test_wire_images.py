@@ -101,3 +101,14 @@ def test_an_image_that_is_not_sent_yet_is_counted_by_its_size() -> None:
 )
 def test_messages_without_an_image_have_none(messages: list[Any]) -> None:
     assert images_in(messages) is None
+
+
+def test_nothing_but_images_has_a_form_of_its_own_in_json() -> None:
+    with pytest.raises(NotImplementedError, match="no JSON of set"):
+        in_json(set())
+
+
+def test_an_image_of_messages_may_be_one_that_the_server_fetches() -> None:
+    source = {"type": "url", "url": "https://x/a.png"}
+    assert url_of({"type": "image", "source": source}) == "https://x/a.png"
+    assert url_of({"type": "input_image", "image_url": "https://x/b.png"}) == "https://x/b.png"

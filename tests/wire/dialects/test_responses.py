@@ -7,7 +7,8 @@ import pytest
 from payloads import RESPONSE, body, read
 
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body
+from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
+from llm_locust.wire.sse import SseEvent
 
 CALL = RESPONSE["output"][2]
 
@@ -103,3 +104,52 @@ def test_an_incomplete_response_that_is_called_completed_still_says_why_it_ended
     ended = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     reply = responses({"type": "response.completed", "response": ended})
     assert (reply.done, reply.finish_reason) == (True, "max_output_tokens")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [("failed", "the response failed"), ("cancelled", "the response was cancelled")]
+)
+def test_a_response_that_broke_without_a_word_is_an_error(status: str, error: str) -> None:
+    assert responses({"type": f"response.{status}", "response": {"status": status}}).error == error
+    assert read_body(RESPONSES, body({**RESPONSE, "status": status})).error == error
+
+
+def test_a_body_of_a_response_that_is_not_over_is_not_done() -> None:
+    reply = read_body(RESPONSES, body({**RESPONSE, "status": "queued"}))
+    assert (reply.done, reply.text, reply.error) == (False, "Yes", None)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.audio.delta", "delta": "a"},
+        {"type": "response.queued", "response": "r"},
+        {"type": "response.output_item.added", "item": None},
+    ],
+)
+def test_an_event_without_anything_to_read_is_no_token_and_no_fault(event: Any) -> None:
+    reply = responses(event)
+    assert (len(reply.token_ends), reply.invalid, reply.error) == (0, None, None)
+
+
+def test_a_delta_beside_a_field_of_an_odd_type_is_read_all_the_same() -> None:
+    reply = responses({"type": "response.output_text.delta", "delta": "a", "item_id": 5})
+    assert (reply.text, tuple(reply.token_ends)) == ("a", (10,))
+
+
+@pytest.mark.parametrize("order", [("text", "summary_text"), ("summary_text", "text")])
+def test_reasoning_of_which_a_summary_is_only_a_part_is_not_hidden(order: tuple[str, str]) -> None:
+    deltas = [{"type": f"response.reasoning_{part}.delta", "delta": "Hm"} for part in order]
+    answer = {"type": "response.output_text.delta", "delta": "Yes"}
+    end = {"type": "response.completed", "response": RESPONSE}
+    assert not responses(*deltas, answer, end).hidden_reasoning
+    assert responses(deltas[order.index("summary_text")], answer, end).hidden_reasoning
+
+
+@pytest.mark.parametrize(("name", "text"), [(b"response.output_text.done", ""), (b"", "x")])
+def test_a_long_event_that_repeats_what_came_is_not_decoded(name: bytes, text: str) -> None:
+    """Its event line says so; without one it is read, and only an end or a delta is of use."""
+    data = body({"type": "response.output_text.delta", "delta": "x", "filler": "y" * (64 << 10)})
+    reader = reply_reader(RESPONSES)
+    reader.feed([SseEvent(data, len(data), name)])
+    assert reader.finish().text == text

@@ -1,6 +1,7 @@
 """A dialect that the package does not have (``support/gemini.py``): its bodies, its answers, its failures."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -76,6 +77,20 @@ def test_a_reader_that_raises_makes_the_answer_invalid_and_keeps_what_came() -> 
         assert reply.invalid == "the reader of dialect 'gemini' raised KeyError('no such field')"
         assert list(reply.token_ends) == [1]
         assert not reply.done
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"name": "a b"}, "must be a short word such as 'chat', got 'a b'"),
+        ({"name": "other"}, "must be a short word such as 'chat', got 'other'"),
+        ({"path": "v1"}, "a path must start with '/', got 'v1'"),
+        ({"whole_path": "v1"}, "a path must start with '/', got 'v1'"),
+    ],
+)
+def test_a_row_with_a_name_or_path_of_no_use_is_refused(fields: dict[str, str], why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        replace(GEMINI, **fields)  # type: ignore[arg-type]
 
 
 def test_pictures_tools_and_talks_have_a_place_in_the_body() -> None:
