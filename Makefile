@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s test-manifests test-pods fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -88,8 +88,10 @@ test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real
 
 # How many demos are started, two at a time; 10 for a race that is lost now and then.
 DEMOS ?= 2
-test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; pods on podman where there is one
+test-k8s: test-manifests test-pods  ## manifests against schemas; pods on podman where there is one
+test-manifests: $(VENV)/.test .venv-k8s/.installed
 	tests/again.sh k8s $(BIN)/pytest tests/k8s
+test-pods: $(VENV)/.test .venv-k8s/.installed
 	LLM_LOCUST_TEST_DEMOS=$(DEMOS) tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.

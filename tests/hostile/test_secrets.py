@@ -21,8 +21,6 @@ import pyarrow.parquet as pq
 import pytest
 from swarm_process import Process, as_worker, free_port, locust, wait_until
 
-pytestmark = pytest.mark.alone
-
 API = "sk-api-0aB1cD2eF3gH4iJ5"
 HEADER = "hdr-Team-9zY8xW7vU6tS5r"
 CLASS = "cls-Head-5rT6yU7iO8pA9s"

@@ -12,8 +12,6 @@ from urllib.request import Request, urlopen
 import pytest
 from swarm_process import Process, free_port, locust, simulation, wait_until
 
-pytestmark = pytest.mark.alone
-
 KEY = "sk-only-for-the-host-of-the-command-line"
 EVIL = "http://127.0.0.1:9"
 

@@ -7,8 +7,6 @@ import psutil
 import pytest
 from swarm_process import free_port, locust, wait_until
 
-pytestmark = pytest.mark.alone
-
 WARNING = "without --web-login: anyone who reaches it can start load"
 
 #: Host names that are tried. Those of strangers, and one that a cluster's service may have.

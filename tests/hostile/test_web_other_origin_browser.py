@@ -17,10 +17,7 @@ from swarm_process import Process, free_port, locust, simulation, wait_until
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}"),
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
 
 #: Every way that a script has to send a request: what it can read of the answer.
 FETCHES = """

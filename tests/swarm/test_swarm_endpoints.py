@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from swarm_process import LOCUSTFILES, Result, in_parallel, locust, simulation
 
-pytestmark = pytest.mark.everyday
-
 USUAL = ["--headless", "-u", "4", "-r", "100", "-t", "2s", "--out", "run", "--output-tokens", "uniform:1,12"]
 
 SDK = """
