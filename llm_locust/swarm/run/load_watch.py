@@ -50,8 +50,8 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     walking = next((cls.__name__ for cls in classes if getattr(cls, "needs_trajectories", False)), None)
     if walking is not None and settings.pool is None:
         raise UsageError(f"{walking} walks through trajectories, and none are given: add --trajectories FILE")
-    if walking is not None and settings.workload.images is not None:
-        raise UsageError(f"--images: the turns of {walking} are as recorded; leave out --images")
+    if settings.workload.images is not None:
+        _check_images(classes)
     if found and settings.load.sweep is not None and settings.load.sweep.kind == "users":
         rate = "rate=" if settings.load.search is None else "max rate"
         flag = settings.load.sweep_flag
@@ -60,6 +60,20 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def _check_images(classes: Iterable[type]) -> None:
+    """Check that every user class has prompts that images can be put into."""
+    for cls in classes:
+        if getattr(cls, "needs_trajectories", False):
+            why = f"the turns of {cls.__name__} are as recorded; leave out --images"
+        elif getattr(cls, "dialogues", ()):
+            why = f"the dialogues of {cls.__name__} are asked as they are; leave out one of the two"
+        elif getattr(cls, "sends_scenario", False) or getattr(cls, "endpoint", None) is not None:
+            continue
+        else:
+            why = f"{cls.__name__} builds its requests itself: put images into them, or use a user of prompts"
+        raise UsageError(f"--images: {why}")
 
 
 def _check_session_header(settings: Settings, classes: Iterable[type]) -> None:

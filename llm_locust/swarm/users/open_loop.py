@@ -65,7 +65,7 @@ class ScheduledSender:
         self._prompt_of = prompt_of
 
     def prepare(self, arrival: Item) -> Prepared:
-        prompt = self._requester.bounded(self._prompt_of(arrival))
+        prompt = self._requester.bounded(self._requester.illustrated(self._prompt_of(arrival)))
         return self._requester.prepared(prompt, session_of_arrival(arrival))
 
     def slo_class(self, arrival: Item) -> str:

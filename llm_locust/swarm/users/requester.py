@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from numpy.random import Generator
+
 from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
@@ -12,6 +14,7 @@ from llm_locust.swarm.users.session import LoadSession
 from llm_locust.wire.images import images_in
 from llm_locust.wire.results import AskedResults
 from llm_locust.workload.body import encoded
+from llm_locust.workload.draws import IMAGES, generator
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt, head_words, with_words
 
@@ -41,6 +44,7 @@ class Requester:
         self._session = session
         self._prompts: dict[Workload, Iterator[Prompt]] = {}
         self._output_lengths: Iterator[int | None] | None = None
+        self._images: Generator | None = None
 
     @property
     def session(self) -> LoadSession:
@@ -95,6 +99,15 @@ class Requester:
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
         return Prepared(form, target, prompt, body, None, prompt_id, check)
+
+    def illustrated(self, prompt: Prompt) -> Prompt:
+        """A prompt of the user's own code, with the images that are asked for unless it has some."""
+        spec, session = self.traffic.kind.spec, self._session
+        if spec.images is None or images_in(prompt.messages or ()) is not None:
+            return prompt
+        if self._images is None:
+            self._images = generator(self.traffic.seed, session.worker_index, self.number, IMAGES)
+        return spec.illustrated(prompt, self._images, session.run["salt"])
 
     def follow(self, session_id: str, parent_id: str) -> None:
         """Let a session ask for the model of another one that began it."""

@@ -156,13 +156,16 @@ class PromptUser(LlmUser):
     ) -> Answer:
         """Send one prompt (default: the workload's next), wait for the whole answer, record it.
 
-        A prompt without a limit of its answer's length gets one from ``--output-tokens``. Nothing is raised
-        for a request that fails: see ``answer.record.outcome``.
+        A prompt without a limit of its answer's length gets one from ``--output-tokens``, one without images
+        those of ``--images``, unless it is a turn of a conversation. Nothing is raised for a request that
+        fails: see ``answer.record.outcome``.
 
         Args:
             session_id, turn: the conversation that it belongs to, and its position in it, from 0.
             patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
+        if prompt is not None and turn is None:
+            prompt = self.requester.illustrated(prompt)
         return self.requester.ask(prompt, name=name, session_id=session_id, turn=turn, patience_s=patience_s)
 
 

@@ -10,7 +10,7 @@ pixels finds no two alike, and a request costs a join of bytes.
 import zlib
 from base64 import b64encode
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def noise_image(size: Size, own: bytes) -> InlineImage:
     return InlineImage("image/png", size, base.head, b64encode(base.rest + checked + _END))
 
 
-@lru_cache(maxsize=64)
+@cache  # none may be made anew while streams are open; what is asked for bounds their pixels
 def _noise(size: Size) -> _Noise:
     header = _chunk(b"IHDR", size.width.to_bytes(4, "big") + size.height.to_bytes(4, "big") + _RGB_8_BIT)
     pixels, adler = _compressed(size)

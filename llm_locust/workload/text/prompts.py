@@ -106,18 +106,20 @@ def with_head(prompt: Prompt, head: str) -> Prompt:
 
 
 def with_images(prompt: Prompt, images: Sequence[InlineImage]) -> Prompt:
-    """The prompt with images behind the content of its last message.
+    """The prompt with images behind the content of its user's last message, or else of its last.
 
     Its length is not known any more: a server counts tokens of an image, each model by a rule of its own.
     """
-    *others, last = prompt.messages or ({"role": "user", "content": prompt.text},)
-    content = last.get("content")
+    messages = [*(prompt.messages or ({"role": "user", "content": prompt.text},))]
+    place = max((i for i, each in enumerate(messages) if each.get("role") == "user"), default=-1)
+    content = messages[place].get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     shown = [{"type": "image_url", "image_url": {"url": image}} for image in images]
+    messages[place] = {**messages[place], "content": [*parts, *shown]}
     return replace(
         prompt,
         text=None,
-        messages=(*others, {**last, "content": [*parts, *shown]}),
+        messages=tuple(messages),
         asked_input_tokens=None,
         counted_input_tokens=None,
     )

@@ -9,7 +9,7 @@ from llm_locust.options.scenario import SCENARIO_TEXT
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
-from llm_locust.swarm.run.load_watch import check_load
+from llm_locust.swarm.run.load_watch import _check_images, check_load
 
 FIND = "max concurrency under p99_ttft<1s"
 
@@ -59,6 +59,28 @@ def test_agents_without_trajectories_are_refused() -> None:
 
     with pytest.raises(UsageError, match="Agent walks through trajectories, and none are given"):
         check_load(settings(), [Agent])
+
+
+def test_images_are_refused_where_no_prompt_can_have_them() -> None:
+    class Agent:
+        needs_trajectories = True
+
+    class Talk:
+        endpoint, dialogues = "chat", ("a recorded one",)
+
+    class Sdk:
+        pass
+
+    class Chat:
+        endpoint, dialogues = "chat", ()
+
+    found = settings(images="size=16x16", trajectories=None)
+    check_load(found, [Chat])
+    for cls, why in ((Talk, "Talk are asked as they are"), (Sdk, "Sdk builds its requests itself")):
+        with pytest.raises(UsageError, match=f"--images: .*{why}"):
+            check_load(found, [Chat, cls])
+    with pytest.raises(UsageError, match="as recorded"):
+        _check_images([Agent])
 
 
 def test_a_search_may_have_a_gate_on_its_edge_and_a_run_of_one_load_any_other() -> None:

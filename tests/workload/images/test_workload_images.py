@@ -6,6 +6,7 @@ from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,12 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.images import Size, images_in
 from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.images import noise
 from llm_locust.workload.images.asked import ImagesError, parse_images, parse_sizes
 from llm_locust.workload.images.noise import OWN_BYTES, noise_image
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt, with_images
 
 
 def file_of(size: Size, own: bytes = b"x" * OWN_BYTES) -> bytes:
@@ -122,6 +124,23 @@ def test_the_last_message_of_a_datasets_line_has_the_images(tmp_path: Path) -> N
     assert [isinstance(message["content"], list) for message in talk.messages or ()] == [False, True]
     assert (talk.messages or ())[1]["content"][0] == {"type": "text", "text": "what is this?"}
     assert images_in(text.messages or ()) == (2, 512)
+
+
+def test_images_are_the_users_where_a_tool_or_the_model_has_said_the_last() -> None:
+    said = ({"role": "user", "content": "look"}, {"role": "assistant", "content": "at?"}, {"role": "tool"})
+    drawn = parse_images("count=1 size=16x16").draw(np.random.default_rng(1), "s")
+    shown = with_images(Prompt(messages=said), drawn).messages or ()
+    assert [isinstance(message.get("content"), list) for message in shown] == [True, False, False]
+
+
+def test_no_file_is_made_anew_while_a_load_runs_however_many_sizes_it_has() -> None:
+    sizes = [Size(8 + i, 9) for i in range(100)]
+    asked = parse_images("size=" + "+".join(f"0.01*{s.width}x{s.height}" for s in sizes))
+    asked.prepare()
+    before = noise._noise.cache_info().misses
+    for size in sizes:
+        noise_image(size, b"x" * OWN_BYTES)
+    assert noise._noise.cache_info().misses == before
 
 
 @pytest.mark.parametrize("endpoint", [COMPLETIONS, EMBEDDINGS])
