@@ -8,13 +8,14 @@ right to list pods, which only the component ``pod-discovery`` of the manifests 
 import os
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
 import msgspec
 
 from llm_locust.deployment.endpoints import (
+    GIVEN,
     MOST_ADDRESSES,
     Endpoint,
     Pods,
@@ -23,6 +24,7 @@ from llm_locust.deployment.endpoints import (
 )
 from llm_locust.deployment.endpoints import targets_of as targets_of_url
 from llm_locust.deployment.fetch import FetchError, fetch
+from llm_locust.metrics.deployment.pools.names import ROLES
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: Folder of a pod's token, which the kubelet renews, the cluster's certificates and the namespace.
@@ -38,6 +40,11 @@ _ANNOTATION = "prometheus.io/"
 
 #: Default port of a pod: one with these names, in this order, or the only one.
 _USUAL_PORTS = ("metrics", "http-metrics", "http")
+
+#: Labels in which a pod's operator names its role: llm-d's, Dynamo's.
+_ROLE_LABELS = (
+    *("llm-d.ai/role", "nvidia.com/dynamo-sub-component-type", "nvidia.com/dynamo-component-type"),
+)
 
 _HINTS = {
     "401": "; is its token mounted (automountServiceAccountToken)?",
@@ -123,6 +130,7 @@ class _Status(msgspec.Struct, rename={"pod_ip": "podIP"}):
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
     deletion_timestamp: str | None = None
 
 
@@ -139,6 +147,12 @@ class _Pod(msgspec.Struct):
 
     def annotation(self, name: str) -> str:
         return (self.metadata.annotations or {}).get(_ANNOTATION + name, "").strip()
+
+    @property
+    def role_label(self) -> str | None:
+        """The label that names its role."""
+        labels = self.metadata.labels or {}
+        return next((label for label in _ROLE_LABELS if labels.get(label) in ROLES), None)
 
     @property
     def ports(self) -> list[_Port]:
@@ -162,7 +176,10 @@ def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[Scra
     """
     if endpoint.pods is None:
         return targets_of_url(endpoint)
-    return pods_of(endpoint.pods, ApiServer.of_this_pod() if server is None else server)
+    found = pods_of(endpoint.pods, ApiServer.of_this_pod() if server is None else server)
+    if endpoint.role is None:
+        return found
+    return [replace(target, role=endpoint.role, role_source=GIVEN) for target in found]
 
 
 def pods_of(pods: Pods, server: ApiServer) -> list[ScrapeTarget]:
@@ -197,7 +214,11 @@ def _target(pod: _Pod, pods: Pods) -> ScrapeTarget:
     address, port = pod.status.pod_ip, _port_of(pod, pods.port)
     scheme = "https" if pod.annotation("scheme") == "https" else "http"
     path = pods.path or pod.annotation("path") or "/metrics"
-    return ScrapeTarget(f"{pod.metadata.name}:{port}", scheme, address, address, port, path)
+    target = ScrapeTarget(f"{pod.metadata.name}:{port}", scheme, address, address, port, path)
+    label = pod.role_label
+    if label is None:
+        return target
+    return replace(target, role=(pod.metadata.labels or {})[label], role_source=f"pod label {label}")
 
 
 def _port_of(pod: _Pod, asked: str) -> int:

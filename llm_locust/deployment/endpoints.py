@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from llm_locust.metrics.deployment.pools.names import split_role
 from llm_locust.wire.secrecy import public_url, url_secret
 
 _SCHEMES = {"http": 80, "https": 443}
@@ -17,6 +18,9 @@ _PODS = re.compile(
     r"(?::(?P<port>\d{1,5}|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?)?(?P<path>/\S*)?)?"
 )
 _PODS_FORM = "k8s:app=vllm:8000, k8s:app=vllm:metrics or k8s:NAMESPACE/app=vllm,role=decode:8000/metrics"
+
+#: Who says the role of a server whose URL has it.
+GIVEN = "the options"
 
 #: Most addresses of one name that are scraped.
 MOST_ADDRESSES = 1_024
@@ -48,7 +52,7 @@ class Endpoint:
     """``url`` as given. If ``every`` is set, each address of the host is a target.
 
     With ``pods`` each of them is one, as :mod:`llm_locust.deployment.discovery` finds them; the host is then
-    the text as given, and the port 0.
+    the text as given, and the port 0. ``role`` is that of all its targets, None where none is given.
     """
 
     scheme: str
@@ -57,20 +61,22 @@ class Endpoint:
     path: str
     every: bool = False
     pods: Pods | None = None
+    role: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> "Endpoint":
         """Parse ``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise. Or
-        pods: ``k8s:[NAMESPACE/]LABELS[:PORT][/PATH]``, where a path follows a colon.
+        pods: ``k8s:[NAMESPACE/]LABELS[:PORT][/PATH]``, where a path follows a colon. ``prefill=`` or
+        ``decode=`` may come first.
 
         The default path is ``/metrics``.
 
         Raises:
             EndpointError: not such a URL, or one that may contain a key.
         """
-        text = url.strip()
+        role, text = split_role(url)
         if text.startswith(_K8S):
-            return cls("http", text, 0, "", every=True, pods=_pods(text))
+            return cls("http", text, 0, "", every=True, pods=_pods(text), role=role)
         if found := ("a user name or a password" if "@" in text else url_secret(text)):
             raise EndpointError(
                 f"metrics URL {public_url(url)!r} has {found} in it: leave it out, and give a bearer token "
@@ -85,12 +91,13 @@ class Endpoint:
                 "dns+http://service:8000/metrics"
             )
         path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
-        return cls(parts.scheme, parts.hostname, port or _SCHEMES[parts.scheme], path, every)
+        return cls(parts.scheme, parts.hostname, port or _SCHEMES[parts.scheme], path, every, role=role)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeTarget:
-    """One place to connect to. ``host`` is the name in the request; ``address`` is its destination."""
+    """One place to connect to. ``host`` is the name in the request; ``address`` is its destination. ``role``
+    is known before the first page, None where it is not; ``role_source`` says who says so."""
 
     name: str
     scheme: str
@@ -98,6 +105,8 @@ class ScrapeTarget:
     address: str
     port: int
     path: str
+    role: str | None = None
+    role_source: str = GIVEN
 
 
 def targets_of(endpoint: Endpoint) -> list[ScrapeTarget]:
@@ -118,6 +127,7 @@ def targets_of(endpoint: Endpoint) -> list[ScrapeTarget]:
             host,
             endpoint.port,
             endpoint.path,
+            endpoint.role,
         )
         for host in hosts
     ]

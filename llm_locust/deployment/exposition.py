@@ -14,7 +14,9 @@ spec_draft_tokens      tokens of all drafts
 spec_accepted_tokens   those that the model accepted
 spec_accept_length     for servers that report only means: tokens a step, 1 + those
 spec_accept_rate       accepted, and their share of the draft's
-prompt_tokens          processed since the start
+prompt_tokens          processed since the start, wherever their keys and values came from
+prompt_tokens_computed those that were computed, and not found in a cache or received
+prompt_tokens_received those whose KV cache came from another server
 generation_tokens      generated since the start
 finished               requests that ended, since the start
 ttft_s, tpot_s, itl_s  histograms in seconds (``_bucket``, ``_sum``, ``_count``); tpot_s is
@@ -81,32 +83,38 @@ def _rules(prefix: str, **names: str) -> tuple[Rule, ...]:
     return tuple(Rule(prefix + raw, name) for raw, name in names.items())
 
 
-VLLM = _rules(
-    "vllm:",
-    num_requests_running="running",
-    num_requests_waiting="waiting",
-    kv_cache_usage_perc="kv_cache_usage",
-    gpu_cache_usage_perc="kv_cache_usage",
-    prefix_cache_queries="prefix_cache_queries",
-    gpu_prefix_cache_queries="prefix_cache_queries",
-    prefix_cache_hits="prefix_cache_hits",
-    gpu_prefix_cache_hits="prefix_cache_hits",
-    num_preemptions="preemptions",
-    spec_decode_num_drafts="spec_drafts",
-    spec_decode_num_draft_tokens="spec_draft_tokens",
-    spec_decode_num_accepted_tokens="spec_accepted_tokens",
-    prompt_tokens="prompt_tokens",
-    generation_tokens="generation_tokens",
-    request_success="finished",
-    time_to_first_token_seconds="ttft_s",
-    request_time_per_output_token_seconds="tpot_s",
-    inter_token_latency_seconds="itl_s",
-    time_per_output_token_seconds="itl_s",
-    request_queue_time_seconds="queue_s",
-    e2e_request_latency_seconds="e2el_s",
-    nixl_xfer_time_seconds="kv_transfer_s",
-    nixl_bytes_transferred="kv_transfer_bytes",
-    nixl_num_failed_transfers="kv_transfers_failed",
+VLLM = (
+    *_rules(
+        "vllm:",
+        num_requests_running="running",
+        num_requests_waiting="waiting",
+        kv_cache_usage_perc="kv_cache_usage",
+        gpu_cache_usage_perc="kv_cache_usage",
+        prefix_cache_queries="prefix_cache_queries",
+        gpu_prefix_cache_queries="prefix_cache_queries",
+        prefix_cache_hits="prefix_cache_hits",
+        gpu_prefix_cache_hits="prefix_cache_hits",
+        num_preemptions="preemptions",
+        spec_decode_num_drafts="spec_drafts",
+        spec_decode_num_draft_tokens="spec_draft_tokens",
+        spec_decode_num_accepted_tokens="spec_accepted_tokens",
+        prompt_tokens="prompt_tokens",
+        generation_tokens="generation_tokens",
+        request_success="finished",
+        time_to_first_token_seconds="ttft_s",
+        request_time_per_output_token_seconds="tpot_s",
+        inter_token_latency_seconds="itl_s",
+        time_per_output_token_seconds="itl_s",
+        request_queue_time_seconds="queue_s",
+        e2e_request_latency_seconds="e2el_s",
+        nixl_xfer_time_seconds="kv_transfer_s",
+        nixl_bytes_transferred="kv_transfer_bytes",
+        nixl_num_failed_transfers="kv_transfers_failed",
+    ),
+    Rule("vllm:prompt_tokens_by_source", "prompt_tokens_computed", labels=(("source", "local_compute"),)),
+    Rule(
+        "vllm:prompt_tokens_by_source", "prompt_tokens_received", labels=(("source", "external_kv_transfer"),)
+    ),
 )
 SGLANG = (
     *_rules(
@@ -131,6 +139,7 @@ SGLANG = (
         e2e_request_latency_seconds="e2el_s",
         num_transfer_failed_reqs="kv_transfers_failed",
     ),
+    Rule("sglang:realtime_tokens", "prompt_tokens_computed", labels=(("mode", "prefill_compute"),)),
     Rule("sglang:kv_transfer_latency_ms", "kv_transfer_s", 1e-3),
     Rule("sglang:kv_transfer_total_mb", "kv_transfer_bytes", _MIB),
 )

@@ -19,6 +19,7 @@ from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
 from llm_locust.deployment.fetch import FetchError, fetch
 from llm_locust.deployment.samples_file import ServerSample
+from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import blanked
 
@@ -73,6 +74,9 @@ def scrape(target: ScrapeTarget, plan: ScrapePlan) -> tuple[list[ServerSample], 
         for r in found
     ]
     samples.append(ServerSample(at_ns, target.name, UP, _NO_LABELS, float(reason is None)))
+    if target.role is not None:
+        role = _text({"role": target.role, "source": target.role_source})
+        samples.append(ServerSample(at_ns, target.name, ROLE_SAMPLE, role, 1.0))
     if not math.isnan(seconds):
         samples.append(ServerSample(at_ns, target.name, SCRAPE_S, _NO_LABELS, seconds))
     return samples, reason

@@ -10,6 +10,7 @@ from llm_locust.deployment.endpoints import Endpoint
 from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan
 from llm_locust.k8s.scenario_files import RenderError
 from llm_locust.k8s.target import ServerTarget, in_namespace, network
+from llm_locust.metrics.deployment.pools.names import split_role
 from llm_locust.wire.secrecy import public_url
 
 _DNS = "dns+"
@@ -79,7 +80,7 @@ def _servers(plan: OverlayPlan) -> Iterator[tuple[str, str]]:
             text = plan.pods.env[name]
             yield "target", text if "://" in text else f"http://{text}"
     for url in plan.options["replica_url"]:
-        yield from (("master", one.removeprefix(_DNS)) for one in url)
+        yield from (("master", split_role(one)[1].removeprefix(_DNS)) for one in url)
 
 
 def _targets(plan: OverlayPlan) -> list[str]:

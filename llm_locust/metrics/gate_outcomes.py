@@ -154,7 +154,11 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
     if not summary["window"]["seconds"] > 0:
         return {"passed": False, "reason": "the window is empty"}
-    whys = {"inputs_per_s": "no request has inputs", "images_per_s": "no request has images"}
+    whys = {
+        "inputs_per_s": "no request has inputs",
+        "images_per_s": "no request has images",
+        "kv_transfer_failures": "no server counted KV transfers, or one returned no metrics page",
+    }
     why = whys.get(gate.metric, "tokens are unknown")
     return {"passed": False, "reason": f"the run has no value for {gate.metric}: {why}"}
 

@@ -55,7 +55,11 @@ class MetricKind(StrEnum):
 
 
 #: Metric of a gate -> section and key of its figure in a summary.
-SHARES = {"goodput": ("goodput", "ratio"), "error_rate": ("requests", "error_rate")}
+SHARES = {
+    "goodput": ("goodput", "ratio"),
+    "error_rate": ("requests", "error_rate"),
+    "kv_transfer_failures": ("server", "kv_transfer_failures"),
+}
 NUMBERS = {
     "goodput_rps": ("goodput", "requests_per_s"),
     "output_tps": ("throughput", "output_tokens_per_s"),

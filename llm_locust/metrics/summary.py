@@ -26,7 +26,7 @@ from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
 from llm_locust.metrics.deployment.fairness import deployment
-from llm_locust.metrics.deployment.server_metrics import server_metrics
+from llm_locust.metrics.deployment.pools.servers import servers
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.durations import durations_of
@@ -221,7 +221,7 @@ def _scraped(series: ServerSeries | None, m: Measured, found: dict[str, Any]) ->
     """What the servers' own metrics say; nothing where none were scraped."""
     if not series:
         return {"server": {}, "energy": {}}
-    return {"server": server_metrics(series, m.c, m.window), "energy": energy(series, found)}
+    return {"server": servers(series, m.c, m.window), "energy": energy(series, found)}
 
 
 def _stages(

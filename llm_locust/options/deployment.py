@@ -11,7 +11,9 @@ from llm_locust.client.http.target import Target
 from llm_locust.core.durations import parse_time
 from llm_locust.deployment.arms import Arm, chosen_arms
 from llm_locust.deployment.profiler import ProfileSpan
+from llm_locust.deployment.roles import metrics_urls
 from llm_locust.deployment.targets import POLICIES, Reuse
+from llm_locust.metrics.deployment.pools.names import split_role
 from llm_locust.options.access import headers_from
 from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_count
@@ -88,6 +90,18 @@ def parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
+def parse_replica_urls(text: str) -> tuple[str, ...]:
+    """URLs as :func:`parse_urls`, each with or without ``prefill=`` or ``decode=`` before it.
+
+    Raises:
+        ValueError: one that is none, which it names.
+    """
+    found = tuple(dict.fromkeys(re.findall(r"[^\s,]+", text)))
+    for url in found:
+        parse_urls(split_role(url)[1])
+    return found
+
+
 def patience_s(settings: DeploymentSettings) -> float | None:
     """How long replicas are waited for before the load; None where nobody asked for it."""
     asked = settings.targets or settings.replica_urls or settings.expect_replicas
@@ -124,8 +138,8 @@ DEPLOYMENT = (
     Option(
         "--replica-url",
         "replicas behind the host, for --ready-timeout, --profile-server, --reset-prefix-cache and "
-        "--sweep prefix-share (as --targets)",
-        parse_urls,
+        "--sweep prefix-share (as --targets); prefill=URL and decode=URL are separate ones",
+        parse_replica_urls,
         "URLS",
         kind="list",
     ),
@@ -154,7 +168,8 @@ DEPLOYMENT = (
     Option(
         "--metrics-url",
         "Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
-        "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a label",
+        "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a "
+        "label; prefill=URL and decode=URL say what the replica does",
         metavar="URL",
         kind="list",
     ),
@@ -202,12 +217,12 @@ def parse_deployment(
         arms=_arms(given["arm"], described, getattr(options, "host", None), environ),
         target_policy=given["target_policy"] or "round_robin",
         reuse=given["connection_reuse"] or Reuse(),
-        replica_urls=_flat(given["replica_url"]),
+        replica_urls=tuple(split_role(url)[1] for url in _flat(given["replica_url"])),
         expect_replicas=given["expect_replicas"],
         ready_timeout_s=given["ready_timeout"],
         canary=given["canary"] != "off",
         metrics=MetricsSettings(
-            urls=tuple(dict.fromkeys(given["metrics_url"])),
+            urls=metrics_urls(dict.fromkeys(given["metrics_url"]), _flat(given["replica_url"])),
             interval_s=given["metrics_interval"] or DEFAULT_METRICS_INTERVAL_S,
             mappings=given["metrics_map"],
             api_key_env=given["metrics_api_key_env"],

@@ -41,6 +41,10 @@ NOT_HERE = (
     "stages[].lengths.",  # of a sweep over them: tests/metrics/stages/test_metrics_stage_lengths.py
     # Of a prefix-cache experiment: tests/metrics/stages/test_metrics_stage_prefix.py
     *("stages[].prefix.", "repeats[].prefix", "prefix_cache."),
+    *(
+        "server.pools.",
+        "server.total.role",
+    ),  # of separate prefill and decode: tests/metrics/deployment/test_metrics_pools.py
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms

@@ -40,9 +40,11 @@ SHELL, PYTHON = "sh", "python"
 READ = frozenset({"diff", "html", "json", "text", "toml", "yaml", "ini", "nginx"})
 
 #: Pattern -> what it becomes in a shell block: small loads, short runs, the simulator instead of a server.
-#: ``{url}`` is the simulator's gateway, ``{replicas}`` its replicas' own addresses.
+#: ``{url}`` is the simulator's gateway, ``{replicas}`` its replicas' own addresses, ``{prefill}`` and
+#: ``{decode}`` the first and the last of them.
 CHANGES: tuple[tuple[str, str], ...] = (
     (r"https?://(HOST:PORT|(HOST|localhost|127\.0\.0\.1):8000|gateway(?=[\s\"/]))", "{url}"),
+    (r"(prefill|decode)=dns\+http://[\w.-]+:\d+/metrics", r"\1={\1}/metrics"),
     (r"dns\+http://[\w.-]+:\d+/metrics|http://[\w.-]+:8000/metrics", "{url}/metrics"),
     (r"--(targets|replica-url) dns\+http://\S+", r"--\1 {replicas}"),
     (r"--stage-time 14s", "--stage-time 2s"),
@@ -133,7 +135,8 @@ def changed(text: str, url: str, replicas: str) -> str:
     for pattern, replacement in CHANGES:
         filled = replacement.replace("{url}", url).replace("{replicas}", replicas)
         text = re.sub(pattern, filled, text)
-    return text
+    first, *_, last = replicas.split(",")
+    return text.replace("{prefill}", first).replace("{decode}", last)
 
 
 class Session:

@@ -207,7 +207,7 @@ def simulation(folder: Path, *options: str) -> Iterator[Simulation]:
     try:
         wait_until(lambda: "listening on " in process.stdout, "the simulation's first word")
         url = process.stdout.split("listening on ")[1].split()[0]
-        own = re.compile(r"^replica-\d+ on (\S+)/v1$", re.MULTILINE)
+        own = re.compile(r"^(?:replica|prefill|decode)-\d+ on (\S+)/v1$", re.MULTILINE)
         expected = int(options[options.index("--replicas") + 1]) if "--replica-ports" in options else 0
         wait_until(lambda: len(own.findall(process.stdout)) == expected, "where the replicas listen")
         replicas = tuple(own.findall(process.stdout))

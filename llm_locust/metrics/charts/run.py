@@ -25,7 +25,7 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.deployment.replicas import replicas
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured, measured_from
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 
 
 @dataclass(frozen=True, slots=True)

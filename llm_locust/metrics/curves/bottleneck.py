@@ -28,7 +28,7 @@ from llm_locust.metrics.charts.fits import FittedLine, theil_sen
 from llm_locust.metrics.charts.relations import load_while_streaming
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.summary_types.deployment import LikelyCause
+from llm_locust.metrics.summary_types.deployment.replicas import LikelyCause
 
 #: Fewer answers say nothing of where their time went.
 FEWEST_ANSWERS = 50

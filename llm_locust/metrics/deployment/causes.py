@@ -6,7 +6,7 @@ from statistics import median
 
 from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
-from llm_locust.metrics.summary_types.deployment import LikelyCause, OutageSpan, ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import LikelyCause, OutageSpan, ReplicaFigures
 
 #: A replica is slow from this many times the median of the others on.
 SLOW_FACTOR = 1.5

@@ -27,7 +27,7 @@ from llm_locust.metrics.deployment.routing import (
 )
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.chance import Significance, equal_shares, median_interval, same_distribution
-from llm_locust.metrics.summary_types.deployment import (
+from llm_locust.metrics.summary_types.deployment.replicas import (
     Affinities,
     AffinityFigures,
     ChanceTests,

@@ -6,7 +6,7 @@ import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.summary_types.deployment import OutageSpan
+from llm_locust.metrics.summary_types.deployment.replicas import OutageSpan
 from llm_locust.metrics.window import Window
 
 #: A time without an answer is told from here on, where answers came so often that chance does not make it:

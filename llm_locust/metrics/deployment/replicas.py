@@ -14,7 +14,7 @@ from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 from llm_locust.metrics.sections.stuck import Stuck
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 from llm_locust.metrics.window import Population, Window
 
 #: The equal parts of the window that ``in_flight`` is told of.

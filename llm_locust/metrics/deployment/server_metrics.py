@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.deployment.server_series import MetricSeries, SeriesKey, ServerSeries
+from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.deployment.server_series import MetricSeries, SeriesKey, ServerSeries, Targets
 from llm_locust.metrics.window import Window
 
 #: States of one target: the name, and whether those of its engines add up or are a mean.
@@ -20,7 +20,8 @@ _STATES = {
     "power_w": True,
 }
 _COUNTS = (
-    *("prompt_tokens", "generation_tokens", "preemptions", "finished"),
+    *("prompt_tokens", "prompt_tokens_computed", "prompt_tokens_received"),
+    *("generation_tokens", "preemptions", "finished"),
     *("prefix_cache_queries", "prefix_cache_hits"),
     *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "kv_transfers_failed"),
 )
@@ -28,7 +29,7 @@ _HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s", "kv_transfer_s"
 
 #: How far the number of first tokens that the servers saw may be from the client's for their means to be of
 #: the same requests.
-_SAME_REQUESTS = 0.05
+SAME_REQUESTS = 0.05
 
 
 def server_metrics(series: ServerSeries, c: Columns, window: Window) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def server_metrics(series: ServerSeries, c: Columns, window: Window) -> dict[str
     """
     if not series.by_key and not series.failure:
         return {}
-    targets = [{"name": name, **_of(series, name)} for name in series.targets]
-    total = _of(series, None)
+    targets = [{"name": name, **figures_of(series, name)} for name in series.targets]
+    total = figures_of(series, None)
     return {
         "targets": targets,
         "total": total,
@@ -66,7 +67,7 @@ def gateway(server_ttft: Mapping[str, Any] | None, c: Columns, window: Window) -
         ``{client_ttft_ms, server_ttft_ms, rtt_ms, gateway_ms, client_n, server_n, same_requests}``; None
         without both.
     """
-    first = window.inside(c, c.sent_s + c.first_event_s) & c.streamed & ~c.stepped
+    first = _first_tokens(c, window)
     if server_ttft is None or not server_ttft["n"] or not first.any():
         return None
     rtts = c.rtt_s[first & ~np.isnan(c.rtt_s)]
@@ -79,13 +80,24 @@ def gateway(server_ttft: Mapping[str, Any] | None, c: Columns, window: Window) -
         "gateway_ms": client_ms - server_ttft["mean"] - (rtt_ms or 0.0),
         "client_n": n,
         "server_n": server_ttft["n"],
-        "same_requests": abs(server_ttft["n"] - n) <= max(1.0, server_ttft["n_error"] + _SAME_REQUESTS * n),
+        "same_requests": abs(server_ttft["n"] - n) <= max(1.0, server_ttft["n_error"] + SAME_REQUESTS * n),
     }
 
 
-def in_parts(series: ServerSeries, name: str, target: str | None = None) -> Floats:
+def client_ttft(c: Columns, window: Window) -> tuple[float, int] | None:
+    """Mean in ms of the first tokens that came in the window, whatever became of their requests, and their
+    number; None without any."""
+    first = _first_tokens(c, window)
+    return (float(c.first_event_s[first].mean()) * 1e3, int(first.sum())) if first.any() else None
+
+
+def _first_tokens(c: Columns, window: Window) -> Mask:
+    return window.inside(c, c.sent_s + c.first_event_s) & c.streamed & ~c.stepped
+
+
+def in_parts(series: ServerSeries, name: str, of: Targets = None) -> Floats:
     """A state over the window in its parts, added up over engines, or their mean; NaN where unknown."""
-    found = one_per_gpu(series.named(name, target)).values()
+    found = one_per_gpu(series.named(name, of)).values()
     return together(name, list(found)) if found else np.full(len(series.edges_s) - 1, np.nan)
 
 
@@ -98,37 +110,37 @@ def together(name: str, found: Sequence[MetricSeries]) -> Floats:
     return np.asarray(summed / divisor, dtype=np.float64)
 
 
-def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
+def figures_of(series: ServerSeries, of: Targets) -> dict[str, Any]:
     states: dict[str, float | None] = {}
     for name in _STATES:
-        found = one_per_gpu(series.named(name, target)).values()
+        found = one_per_gpu(series.named(name, of)).values()
         means = [each.mean for each in found if each.mean is not None]
-        states[f"{name}_mean"] = _mean(series, name, target, means)
-        states[f"{name}_max"] = _most(series, name, target, list(found))
-    counts = {name: _increase(series, name, target) for name in _COUNTS}
-    memory = one_per_gpu(series.named("gpu_memory_used_bytes", target)).values()
+        states[f"{name}_mean"] = _mean(series, name, of, means)
+        states[f"{name}_max"] = _most(series, name, of, list(found))
+    counts = {name: _increase(series, name, of) for name in _COUNTS}
+    memory = one_per_gpu(series.named("gpu_memory_used_bytes", of)).values()
     queries, hits = counts["prefix_cache_queries"], counts["prefix_cache_hits"]
     return {
-        **_scrapes(series, target),
+        **_scrapes(series, of),
         **states,
         **counts,
         "prefix_cache_hit_ratio": hits / queries if queries and hits is not None else None,
-        **_speculation(series, target, counts),
-        "kv_transfer_bytes": _increase(series, "kv_transfer_bytes_sum", target),
-        "gpus": len(gpus(series, target)),
+        **_speculation(series, of, counts),
+        "kv_transfer_bytes": _increase(series, "kv_transfer_bytes_sum", of),
+        "gpus": len(gpus(series, of)),
         "gpu_memory_used_bytes_max": max((m.most for m in memory if m.counts.any()), default=None),
-        **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, target) for name in _HISTOGRAMS},
+        **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, of) for name in _HISTOGRAMS},
     }
 
 
 def _speculation(
-    series: ServerSeries, target: str | None, counts: Mapping[str, float | None]
+    series: ServerSeries, of: Targets, counts: Mapping[str, float | None]
 ) -> dict[str, float | None]:
     """Tokens a step of speculative decoding, 1 + accepted / drafts, and accepted / drafted tokens: by the
     counters, else the mean of what the servers report."""
 
     def mean(name: str) -> float | None:
-        means = [each.mean for each in series.named(name, target).values() if each.mean is not None]
+        means = [each.mean for each in series.named(name, of).values() if each.mean is not None]
         return sum(means) / len(means) if means else None
 
     drafts, drafted, accepted = (
@@ -140,28 +152,28 @@ def _speculation(
     return {"acceptance_length": length, "acceptance_rate": rate}
 
 
-def _mean(series: ServerSeries, name: str, target: str | None, means: Sequence[float]) -> float | None:
+def _mean(series: ServerSeries, name: str, of: Targets, means: Sequence[float]) -> float | None:
     """Of one target that of its samples; of all together that over time, so that one that was silent for a
     while does not count as if it had gone on."""
     if not means:
         return None
-    if target is None and len(means) > 1 and _STATES[name]:
-        return float(np.nanmean(in_parts(series, name)))
+    if not isinstance(of, str) and len(means) > 1 and _STATES[name]:
+        return float(np.nanmean(in_parts(series, name, of)))
     return sum(means) / (1 if _STATES[name] else len(means))
 
 
-def _most(series: ServerSeries, name: str, target: str | None, found: Sequence[MetricSeries]) -> float | None:
+def _most(series: ServerSeries, name: str, of: Targets, found: Sequence[MetricSeries]) -> float | None:
     """Of one target the largest sample; of all together the most that there was at one time."""
     seen = [each.most for each in found if each.counts.any()]
-    if target is None and len(seen) > 1 and _STATES[name]:
-        return float(np.nanmax(in_parts(series, name)))
+    if not isinstance(of, str) and len(seen) > 1 and _STATES[name]:
+        return float(np.nanmax(in_parts(series, name, of)))
     return max(seen, default=None)
 
 
-def gpus(series: ServerSeries, target: str | None = None) -> set[str]:
+def gpus(series: ServerSeries, of: Targets = None) -> set[str]:
     """The GPUs that anything is told of, by what tells them apart."""
     names = ("gpu_utilisation", "power_w", "energy_j", "gpu_memory_used_bytes")
-    return {gpu_of(key) for name in names for key in series.named(name, target)}
+    return {gpu_of(key) for name in names for key in series.named(name, of)}
 
 
 def gpu_of(key: SeriesKey) -> str:
@@ -180,13 +192,13 @@ def one_per_gpu(found: Mapping[SeriesKey, MetricSeries]) -> dict[SeriesKey, Metr
     return {key: each for key, each in found.items() if counts(key)}
 
 
-def _increase(series: ServerSeries, name: str, target: str | None) -> float | None:
-    found = series.named(name, target)
+def _increase(series: ServerSeries, name: str, of: Targets) -> float | None:
+    found = series.named(name, of)
     return sum(each.total for each in found.values()) if found else None
 
 
-def _scrapes(series: ServerSeries, target: str | None) -> dict[str, Any]:
-    up = series.named("up", target).values()
+def _scrapes(series: ServerSeries, of: Targets) -> dict[str, Any]:
+    up = series.named("up", of).values()
     scrapes = sum(float(each.counts.sum()) for each in up)
     covered = [each.covered_s / series.seconds for each in up] if series.seconds else []
     return {
@@ -196,17 +208,17 @@ def _scrapes(series: ServerSeries, target: str | None) -> dict[str, Any]:
     }
 
 
-def _histogram(series: ServerSeries, name: str, target: str | None) -> dict[str, Any] | None:
-    counts, sums = _increase(series, f"{name}_count", target), _increase(series, f"{name}_sum", target)
+def _histogram(series: ServerSeries, name: str, of: Targets) -> dict[str, Any] | None:
+    counts, sums = _increase(series, f"{name}_count", of), _increase(series, f"{name}_sum", of)
     if counts is None or sums is None:
         return None
     edges: dict[float, float] = {}
-    for key, each in series.named(f"{name}_bucket", target).items():
+    for key, each in series.named(f"{name}_bucket", of).items():
         edge = float(key.label("le") or math.nan)
         edges[edge] = edges.get(edge, 0.0) + each.total
     return {
         "n": counts,
-        "n_error": sum(each.uncertain for each in series.named(f"{name}_count", target).values()),
+        "n_error": sum(each.uncertain for each in series.named(f"{name}_count", of).values()),
         "mean": sums / counts * 1e3 if counts else None,
         "p50_bounds": _bounds(edges, 0.5),
         "p99_bounds": _bounds(edges, 0.99),

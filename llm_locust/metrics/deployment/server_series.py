@@ -4,7 +4,7 @@ A counter is taken for a line between its samples, so that what falls into a par
 cut, is known without a sample at the edge; one that falls has begun anew at 0.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.window import Window
+
+#: One target, some, or all.
+Targets = str | Collection[str] | None
 
 #: Equal parts of the window that series are told in.
 PARTS = 240
@@ -24,6 +27,7 @@ HELD = 2.0
 COUNTERS = frozenset(
     {
         *("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens"),
+        *("prompt_tokens_computed", "prompt_tokens_received"),
         *("generation_tokens", "finished", "energy_j"),
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "kv_transfers_failed"),
     }
@@ -147,9 +151,12 @@ class ServerSeries:
     def targets(self) -> list[str]:
         return sorted({key.target for key in self.by_key})
 
-    def named(self, name: str, target: str | None = None) -> dict[SeriesKey, MetricSeries]:
-        """The series of a name, of one target or of all, by key."""
-        found = (key for key in self.by_key if key.name == name and target in (None, key.target))
+    def named(self, name: str, of: Targets = None) -> dict[SeriesKey, MetricSeries]:
+        """The series of a name, of one target, of some or of all, by key."""
+        targets = {of} if isinstance(of, str) else of
+        found = (
+            key for key in self.by_key if key.name == name and (targets is None or key.target in targets)
+        )
         return {key: self.by_key[key] for key in sorted(found)}
 
 

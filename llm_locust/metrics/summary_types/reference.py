@@ -14,6 +14,7 @@ from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
 from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STATISTICS
 from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
+from llm_locust.metrics.summary_types.deployment.servers import Servers
 from llm_locust.metrics.summary_types.images import Images
 from llm_locust.metrics.summary_types.requests import (
     Goodput,
@@ -120,7 +121,13 @@ def _of(struct: type[msgspec.Struct]) -> inspect.StructType:
 _GATE_TABLE = re.compile(r"(<!-- table of ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 _GATED_SECTIONS = MappingProxyType(
-    {"goodput": Goodput, "requests": RequestCounts, "throughput": Throughput, "images": Images}
+    {
+        "goodput": Goodput,
+        "requests": RequestCounts,
+        "throughput": Throughput,
+        "images": Images,
+        "server": Servers,
+    }
 )
 
 

@@ -17,7 +17,8 @@ from llm_locust.metrics.summary_types.course import (
     SinceStart,
     Steadiness,
 )
-from llm_locust.metrics.summary_types.deployment import Autoscaling, Fairness, ReplicaFigures, Servers
+from llm_locust.metrics.summary_types.deployment.replicas import Autoscaling, Fairness, ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.servers import Servers
 from llm_locust.metrics.summary_types.images import Images
 from llm_locust.metrics.summary_types.peers import Compat, LiveCheck
 from llm_locust.metrics.summary_types.quality import Quality

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.charts import RunCharts
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html.chart import Axis, Chart, Data, Mark, Series, figures, labels
 from llm_locust.report.html.over_time import time_unit

@@ -8,7 +8,7 @@ import msgspec
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.summary_types.completeness import WorkerCompleteness
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS

@@ -22,6 +22,7 @@ from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.sections.parts.autoscaling import autoscaling
 from llm_locust.report.sections.parts.images import images
 from llm_locust.report.sections.parts.inputs import inputs
+from llm_locust.report.sections.parts.pools import pools
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
@@ -166,6 +167,7 @@ CONTENTS = (
     Entry("replicas", "groups", groups.replicas, of_one_load=True),
     Entry("autoscaling", "groups", autoscaling),
     Entry("fairness", "groups", fairness, of_one_load=True),
+    Entry("pools", "servers", pools),
     Entry("servers", "servers", server.servers),
     Entry("energy", "cost", server.energy, of_one_load=True),
     Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from llm_locust.metrics.summary_types.deployment import Fairness, TestOfChance
+from llm_locust.metrics.summary_types.deployment.replicas import Fairness, TestOfChance
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent

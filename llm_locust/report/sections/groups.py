@@ -6,7 +6,7 @@ from itertools import product
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary

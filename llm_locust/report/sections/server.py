@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llm_locust.metrics.summary_types.deployment import GatewayFigures, ServerFigures
+from llm_locust.metrics.summary_types.deployment.servers import GatewayFigures, ServerFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, sentence, short
@@ -16,6 +16,7 @@ _NAME_LENGTH = 64
 _MIB = 1 << 20
 _COLUMNS = (
     Column("Server", left=True, verbatim=True, wraps=True),
+    Column("role", left=True),
     Column("mean", over="running"),
     Column("max", over="running", wide=True),
     Column("mean", over="waiting"),
@@ -45,7 +46,7 @@ def servers(summary: Summary) -> Section | None:
     if not targets:
         return Section("Servers", tuple(failure)) if failure else None
     rows = [_row(target, short(clean(target.name), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
-    if len(targets) > 1:
+    if len(targets) > 1 and part.pools is None:
         rows.append(_row(part.total, "all"))
     table = Table(_COLUMNS, tuple(rows)).without_empty()
     notes = (*failure, *_gateway(part.gateway), *_gaps(targets), *_left_out(len(targets)))
@@ -86,6 +87,7 @@ def _row(target: ServerFigures, name: str) -> TableRow:
     return TableRow(
         (
             name,
+            target.role or "",
             _known(target.running_mean),
             _known(target.running_max),
             _known(target.waiting_mean),

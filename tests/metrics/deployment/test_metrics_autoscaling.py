@@ -16,7 +16,7 @@ from llm_locust.metrics.deployment.autoscaling import autoscaling, lives
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp
+from llm_locust.metrics.summary_types.deployment.replicas import Autoscaling, ReplicasUp
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.parts.autoscaling import autoscaling as section
 

@@ -1,0 +1,150 @@
+"""What is wrong with prefill and decode, in words that name the evidence; most severe first."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
+from llm_locust.metrics.deployment.fairness import variation
+from llm_locust.metrics.deployment.pools.names import DECODE, PREFILL, ROLES
+from llm_locust.metrics.stats.chance import equal_shares
+from llm_locust.metrics.summary_types.deployment.servers import PoolFinding
+
+#: What a server of each role does.
+WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens"}
+_WORK_WORDS = {PREFILL: "prompt tokens", DECODE: "generated tokens"}
+
+#: Share of the decode servers' prompt tokens that they compute themselves, from which on that is told.
+REDONE = 0.1
+#: A role is the bottleneck with so many waiting requests for each of its servers, and so many times those of
+#: the other role.
+_WAITING, _TIMES_THE_OTHER = 1.0, 3.0
+
+Figures = Mapping[str, Any]
+
+
+def findings(targets: Sequence[Figures], by_role: Sequence[Figures], seconds: float) -> list[PoolFinding]:
+    """What speaks against a healthy deployment, or against these figures of it; nothing where nothing does.
+
+    Args:
+        targets: those of a summary, with their roles.
+        by_role: pools that have a server.
+        seconds: of the window.
+    """
+    pools = {pool["role"]: pool for pool in by_role}
+    rules: tuple[Callable[[], Iterator[PoolFinding]], ...] = (
+        lambda: _missing(targets, pools),
+        lambda: _doubted(targets),
+        lambda: _not_transferred(pools),
+        lambda: _redone(pools),
+        lambda: _uneven(targets),
+        lambda: _bottleneck(pools, seconds),
+    )
+    return [found for rule in rules for found in rule()]
+
+
+def _missing(targets: Sequence[Figures], pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+    """Servers without figures: then those of their role are of some of it, or of nothing."""
+    for role in ROLES:
+        if role not in pools:
+            text = f"no {role} server was scraped, so its queue is in no figure: give its --metrics-url"
+            yield PoolFinding(kind="missing_role", text=text, server=None)
+        elif silent := pools[role]["silent"]:
+            of = pools[role]["servers"]
+            text = f"{silent} of {of} {role} servers returned no metrics page: nothing is known of them"
+            yield PoolFinding(kind="silent", text=text, server=None)
+    without = [t["name"] for t in targets if t["role"] is None and t["running_mean"] is not None]
+    if without:
+        names = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
+        text = f"no role is known of {names}: in the figures of neither; write prefill=URL or decode=URL"
+        yield PoolFinding(kind="no_role", text=text, server=None)
+
+
+def _doubted(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
+    for t in targets:
+        if t["role_doubt"]:
+            other = DECODE if t["role"] == PREFILL else PREFILL
+            text = (
+                f"{t['name']} is taken as {t['role']} ({t['role_source']}), but {t['role_doubt']} say {other}"
+            )
+            yield PoolFinding(kind="doubt", text=text, server=t["name"])
+
+
+def _not_transferred(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+    """Transfers that failed, or that nobody counted."""
+    figures = [pool["figures"] for pool in pools.values()]
+    known = [f["kv_transfer_ms"] for f in figures if f["kv_transfer_ms"] is not None]
+    done = sum(each["n"] for each in known)
+    failed = sum(f["kv_transfers_failed"] or 0.0 for f in figures)
+    if round(failed):
+        share = f"{failed:,.0f} of {failed + done:,.0f} KV transfers failed"
+        yield PoolFinding(
+            kind="transfers_failed",
+            text=f"{share}: prompts are computed again, or requests fail",
+            server=None,
+        )
+    elif DECODE in pools and not done and (finished := pools[DECODE]["figures"]["finished"]):
+        why = "their connector has no metrics, or prompts are computed where they are decoded"
+        text = f"no KV transfer was counted while decode servers finished {finished:,.0f} requests: {why}"
+        yield PoolFinding(kind="no_transfer", text=text, server=None)
+
+
+def _redone(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+    """Prompts that decode servers computed. One token of each prompt is always computed there."""
+    if DECODE not in pools:
+        return
+    figures = pools[DECODE]["figures"]
+    computed, prompts = figures["prompt_tokens_computed"], figures["prompt_tokens"]
+    if computed is None or not prompts:
+        return
+    n = figures["ttft_ms"]["n"] if figures["ttft_ms"] else figures["finished"] or 0.0
+    share = max(0.0, computed - n) / prompts
+    if share >= REDONE:
+        text = (
+            f"decode servers computed {100 * share:.0f} % of their prompt tokens themselves: transfers "
+            "failed, or these prompts did not go to a prefill server"
+        )
+        yield PoolFinding(kind="prefill_in_decode", text=text, server=None)
+
+
+def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
+    """Servers of one role that do nothing, or not their share: never compared with those of the other."""
+    for role in ROLES:
+        mine = [t for t in targets if t["role"] == role and t[WORK[role]] is not None]
+        amounts = [float(t[WORK[role]]) for t in mine]
+        idle = [t["name"] for t, amount in zip(mine, amounts, strict=True) if not amount]
+        if not any(amounts):
+            continue
+        for name in idle:
+            others = f"others of its role {sum(amounts):,.0f}"
+            text = f"{name} ({role}) had no {_WORK_WORDS[role]} in the window, {others}"
+            yield PoolFinding(kind="idle", text=text, server=name)
+        spread = variation(amounts)
+        chance = equal_shares([round(t["finished"] or 0) for t in mine])
+        if not idle and (spread or 0.0) > UNEVEN_CV and chance is not None and chance.p < BEYOND_CHANCE:
+            most = mine[amounts.index(max(amounts))]["name"]
+            text = (
+                f"{_WORK_WORDS[role]} of the {role} servers are uneven (variation "
+                f"{100 * (spread or 0):.0f} %), and their requests beyond chance (p {chance.p:.2g}); {most} "
+                "has the most"
+            )
+            yield PoolFinding(kind="uneven", text=text, server=most)
+
+
+def _bottleneck(pools: Mapping[str, Figures], seconds: float) -> Iterator[PoolFinding]:
+    """The role whose queue is the longer one; a request whose KV cache is on its way waits for no server."""
+    if any(role not in pools for role in ROLES):
+        return
+    transfers = pools[DECODE]["figures"]["kv_transfer_ms"]
+    moving = transfers["n"] * (transfers["mean"] or 0.0) * 1e-3 / seconds if transfers and seconds else 0.0
+    waiting = {role: pools[role]["figures"]["waiting_mean"] for role in ROLES}
+    if any(value is None for value in waiting.values()):
+        return
+    waiting[DECODE] = max(0.0, waiting[DECODE] - moving)
+    for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
+        each = waiting[role] / pools[role]["servers"]
+        if each >= _WAITING and each >= _TIMES_THE_OTHER * waiting[other] / pools[other]["servers"]:
+            text = (
+                f"{role} is the bottleneck: {waiting[role]:.3g} requests wait there on average (servers: "
+                f"{pools[role]['servers']}), {waiting[other]:.3g} for {other} ({pools[other]['servers']})"
+            )
+            yield PoolFinding(kind="bottleneck", text=text, server=None)

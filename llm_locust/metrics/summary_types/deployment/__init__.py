@@ -1,0 +1,1 @@
+"""Replicas by the records, and servers by what they say of themselves."""

@@ -1,0 +1,191 @@
+"""Roles of servers, the figures of each role, and what is wrong with prefill and decode."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from metrics_cases import batch, columns, manifest, request
+from server_cases import WINDOW, Row, rows, series
+
+from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE, roles_of
+from llm_locust.metrics.deployment.pools.servers import servers
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.sections.parts.pools import pools
+
+REQUESTS = 50
+PROMPT, ANSWER = 400, 20
+
+
+def counter(target: str, name: str, total: float) -> list[Row]:
+    """One that grows evenly by this in the window."""
+    return rows(target, name, [total * i / 10 for i in range(11)])
+
+
+def server(target: str, counts: Mapping[str, float], states: Mapping[str, float] | None = None) -> list[Row]:
+    usual = {"running": 1.0, "waiting": 0.1, **(states or {})}
+    found = [row for name, total in counts.items() for row in counter(target, name, total)]
+    found += [row for name, value in usual.items() for row in rows(target, name, [value] * 11)]
+    return [*rows(target, "up", [1] * 11), *found]
+
+
+def prefill(target: str, n: int = REQUESTS, **states: float) -> list[Row]:
+    """A vLLM that computes prompts, and one token of each answer."""
+    counts: dict[str, float] = {"prompt_tokens": n * PROMPT, "prompt_tokens_received": 0}
+    counts |= {"prompt_tokens_computed": n * PROMPT}
+    counts |= {"generation_tokens": n, "finished": n, "e2el_s_count": n, "e2el_s_sum": n * 0.03}
+    return server(target, counts, states)
+
+
+def decode(target: str, n: int = REQUESTS // 2, failed: int = 0, **states: float) -> list[Row]:
+    """A vLLM whose prompts come by transfers of 25 ms and 50 MB, of which ``failed`` do not come."""
+    done = n - failed
+    counts: dict[str, float] = {"prompt_tokens": n * PROMPT, "prompt_tokens_received": done * (PROMPT - 1)}
+    counts |= {"prompt_tokens_computed": n * PROMPT - done * (PROMPT - 1)}
+    counts |= {"generation_tokens": n * ANSWER, "finished": n, "ttft_s_count": n, "ttft_s_sum": n * 0.05}
+    counts |= {"kv_transfer_s_count": done, "kv_transfer_s_sum": done * 0.025, "kv_transfers_failed": failed}
+    counts |= {"kv_transfer_bytes_sum": done * 50e6}
+    return server(target, counts, states)
+
+
+HEALTHY = [*prefill("p:1"), *decode("d:1"), *decode("d:2")]
+
+
+def role(target: str, name: str, source: str = "the options") -> list[Row]:
+    return rows(target, ROLE_SAMPLE, [1] * 11, role=name, source=source)
+
+
+def found(samples: list[Row]) -> dict[str, Any]:
+    return servers(series(samples), columns(request()), WINDOW)
+
+
+def kinds(samples: list[Row]) -> dict[str, str]:
+    return {each.kind: each.text for each in found(samples)["pools"]["findings"]}
+
+
+def test_counts_show_roles_only_together() -> None:
+    said = roles_of(series(HEALTHY))
+    assert {target: (each.name, each.source) for target, each in said.items()} == {
+        "p:1": ("prefill", "its counts"),
+        "d:1": ("decode", "its counts"),
+        "d:2": ("decode", "its counts"),
+    }
+    assert roles_of(series(prefill("p:1"))) == {}  # a run that asks for one token
+    assert roles_of(series(decode("d:1"))) == {}  # a cache that other servers fill
+    assert found(prefill("p:1"))["pools"] is None
+
+
+@pytest.mark.parametrize("label", ["engine_type", "dynamo_component"])
+def test_a_label_of_a_servers_own_samples_says_its_role(label: str) -> None:
+    labelled = [
+        (at, name, "running", f'{{"{label}": "prefill"}}', 1.0) for at, name in ((0.0, "a"), (9.0, "a"))
+    ]
+    samples = [*labelled, *rows("b", "running", [1] * 11)]
+    said = roles_of(series(samples))
+    assert {target: (each.name, each.source) for target, each in said.items()} == {"a": ("prefill", label)}
+
+
+def test_a_page_of_several_engines_and_other_words_give_no_role() -> None:
+    both = [
+        *rows("a", "running", [1], engine_type="prefill"),
+        *rows("a", "running", [1], engine_type="decode"),
+    ]
+    other = rows("b", "running", [1] * 11, engine_type="unified")
+    assert roles_of(series([*both, *other, *role("c", "encode"), *role("d", "decode", "")])) == {}
+
+
+def test_what_was_given_wins_and_a_doubt_is_told() -> None:
+    samples = [*role("p:1", "decode"), *HEALTHY]
+    assert roles_of(series(samples))["p:1"].name == "decode"
+    assert kinds(samples)["doubt"] == "p:1 is taken as decode (the options), but its counts say prefill"
+
+
+def test_a_healthy_deployment_has_figures_by_role_and_nothing_is_wrong_with_it() -> None:
+    server = found(HEALTHY)
+    first, second = server["pools"]["by_role"]
+    assert (first["role"], first["servers"], first["silent"]) == ("prefill", 1, 0)
+    assert (first["prompt_tokens_per_s"], first["generation_tokens_per_s"]) == (
+        pytest.approx(REQUESTS * PROMPT / 10),
+        pytest.approx(REQUESTS / 10),
+    )
+    assert (second["servers"], second["evenness"]) == (2, pytest.approx(1.0))
+    assert second["generation_tokens_per_s"] == pytest.approx(REQUESTS * ANSWER / 10)
+    assert second["figures"]["kv_transfer_ms"]["mean"] == pytest.approx(25)
+    assert second["figures"]["running_mean"] == pytest.approx(2.0)  # of two servers
+    assert second["kv_transfer_bytes_per_s"] == pytest.approx(50e6 / 0.025)
+    assert server["pools"]["findings"] == []
+    assert (server["kv_transfer_failures"], server["gateway"]) == (0.0, None)
+    assert [target["role"] for target in server["targets"]] == ["decode", "decode", "prefill"]
+
+
+def test_transfers_that_all_fail_are_counted_and_so_is_prefill_in_decode() -> None:
+    """The tokens are right, and every request is ok: only the servers tell."""
+    samples = [*prefill("p:1"), *decode("d:1", failed=25), *decode("d:2", failed=25)]
+    said = kinds(samples)
+    assert said["transfers_failed"].startswith("50 of 50 KV transfers failed")
+    assert "computed 100 % of their prompt tokens" in said["prefill_in_decode"]
+    assert found(samples)["kv_transfer_failures"] == 1.0
+
+
+def test_prompts_that_never_went_to_a_prefill_server_are_noticed_without_a_failure() -> None:
+    alone = {"prompt_tokens": 25 * PROMPT, "prompt_tokens_computed": 25 * PROMPT, "finished": 25}
+    samples = [*role("p:1", "prefill"), *prefill("p:1", n=0), *role("d:1", "decode")]
+    said = kinds([*samples, *server("d:1", alone | {"generation_tokens": 500, "kv_transfer_s_count": 0})])
+    assert "no KV transfer was counted while decode servers finished 25 requests" in said["no_transfer"]
+    assert "prefill_in_decode" in said
+
+
+def test_an_idle_server_is_named_within_its_role_and_never_across_roles() -> None:
+    said = found([*HEALTHY, *role("d:3", "decode"), *decode("d:3", n=0)])["pools"]["findings"]
+    assert [(each.kind, each.server) for each in said] == [("idle", "d:3")]
+    assert said[0].text == "d:3 (decode) had no generated tokens in the window, others of its role 1,000"
+
+
+def test_shares_beyond_chance_are_uneven() -> None:
+    said = kinds([*prefill("p:1", n=100), *decode("d:1", n=85), *decode("d:2", n=15)])
+    assert "generated tokens of the decode servers are uneven" in said["uneven"]
+    assert said["uneven"].endswith("d:1 has the most")
+
+
+def test_servers_without_figures_are_told_and_nothing_is_shown_of_their_transfers() -> None:
+    dead = [*role("d:2", "decode"), *rows("d:2", "up", [0] * 11)]
+    samples = [*prefill("p:1"), *decode("d:1"), *dead]
+    assert kinds(samples)["silent"].startswith("1 of 2 decode servers returned no metrics page")
+    assert found(samples)["kv_transfer_failures"] is None
+    assert kinds([*role("d:1", "decode"), *decode("d:1")])["missing_role"].startswith("no prefill server")
+    assert "no role is known of x:1" in kinds([*HEALTHY, *server("x:1", {})])["no_role"]
+
+
+def test_the_role_with_the_longer_queue_is_the_bottleneck() -> None:
+    samples = [*prefill("p:1", waiting=8.0), *decode("d:1"), *decode("d:2")]
+    assert kinds(samples)["bottleneck"].startswith("prefill is the bottleneck: 8 requests wait there")
+    full = [*prefill("p:1"), *decode("d:1", waiting=6.0), *decode("d:2", waiting=6.0)]
+    assert kinds(full)["bottleneck"].startswith("decode is the bottleneck")
+
+
+def test_a_request_whose_cache_is_on_its_way_waits_for_no_server() -> None:
+    """By Little's law 25 transfers of 4 s in 10 s are 10 of the waiting ones."""
+    moving = [row for row in decode("d:1", waiting=10.0) if row[2] != "kv_transfer_s_sum"]
+    samples = [*prefill("p:1"), *moving, *counter("d:1", "kv_transfer_s_sum", 25 * 4.0)]
+    assert "bottleneck" not in kinds(samples)
+
+
+def test_the_report_has_a_table_by_role_the_transfers_and_the_parts_of_the_ttft() -> None:
+    made = batch(*(request(0.1 * i, (0.1, 0.12)) for i in range(REQUESTS)))
+    question = Question(gates="kv_transfer_failures<1%")
+    summary = summarise(made, manifest(), question, server=series(HEALTHY))
+    section = pools(typed(summary))
+    assert section is not None
+    assert section.table is not None
+    assert [row.cells[:4] for row in section.table.rows] == [
+        ("prefill", "1", "2,000", "5.00"),
+        ("decode", "2", "2,000", "100"),
+    ]
+    said = [note.text for note in section.notes]
+    assert said[0] == "50 KV transfers · mean 25.0 ms · 50.0 MB each · 2,000 MB/s · 0 failed"
+    assert said[1].startswith(
+        "mean TTFT 100 ms = 30.0 at prefill servers, queue included, + 25.0 KV transfer + 45.0"
+    )
+    assert said[-1] == "roles by its counts (3 servers)"
+    assert [gate["passed"] for gate in summary["gates"]] == [True]
