@@ -4,7 +4,7 @@
  * TTFT after the last byte of the request arrived (the kernel's receive stamp, so a busy server
  * does not move the truth), token k at TTFT + k * GAP. One token is one write is one HTTP chunk.
  * The role delta shares the write of the first token; the last token carries the finish reason;
- * usage, [DONE] and the end chunk follow it in one write.
+ * usage, [DONE] and the end chunk follow it in a write each, as most servers do it.
  *
  * GET /truth tells how late the writes were; DELETE /truth tells and then forgets; SIGTERM prints it.
  * With --log FILE every request and every write is logged, and the file is written at the end.
@@ -84,7 +84,8 @@ static struct {
     Histogram first, all;
 } truth;
 static Queue queues[QUEUES];
-static Message first_message, token_message, last_message, end_message, only_message;
+static Message first_message, token_message, last_message, only_message, usage_message, done_message,
+    end_message;
 static uint64_t next_request;
 static int poller;
 static volatile sig_atomic_t stopping;
@@ -131,9 +132,9 @@ static void prepare_messages(void) {
     add_chunk(&last_message, last);
     add_chunk(&only_message, role);
     add_chunk(&only_message, last);
-    add_chunk(&end_message, usage);
-    add_chunk(&end_message, "data: [DONE]\n\n");
-    end_message.length += (size_t)sprintf(end_message.bytes + end_message.length, "0\r\n\r\n");
+    add_chunk(&usage_message, usage);
+    add_chunk(&done_message, "data: [DONE]\n\n");
+    end_message.length = (size_t)sprintf(end_message.bytes, "0\r\n\r\n");
 }
 
 static int send_all(int fd, const char *bytes, size_t length) {
@@ -281,7 +282,8 @@ static int write_token(Connection *c) {
     }
     truth.completed++;
     truth.streams--;
-    return send_message(c, &end_message) && next_request_of(c, now_ns);
+    return send_message(c, &usage_message) && send_message(c, &done_message) &&
+           send_message(c, &end_message) && next_request_of(c, now_ns);
 }
 
 /* At most WRITES_PER_TURN, so that reads are not starved by a backlog of writes. */

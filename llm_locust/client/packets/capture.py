@@ -93,9 +93,9 @@ class Capture:
         return Tracked(self, connection_key(sock.getsockname()[:2], (host, port)))
 
     def drain(self) -> None:
-        """Pass all packets captured so far to their streams."""
+        """Pass the packets captured so far to their streams; those that come meanwhile are for the next time."""
         find, due = self._streams.get, self._due
-        while (frames := self._ring.read()) is not None:
+        if (frames := self._ring.read()) is not None:
             packets = 0
             for key, seq, size, marks, at_ns in heads_of(frames):
                 stream = find(key)

@@ -151,9 +151,10 @@ def parse_one(slots: bytes, at: int = 0) -> Head | None:
             size = (total or length) - _IPV4_BYTES - heads_bytes
             if heads_bytes < _TCP_BYTES or size < 0 or total > length:
                 return None
+            marks = flags & _FLAGS
             if captured <= END_BYTES:
-                flags = flags & _FLAGS | _end(slots[at : at + FRAME_BYTES], captured, total or length, size)
-            return key, seq, size, flags & (_FLAGS | END), at_ns
+                marks |= _end(slots[at : at + FRAME_BYTES], captured, total or length, size)
+            return key, seq, size, marks, at_ns
     found = _parse_other(slots[at + NETWORK_AT : at + min(NETWORK_AT + captured, FRAME_BYTES)], length)
     if found is None:
         return None

@@ -18,7 +18,7 @@ MOST_UNREAD = 65_536
 SMALL_BYTES = 1000
 
 #: A connection at rest is to be read as soon as it has this many unread packets, or bytes, ...
-MOST_RESTING, MOST_RESTING_BYTES = 16, 8 << 10
+MOST_RESTING, MOST_RESTING_BYTES = 64, 14 << 10
 
 #: ... or this many packets within the longest time that Linux leaves a packet unacknowledged. A sender's
 #: congestion window is at least ten packets as long as nothing is lost.
@@ -141,12 +141,17 @@ class Stream:
         upto = begin + size
         if self._arrived < upto:
             return None
-        pieces: list[tuple[int, int]] = []
+        self._read = upto
+        if upto == self._arrived:  # the usual case
+            pieces = list(zip([end - begin for end in ends], self._stamps, strict=True))
+            ends.clear()
+            self._stamps.clear()
+            return pieces
+        pieces = []
         while ends and ends[0] <= upto:
             pieces.append((ends.popleft() - begin, self._stamps.popleft()))
         if size > (pieces[-1][0] if pieces else 0):
             pieces.append((size, self._stamps[0]))
-        self._read = upto
         return pieces
 
     def skip(self, size: int) -> None:

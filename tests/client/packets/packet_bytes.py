@@ -7,7 +7,7 @@ from ipaddress import ip_address
 HOST, PEER = "10.0.0.1", "10.0.0.9"
 HERE_PORT, PEER_PORT = 40_000, 8000
 
-SYN_ACK, ACK, FIN_ACK, RST_ACK = 0x12, 0x10, 0x11, 0x14
+SYN_ACK, ACK, PSH_ACK, FIN_ACK, RST_ACK = 0x12, 0x10, 0x18, 0x11, 0x14
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, RST_ACK, SYN_ACK, Packet, slot
+from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, PSH_ACK, RST_ACK, SYN_ACK, Packet, slot
 
 from llm_locust.client.packets.heads import (
     END,
@@ -103,6 +103,10 @@ def test_a_packet_of_which_the_filter_passed_less_is_an_end(
     whole = bytearray(slot(Packet(size=1000).data))
     whole[8:12] = captured.to_bytes(4, sys.byteorder)
     assert head(bytes(whole))[2:4] == (1000, marks)
+
+
+def test_a_packet_that_the_sender_pushed_is_no_end(head: ParseFrame) -> None:
+    assert head(slot(Packet(size=300, flags=PSH_ACK).data))[2:4] == (300, 0)
 
 
 @pytest.mark.parametrize("peer", [PEER, "2001:db8::2"])
