@@ -10,6 +10,9 @@ SDK = "openai SDK"
 #: Nothing is in the way; another process on each processor; the event loop held for most of the time.
 CALM, HOGS, HELD = "calm", "hogs", "held"
 
+#: Streams of a client that has little to do, though enough for its connections to rest.
+IDLE = 50
+
 #: By ``--stamps``, the client's name in the tables.
 OURS = {"read": "llm-locust, read stamps", "packet": "llm-locust, packet stamps"}
 
@@ -56,6 +59,7 @@ class Captured:
     packets: int
     dropped: int
     unseen_reads: int
+    rested: int  # responses that were read at rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,8 @@ class Figures:
 
     ``cpu_us_per_token`` is user and system time of the client's process over the tokens that it received in
     the same window; ``others_cpu_percent`` the CPU of processes outside the bench, in percent of one core:
-    the noise.
+    the noise. ``turn_p99_ms`` is the 99th percentile of the time from an answer's last packet to the same
+    user's next request; ``awake_percent`` are the responses that were not read at rest.
     """
 
     client: str
@@ -77,6 +82,8 @@ class Figures:
     truth: Truth
     pairs: Pairs | None = None
     captured: Captured | None = None
+    turn_p99_ms: float | None = None
+    awake_percent: float | None = None
     others_cpu_percent: float
 
     @property
@@ -122,7 +129,7 @@ _PACKET_TIMES = {"ttft_p50": 0.1, "ttft_p99": 1.0, "itl_p50": 0.1, "itl_p99": 1.
 _LIMITS_MS: dict[tuple[str, int, str], dict[str, float]] = {
     (OURS["read"], 400, CALM): {"ttft_p50": 0.5, "ttft_p99": 5.0, "tpot_p50": 0.05},
     (OURS["read"], 2000, CALM): {"ttft_p50": 1.0},
-    **{(OURS["packet"], streams, CALM): _PACKET_TIMES for streams in (400, 2000)},
+    **{(OURS["packet"], streams, CALM): _PACKET_TIMES for streams in (IDLE, 400, 2000)},
     **{
         (OURS["packet"], streams, condition): _PACKET_TIMES | {"ttft_p99": 2.0}
         for streams in (400, 2000)
@@ -153,6 +160,11 @@ def marks_of(figures: Figures, among: Sequence[Figures]) -> list[Mark]:
     if figures.client == OURS["packet"]:
         lost = None if figures.captured is None else figures.captured.dropped + figures.captured.unseen_reads
         marks.append(Mark(at + "packets dropped, and reads without theirs", lost, 0, ""))
+    if key == (OURS["packet"], IDLE, CALM):
+        marks.append(
+            Mark(at + "the end of an answer to the next request, p99", figures.turn_p99_ms, 3.0, "ms")
+        )
+        marks.append(Mark(at + "responses not read at rest", figures.awake_percent, 60.0, "%"))
     if key in _MOST_OF_READER:
         marks.append(
             Mark(

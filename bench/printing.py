@@ -43,6 +43,7 @@ def _times(figures: Figures) -> list[str]:
         ),
         " / ".join(_text(each, 3) for each in ((pairs.ttft_p99, pairs.itl_p99) if pairs else (None, None))),
         _text(figures.truth.write_us, 0),
+        _text(figures.turn_p99_ms, 2),
         _text(captured.packets if captured else None, 0),
         " / ".join(
             _text(each, 0)
@@ -64,7 +65,7 @@ def print_figures(console: Console, results: Sequence[Figures], marks: Sequence[
         console,
         "Times in ms (in brackets: the server's own)",
         "client|streams|condition|TTFT p50|TTFT p99|TPOT p50|ITL p50|ITL p99|"
-        "off, each request: TTFT p99 / ITL p99|a write µs p99|packets|dropped / unseen",
+        "off, each request: TTFT p99 / ITL p99|a write µs p99|end to next p99|packets|dropped / unseen",
         [_times(f) for f in results],
     )
     print_marks(console, marks)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 from clients import HERE, BenchError, Timing, measure_itself
-from figures import CALM, HELD, HOGS, OURS, READER, SDK, Figures, Mark, mark_as_json, marks_of
+from figures import CALM, HELD, HOGS, IDLE, OURS, READER, SDK, Figures, Mark, mark_as_json, marks_of
 from printing import print_figures
 from rich.console import Console
 from swarm import Asked, Known, measure_llm_locust
@@ -43,8 +43,9 @@ class Timings:
     swarm: Timing
 
 
-USUAL = Timings(Timing(5, 10), Timing(10, 10), Timing(8, 12))
-QUICK = Timings(Timing(4, 4), Timing(8, 4), Timing(6, 5, 1))
+#: Users start over four seconds, and a connection rests after two answers at the earliest.
+USUAL = Timings(Timing(5, 10), Timing(10, 10), Timing(9, 12))
+QUICK = Timings(Timing(4, 4), Timing(8, 4), Timing(9, 5, 1))
 
 
 def compile_c(console: Console) -> dict[str, Path]:
@@ -91,6 +92,9 @@ def all_cases(programs: dict[str, Path], server: Known, timings: Timings) -> dic
             )
     cases["sdk-100"] = partial(measure_itself, SDK, sdk, server.command, 100, timings.alone)
     cases["sdk-400"] = partial(measure_itself, SDK, sdk, server.command, 400, timings.slow_start)
+    cases[f"llm-locust-packets-{IDLE}"] = partial(
+        measure_llm_locust, server, Asked(IDLE, "packet"), timings.swarm
+    )
     for condition, streams, stamps in product((CALM, HOGS, HELD), (400, 2000), OURS):
         asked = Asked(streams, stamps, condition)
         name = f"llm-locust-{'packets-' if stamps == 'packet' else ''}{streams}"

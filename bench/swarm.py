@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,7 @@ def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -
     start_ns, end_ns = start.truth["now_ns"], end.truth["now_ns"]
     tokens = _tokens_between(out / "requests.parquet", start_ns, end_ns)
     truth, others = between(start, end)
+    counts = captured(out)
     return Figures(
         client=OURS[asked.stamps],
         streams=asked.streams,
@@ -160,7 +161,9 @@ def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -
             itl_p99=itl["p99"],
         ),
         truth=truth,
-        captured=captured(out),
+        captured=counts,
+        turn_p99_ms=_turn_p99_ms(out / "requests.parquet", start_ns, end_ns),
+        awake_percent=_awake_percent(out / "requests.parquet", counts),
         others_cpu_percent=others,
     )
 
@@ -170,7 +173,27 @@ def captured(out: Path) -> Captured | None:
     facts = [worker["stamps"] for worker in manifest["workers"] if worker.get("stamps")]
     if not facts or any(each["source"] != "packet" for each in facts):
         return None
-    return Captured(**{name: sum(f[name] for f in facts) for name in ("packets", "dropped", "unseen_reads")})
+    names = [field.name for field in fields(Captured)]
+    return Captured(**{name: sum(each[name] for each in facts) for name in names})
+
+
+def _awake_percent(requests: Path, counts: Captured | None) -> float | None:
+    """Responses of the whole run that were not read at rest."""
+    if counts is None:
+        return None
+    return 100 * (1 - counts.rested / int(pq.read_metadata(requests).num_rows))
+
+
+def _turn_p99_ms(requests: Path, start_ns: int, end_ns: int) -> float | None:
+    """Time from an answer's last packet, in [start, end), to the same user's next request."""
+    table = pq.read_table(requests, columns=["user", "sent_ns", "ended_ns", "outcome"])
+    ok = np.array(table.column("outcome").to_pylist()) == "ok"
+    user, sent_ns, ended_ns = (table.column(name).to_numpy()[ok] for name in ("user", "sent_ns", "ended_ns"))
+    order = np.lexsort((sent_ns, user))
+    user, sent_ns, ended_ns = user[order], sent_ns[order], ended_ns[order]
+    is_next = (user[1:] == user[:-1]) & (ended_ns[:-1] >= start_ns) & (ended_ns[:-1] < end_ns)
+    turns_ns = (sent_ns[1:] - ended_ns[:-1])[is_next]
+    return _ms(turns_ns, 99) if len(turns_ns) else None
 
 
 def _tokens_between(requests: Path, start_ns: int, end_ns: int) -> int:

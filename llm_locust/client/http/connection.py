@@ -117,7 +117,7 @@ class Connection:
         except ssl.SSLError as e:
             self._break(tls_reason(e))
             return
-        if self.carried > 1:
+        if self.carried > 1 or self._rest is not None:
             self._handed, self._before = 0, tcp_facts(self._sock)
             if self._rest is not None:
                 self._rest.begin(self._before)
@@ -296,8 +296,8 @@ class Connection:
             times = [now] * len(pieces)
         if exchange.on_packets(data, pieces, times, empty_ns) < len(data):
             self.close()  # unrequested data
-        elif rest is not None and rest.is_ready and self._waits_for_end:
-            self._unwatched = rest.start(exchange.in_chunks and self._polls.are_grouped)
+        elif rest is not None and self._waits_for_end and not exchange.complete:
+            self._unwatched |= rest.start(exchange.in_chunks and self._polls.are_grouped)
 
     def _decode_slice(self) -> None:
         """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""

@@ -124,23 +124,24 @@ class Exchange:
         Raises:
             ResponseError: as :meth:`on_read`.
         """
-        feed, marks, chunks, mono = self._parser.feed_data, self._marks, self._chunks, self._mono
-        first, begin = len(marks), 0
+        feed, chunks, mark = self._parser.feed_data, self._chunks, self._marks.append
+        first, begin, before = len(self._marks), 0, self.bytes_received
+        self._mono += monotonic_ns
         try:
-            for (end, _), now_ns in zip(pieces, monotonic_ns, strict=True):
-                mono.append(now_ns)
-                self.bytes_received += end - begin
+            for end, _ in pieces:
+                self.bytes_received = before + end
                 try:
                     feed(data[begin:end])
                 finally:
-                    marks.append(len(chunks))
+                    mark(len(chunks))
                 begin = end
                 if self.complete:
                     break
         except _PARSER_ERRORS as e:
             self._judge(e)
         finally:
-            count = len(marks) - first
+            count = len(self._marks) - first
+            del self._mono[first + count :]
             self._stamps.append(pack_stamps([at_ns for _, at_ns in pieces[:count]]))
             self._empty += [empty_ns | EXACT] * count
         self._check_slice()
@@ -183,9 +184,9 @@ class Exchange:
 
     @property
     def in_chunks(self) -> bool:
-        """Whether a successful response has begun, and is to end with its last chunk."""
+        """Whether the body of a successful response has begun, and is to end with its last chunk."""
         return (
-            self.headers_at is not None
+            (self._body_bytes > 0 or bool(self._chunks))
             and not self.complete
             and self._succeeds
             and self.framed
@@ -254,7 +255,7 @@ class Exchange:
             self.headers.clear()
             return
         self.status = status
-        self.headers_at = self.read_count - 1
+        self.headers_at = self.read_count
         self.framed = (
             b"content-length" in self.headers
             or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
@@ -269,7 +270,7 @@ class Exchange:
     def on_message_complete(self) -> None:
         if self.status is not None and self.status != 101:
             self.complete = True
-            self.completed_at = self.read_count - 1
+            self.completed_at = self.read_count
             self.reusable = self._parser.should_keep_alive()
 
     def _refuse(self, error: ResponseError) -> None:
@@ -289,8 +290,8 @@ class Exchange:
         return len(self._chunks) + bool(self._rest)
 
     @property
-    def read_count(self) -> int:
-        return len(self.reads) + len(self._mono)
+    def read_count(self) -> int:  # for the parser's callbacks, those before the present one
+        return len(self.reads) + len(self._marks)
 
     @property
     def last_read_ns(self) -> int | None:

@@ -13,10 +13,10 @@ responses:
 1. It is read packet by packet, as any other. Most servers send the last packets of an answer at once; if one
    was sent before the one before it was acknowledged, the server does not wait for that.
 2. It is read so again, and only every second packet is acknowledged at once: Linux does that by itself where
-   requests follow responses closely. At least :data:`_UNACKED_SENT` packets must be sent before an earlier
-   one was acknowledged, more than those of the answer's end. The server has then also measured round trips as
-   long as the pauses between packets, and does not send its last packet again because an acknowledgement is
-   late (tail loss probe, RFC 8985).
+   requests follow responses closely, until it has acknowledged one late. At least :data:`_UNACKED_SENT`
+   packets must be sent before an earlier one was acknowledged, more than those of the answer's end. The
+   server has then also measured round trips as long as the pauses between packets, and does not send its last
+   packet again because an acknowledgement is late (tail loss probe, RFC 8985).
 3. It rests, and each response has to give the proof of step 2 again. If one does not, the connection never
    rests again. If packets came twice, it does not rest for the rest of the response and begins at step 2
    again, but not if that is usual.
@@ -55,6 +55,7 @@ _LONGEST_RTT_NS = 20_000_000
 
 _MOST_STRIKES = 3
 _TICKS_PER_SWEEP = round(SILENCE_S / TICK_S)
+_TICKS_PER_DRAIN = 2  # before ten packets of a stream with one each millisecond are unread
 _SO_RCVLOWAT = 18
 
 #: Steps of the proof that a connection has passed.
@@ -91,7 +92,10 @@ class Rests:
             self._timer = None
 
     def _on_tick(self) -> None:
-        self._capture.drain()
+        if self._ticks % _TICKS_PER_DRAIN:
+            self._capture.drain_if_ended()
+        else:
+            self._capture.drain()
         for stream in self._capture.take_due():
             if (rest := self._asleep.get(stream)) is not None:
                 rest.on_due()
@@ -150,15 +154,24 @@ class Rest:
         self._begun, self._slept = facts, False
         self._small, self._repeats = self._stream.small, self._stream.repeats
         self.is_ready = self._step == _PROVEN and facts is not None
+        self.delay_acks()
+
+    def delay_acks(self) -> None:
+        """Acknowledge every second packet only, if that is known to change nothing. Linux stops doing so when
+        no second packet has come for 40 ms, such as between the headers and the first token."""
         if self._step in (_SENT_UNACKED, _PROVEN):
-            self._sock.setsockopt(IPPROTO_TCP, TCP_QUICKACK, 0)  # as Linux does where requests follow closely
+            self._sock.setsockopt(IPPROTO_TCP, TCP_QUICKACK, 0)
 
     def start(self, is_useful: bool = True) -> bool:
-        """Rest from now on if that is of use and all captured packets are read; return whether it does.
+        """Rest from now on if that may be, is of use, and all captured packets are read; return whether it
+        rests.
 
         The loop does not watch the socket for single packets then: when it was empty is not known.
         """
-        if not is_useful or self._stream.has_unread:
+        if self.asleep:
+            return True
+        if not self.is_ready or not is_useful or self._stream.has_unread:
+            self.delay_acks()
             return False
         self.asleep = self._slept = True
         self.is_ready = False
@@ -201,7 +214,10 @@ class Rest:
         due_ns = self._stream.due_ns
         late_ns = max(0, now_ns + offset_ns - due_ns) if due_ns else 0
         shift_ns = late_ns - offset_ns
-        return [min(now_ns, max(floor_ns, at_ns + shift_ns)) for _, at_ns in pieces]
+        times = [at_ns + shift_ns for _, at_ns in pieces]
+        if min(times) < floor_ns or max(times) > now_ns:
+            return [min(now_ns, max(floor_ns, time_ns)) for time_ns in times]
+        return times
 
     def end(self) -> None:
         """End the exchange: see whether it proves that the connection may rest."""

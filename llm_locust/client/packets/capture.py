@@ -5,7 +5,16 @@ import _socket
 from gevent.monkey import get_original
 
 from llm_locust.client.packets.filters import passes_from
-from llm_locust.client.packets.heads import END, FIN, RST, SYN, address_bytes, connection_key, heads_of
+from llm_locust.client.packets.heads import (
+    END,
+    END_BYTES,
+    FIN,
+    RST,
+    SYN,
+    address_bytes,
+    connection_key,
+    heads_of,
+)
 from llm_locust.client.packets.ports import IP_LOCAL_PORT_RANGE, LocalPorts
 from llm_locust.client.packets.ring import SLOTS, PacketRing
 from llm_locust.client.packets.stream import MOST_PIECES, Stream
@@ -93,8 +102,9 @@ class Capture:
         return Tracked(self, connection_key(sock.getsockname()[:2], (host, port)))
 
     def drain(self) -> None:
-        """Pass the packets captured so far to their streams; those that come meanwhile are for the next time."""
+        """Pass the packets captured so far to their streams."""
         find, due = self._streams.get, self._due
+        # Once: on a busy machine there are new ones after each pass, and a pass of few costs as much.
         if (frames := self._ring.read()) is not None:
             packets = 0
             for key, seq, size, marks, at_ns in heads_of(frames):
@@ -114,6 +124,11 @@ class Capture:
                         stream.resting = False
                         due.append(stream)
             self.packets += packets
+
+    def drain_if_ended(self) -> None:
+        """Drain if a packet has come that may end a body."""
+        if self._ring.has_short(END_BYTES):
+            self.drain()
 
     def take_due(self) -> list[Stream]:
         """Streams at rest that are to be read since the last call. They rest no longer."""

@@ -244,3 +244,17 @@ def test_any_bytes_are_a_response_or_a_response_error(
         exchange.on_eof()
     exchange.drain()
     assert exchange.read_count == len(exchange.reads.ends())
+
+
+def test_a_body_has_begun_with_its_first_byte_and_not_with_the_headers() -> None:
+    """Between them a server may be silent for longer than a connection rests."""
+    exchange = Exchange()
+    assert not exchange.in_chunks
+    exchange.on_read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", [], 1)
+    assert not exchange.in_chunks
+    exchange.on_read(b"3\r\nabc\r\n", [], 2)
+    assert exchange.in_chunks
+    exchange.drain()
+    assert exchange.in_chunks
+    exchange.on_read(b"0\r\n\r\n", [], 3)
+    assert not exchange.in_chunks

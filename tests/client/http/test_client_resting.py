@@ -31,7 +31,13 @@ from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.http.tcp_info import tcp_facts
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.packets.capture import Capture, Tracked
-from llm_locust.client.packets.stream import MOST_RESTING, MOST_UNACKED, UNACKED_NS, Stream
+from llm_locust.client.packets.stream import (
+    MOST_RESTING,
+    MOST_RESTING_BYTES,
+    MOST_UNACKED,
+    UNACKED_NS,
+    Stream,
+)
 from llm_locust.client.stream import LiveCall
 from llm_locust.core.record import Outcome
 
@@ -63,6 +69,9 @@ class FakeCapture:
     dropped = 0
 
     def drain(self) -> None:
+        """Nothing is captured."""
+
+    def drain_if_ended(self) -> None:
         """Nothing is captured."""
 
     def take_due(self) -> list[Stream]:
@@ -115,6 +124,20 @@ def test_a_connection_rests_after_a_response_whose_packets_were_sent_unacknowled
     assert line.answer(acks=25, rest=True)
     assert line.answer(acks=25, rest=True)
     assert (line.rests.rested, line.rests.withdrawn) == (2, 0)
+
+
+def test_a_late_acknowledgement_does_not_end_the_second_step() -> None:
+    """Linux goes back to acknowledging each packet, after headers that come long before the first token."""
+    line = Line()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.delay_acks()
+    assert not line.socket.options
+    line.rest.end()
+    line.answer(acks=58)
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.socket.options.clear()
+    line.rest.delay_acks()
+    assert line.socket.options == {socket.TCP_QUICKACK: 0}
 
 
 @pytest.mark.parametrize("acks", [59, 60, 100])
@@ -196,7 +219,7 @@ def test_a_read_is_due_before_a_window_of_unacknowledged_packets_can_be_full(
 
 def test_a_read_is_due_after_many_bytes_and_after_a_packet_that_came_twice() -> None:
     stream = resting_stream()
-    stream.add(0, 9000, 5)
+    stream.add(0, MOST_RESTING_BYTES, 5)
     assert stream.due_ns == 5
     stream = resting_stream()
     stream.add(0, 10, 5)

@@ -186,3 +186,34 @@ def test_where_packets_cannot_be_captured_the_error_says_why(
 def test_a_ring_that_does_not_fit_is_refused() -> None:
     with pytest.raises(CaptureError, match="no ring of 17 packets"):
         PacketRing(17)
+
+
+def test_only_a_packet_that_may_end_a_body_is_looked_at_at_once(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        capture.drain()
+        stream = line.tracked.stream
+        line.sender.sendall(b"x" * 200)
+        capture.drain_if_ended()
+        assert not stream.has_unread
+        line.sender.sendall(b"x" * 200 + b"\r\n0\r\n\r\n")
+        capture.drain_if_ended()
+        assert stream.has_unread
+        assert line.read(407) is not None
+        line.sender.sendall(b"x" * 200)
+        capture.drain_if_ended()
+        assert not stream.has_unread
+        assert line.read(200) is not None
+
+
+def test_a_look_at_a_ring_that_begins_anew_misses_no_end(capture: Capture) -> None:
+    """The ring has 512 slots: the end of a body is seen wherever it is."""
+    with closing(Line(capture)) as line:
+        for _ in range(60):
+            for _ in range(10):
+                line.sender.sendall(b"x" * 200)
+            line.sender.sendall(b"0\r\n\r\n")
+            capture.drain_if_ended()
+            capture.drain_if_ended()  # the first slots, if the ring's end was reached
+            assert line.tracked.stream.has_unread
+            assert line.read(2005) is not None
+    assert capture.dropped == 0
