@@ -53,8 +53,10 @@ test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
 test-waiting:
 	tests/again.sh runs $(PYTEST) -n 2 --no-loadscope-reorder -m "run and not everyday and not alone and not e2e"
 
+# All, or those whose names begin so, as aa-.
+PRESETS ?= all
 presets: $(VENV)/.test  ## a whole run of 10 s of every public protocol against the simulator, in some 5 minutes
-	LLM_LOCUST_TEST_PRESETS=all $(BIN)/pytest -n 0 tests/cli/test_all_presets.py
+	LLM_LOCUST_TEST_PRESETS=$(PRESETS) $(BIN)/pytest -n 0 tests/cli/test_all_presets.py
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
 LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \

@@ -17,8 +17,12 @@ from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 from llm_locust.scenario.protocols import protocol_names, scenario_path
 
-if not os.environ.get("LLM_LOCUST_TEST_PRESETS"):
+CHOSEN = os.environ.get("LLM_LOCUST_TEST_PRESETS")
+if not CHOSEN:
     pytest.skip("whole runs of all protocols: make presets", allow_module_level=True)
+
+#: All, or those whose names begin so.
+NAMES = [name for name in protocol_names() if CHOSEN == "all" or name.startswith(CHOSEN)]
 
 #: Runs at once: each waits for most of its ten seconds.
 AT_ONCE = 3
@@ -59,12 +63,12 @@ def run(name: str, url: str, folder: Path) -> tuple[int | None, str, Result | No
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder, names = tmp_path_factory.mktemp("presets"), protocol_names()
+    folder = tmp_path_factory.mktemp("presets")
     with simulation(folder / "sim", *ROOM) as sim, ThreadPoolExecutor(AT_ONCE) as pool:
-        return dict(zip(names, pool.map(lambda n: run(n, sim.url, folder / n), names), strict=True))
+        return dict(zip(NAMES, pool.map(lambda n: run(n, sim.url, folder / n), NAMES), strict=True))
 
 
-@pytest.mark.parametrize("name", protocol_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_whole_run_of_every_protocol_has_its_source_and_no_failed_request(
     name: str, runs: dict[str, Any]
 ) -> None:

@@ -19,7 +19,8 @@ class LoadPoint:
     """A stage that is a result. ``user_tps`` is 1 / median TPOT: the tokens/s that one user sees.
 
     ``gpu_tps`` is output tokens/s per GPU; None where the number of GPUs is not known. ``lengths`` are those
-    of a sweep over lengths, ``128:32``, else empty.
+    of a sweep over lengths, ``128:32``, else empty. ``hits`` is the share of prompts found in prefix caches,
+    of an experiment that sets it.
     """
 
     stage: int
@@ -32,6 +33,7 @@ class LoadPoint:
     inputs_per_s: float | None
     goodput: Estimate
     latencies_ms: dict[tuple[str, str], Estimate]
+    hits: float | None = None
 
 
 def load_points(stages: Iterable[Stage], gpus: float | None) -> list[LoadPoint]:
@@ -68,6 +70,7 @@ def _point(stage: Stage, gpus: float | None) -> LoadPoint:
         inputs_per_s=part.throughput.inputs_per_s,
         goodput=_goodput(part.goodput),
         latencies_ms=latencies,
+        hits=None if stage.prefix is None else stage.prefix.achieved,
     )
 
 

@@ -20,7 +20,8 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
 
     Where nothing was generated, throughput is that of inputs, and no user sees tokens.
 
-    Empty with fewer than two stages of the same lengths that are a result; those that are not are left out.
+    Latencies over the achieved hits in a prefix-cache experiment. Empty with fewer than two stages of the
+    same lengths that are a result; those that are not are left out.
 
     Args:
         options: those of the run, which may say how many GPUs there are.
@@ -28,12 +29,14 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
     stages = summary.stages or []
     gpus = Prices.of_options(options).gpus
     points = load_points(stages, gpus)
+    left = len(stages) - len(points)
+    note = f" {plural(left, 'stage')} without a result left out." if left else ""
+    if stages and stages[0].prefix is not None:
+        return over_hits(points, note)
     groups = by_lengths(points)
     if max(map(len, groups.values()), default=0) < 2:
         return []
     unit = LOADS[stages[0].kind]
-    left = len(stages) - len(points)
-    note = f" {plural(left, 'stage')} without a result left out." if left else ""
     if "" not in groups:
         return over_lengths(groups, unit, "per GPU" if gpus else "of the deployment", note)
     of_inputs = all(point.inputs_per_s is not None and point.user_tps is None for point in points)
@@ -99,6 +102,30 @@ def _latency(
         data=(Data("latency", columns),),
         series=tuple(series),
         x=Axis(x),
+        y=Axis("ms", log_choice=True),
+    )
+
+
+def over_hits(points: Sequence[LoadPoint], note: str) -> list[Chart]:
+    """Latencies of a prefix-cache experiment, whose stages have one load, by the hits that were achieved."""
+    found = sorted((p for p in points if p.hits is not None), key=lambda p: (p.hits, p.stage))
+    return [_over_hits(found, *each, note) for each in _LATENCIES] if len(found) > 1 else []
+
+
+def _over_hits(points: Sequence[LoadPoint], metric: str, of_p50: str, of_p99: str, note: str) -> Chart:
+    x = "prefix-cache hits (% of prompts' tokens)"
+    columns: dict[str, Values] = {x: known([p.hits for p in points], 100.0)}
+    series = []
+    for place, colour in (("p50", of_p50), ("p99", of_p99)):
+        estimates = [p.latencies_ms[metric, place] for p in points]
+        series += _estimates(columns, place, "ms", estimates, x, colour)
+    return Chart(
+        id=f"{metric}-over-hits",
+        title=f"{LATENCY[metric].label} over prefix-cache hits, ms",
+        reading=f"One point a stage, by what was found of its prompts; dashed: the 95 % interval.{note}",
+        data=(Data("latency", columns),),
+        series=tuple(series),
+        x=Axis("hits, % of the prompts' tokens", most=100),
         y=Axis("ms", log_choice=True),
     )
 
