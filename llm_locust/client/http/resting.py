@@ -35,10 +35,11 @@ from llm_locust.client.packets.capture import Capture, Tracked
 from llm_locust.client.packets.stream import Stream
 
 if TYPE_CHECKING:
-    from gevent._types import _TimerWatcher
+    from gevent._types import _IoWatcher, _TimerWatcher
 
-#: How often the capture is looked at while a connection rests: the end of a response is noticed this late.
-TICK_S = 0.002
+#: How often the capture is looked at while a connection rests: before ten packets of a stream with one each
+#: millisecond are unread. The end of a response rings a bell, at most so often.
+TICK_S, BELL_S = 0.004, 0.002
 
 #: A connection at rest of which no packet came for so long is read, and watched by the loop again.
 SILENCE_S = 0.05
@@ -55,8 +56,8 @@ _LONGEST_RTT_NS = 20_000_000
 
 _MOST_STRIKES = 3
 _TICKS_PER_SWEEP = round(SILENCE_S / TICK_S)
-_TICKS_PER_DRAIN = 2  # before ten packets of a stream with one each millisecond are unread
 _SO_RCVLOWAT = 18
+_EV_READ = 1
 
 #: Steps of the proof that a connection has passed.
 _NONE, _SENT_UNACKED, _PROVEN, _WITHDRAWN = range(4)
@@ -75,6 +76,8 @@ class Rests:
         self._capture = capture
         self._asleep: dict[Stream, Rest] = {}
         self._timer: _TimerWatcher | None = None
+        self._bell: _IoWatcher | None = None
+        self._bell_again: _TimerWatcher | None = None
         self._ticks = 0
         self._dropped = 0
 
@@ -82,27 +85,44 @@ class Rests:
         self._asleep[stream] = rest
         if self._timer is None:
             self._dropped = self._capture.dropped
-            self._timer = timer = gevent.get_hub().loop.timer(TICK_S, TICK_S)
-            timer.start(self._on_tick)
+            loop = gevent.get_hub().loop
+            self._timer, self._bell_again = loop.timer(TICK_S, TICK_S), loop.timer(BELL_S)
+            self._bell = loop.io(self._capture.bell(), _EV_READ)
+            self._timer.start(self._on_tick)
+            self._hear()
 
     def leave(self, stream: Stream) -> None:
         self._asleep.pop(stream, None)
-        if not self._asleep and self._timer is not None:
-            self._timer.close()
-            self._timer = None
+        if not self._asleep:
+            for watcher in (self._timer, self._bell, self._bell_again):
+                if watcher is not None:
+                    watcher.close()
+            self._timer = self._bell = self._bell_again = None
+
+    def _hear(self) -> None:
+        if self._bell is not None:
+            self._bell.start(self._on_bell)
+
+    def _on_bell(self) -> None:
+        if self._bell is not None and self._bell_again is not None:
+            self._bell.stop()
+            self._bell_again.start(self._hear)
+            self._capture.silence_bell()  # before the look: what comes after it is heard again
+            self._look()
 
     def _on_tick(self) -> None:
-        if self._ticks % _TICKS_PER_DRAIN:
-            self._capture.drain_if_ended()
-        else:
-            self._capture.drain()
-        for stream in self._capture.take_due():
-            if (rest := self._asleep.get(stream)) is not None:
-                rest.on_due()
+        self._look()
         self._ticks += 1
         if self._ticks >= _TICKS_PER_SWEEP:
             self._ticks = 0
             self._sweep()
+
+    def _look(self) -> None:
+        """Read what is due."""
+        self._capture.drain()
+        for stream in self._capture.take_due():
+            if (rest := self._asleep.get(stream)) is not None:
+                rest.on_due()
 
     def _sweep(self) -> None:
         """Wake what is silent; all, if the ring was full: the end of any of them may have been missed."""

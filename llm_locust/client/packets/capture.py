@@ -7,7 +7,6 @@ from gevent.monkey import get_original
 from llm_locust.client.packets.filters import passes_from
 from llm_locust.client.packets.heads import (
     END,
-    END_BYTES,
     FIN,
     RST,
     SYN,
@@ -16,13 +15,16 @@ from llm_locust.client.packets.heads import (
     heads_of,
 )
 from llm_locust.client.packets.ports import IP_LOCAL_PORT_RANGE, LocalPorts
-from llm_locust.client.packets.ring import SLOTS, PacketRing
+from llm_locust.client.packets.ring import SLOTS, CaptureError, PacketRing
 from llm_locust.client.packets.stream import MOST_PIECES, Stream
 
 #: How often a packet is looked for that the program has already read from its socket. Its slot may be behind
 #: that of another processor's packet, which is still being filled.
 _LOOKS = 4
 _BETWEEN_LOOKS_S = 2e-5
+
+#: Slots of the ring that has ends of bodies only. One that has no room is of no matter: others wait there.
+_BELL_SLOTS = 256
 
 #: Under Locust ``time.sleep`` is gevent's, which cannot be called where reads are: in the hub.
 _sleep = get_original("time", "sleep")
@@ -43,7 +45,12 @@ class Capture:
     """
 
     def __init__(self, slots: int = SLOTS) -> None:
-        self._ring = PacketRing(slots)
+        self._bell = PacketRing(_BELL_SLOTS)  # first: the kernel serves the newest first
+        try:
+            self._ring = PacketRing(slots)
+        except CaptureError:
+            self._bell.close()
+            raise
         self._streams: dict[bytes, Stream] = {}
         self._sources: set[tuple[bytes, int]] = set()
         self._due: list[Stream] = []
@@ -66,6 +73,7 @@ class Capture:
     def _attach(self) -> None:
         blocks = None if self._ports is None else self._ports.blocks
         self._ring.attach(passes_from(self._sources, blocks))
+        self._bell.attach(passes_from(self._sources, blocks, ends_only=True))
 
     def prepare(self, sock: _socket.socket) -> None:
         """Prepare a socket that is about to connect to a watched address: it gets a port of this process.
@@ -125,10 +133,14 @@ class Capture:
                         due.append(stream)
             self.packets += packets
 
-    def drain_if_ended(self) -> None:
-        """Drain if a packet has come that may end a body."""
-        if self._ring.has_short(END_BYTES):
-            self.drain()
+    def bell(self) -> int:
+        """Descriptor that is readable from when a packet has come that ends a body until
+        :meth:`silence_bell`."""
+        return self._bell.fileno()
+
+    def silence_bell(self) -> None:
+        while self._bell.read() is not None:
+            pass
 
     def take_due(self) -> list[Stream]:
         """Streams at rest that are to be read since the last call. They rest no longer."""
@@ -149,6 +161,7 @@ class Capture:
         if self._ports is not None:
             self._ports.close()
         self._ring.close()
+        self._bell.close()
 
 
 class Tracked:

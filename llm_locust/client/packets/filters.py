@@ -48,12 +48,13 @@ _PASSED: list[Instruction] = [
 
 
 def passes_from(
-    sources: Collection[tuple[bytes, int]], blocks: Collection[int] | None = None
+    sources: Collection[tuple[bytes, int]], blocks: Collection[int] | None = None, *, ends_only: bool = False
 ) -> list[Instruction]:
     """Program for cooked packets: TCP from any of these addresses (4 or 16 bytes) and any of their ports.
 
     Args:
         blocks: numbers of the blocks of local ports (see :mod:`~llm_locust.client.packets.ports`); None: any.
+        ends_only: let pass only what ends a chunked body.
     """
     ports = sorted({port for _, port in sources})
     ipv4 = list(_of_family(sorted({a for a, _ in sources if len(a) == 4}), ports))
@@ -74,7 +75,7 @@ def passes_from(
     local = list(_to_blocks(blocks))
     ends = {_PASS: len(program), _PASS_ANY: len(program) + len(local)}
     placed = [(_JUMP, 0, 0, ends[step] - at - 1) if step in ends else step for at, step in enumerate(program)]
-    return placed + local + _PASSED
+    return placed + local + ([*_PASSED[:-1], _DROP] if ends_only else _PASSED)
 
 
 def _to_blocks(blocks: Collection[int] | None) -> Iterator[Instruction]:

@@ -63,7 +63,6 @@ class PacketRing:
             self._socket.close()
             raise CaptureError(f"packets cannot be captured: no ring of {slots:,} packets ({e})") from e
         self._next = 0
-        self._glanced = 0  # frames from there on that has_short() has looked at
         self._dropped = 0
         self.closed = False
 
@@ -79,7 +78,6 @@ class PacketRing:
         self._memory = mmap.mmap(sock.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._frames = np.frombuffer(self._memory, np.uint8).reshape(slots, FRAME_BYTES)
         self._status = self._frames[:, :4].view(np.uint32)[:, 0]
-        self._captured = self._frames[:, 8:12].view(np.uint32)[:, 0]
 
     def attach(self, program: Sequence[Instruction]) -> None:
         """Replace the filter."""
@@ -91,37 +89,25 @@ class PacketRing:
         """Take the next frames, in order of capture, and free their slots; None if there is none."""
         if self.closed or not self._status[self._next] & _TO_USER:
             return None
-        first = self._next
-        count = self._filled(first, MOST_AT_ONCE)
+        first, count, span = self._next, 0, _FIRST_SPAN
+        while count < MOST_AT_ONCE:
+            status = self._status[first + count : first + count + span]
+            filled = (status & _TO_USER) > 0
+            if not filled.all():
+                count += int(filled.argmin())
+                break
+            if not len(status):
+                break
+            count += len(status)
+            span = count
         frames = self._frames[first : first + count].copy()
         self._status[first : first + count] = _TO_KERNEL
-        self._next, self._glanced = (first + count) % len(self._frames), 0
+        self._next = (first + count) % len(self._frames)
         return frames
 
-    def has_short(self, most_bytes: int) -> bool:
-        """Whether at most so many bytes were captured of a packet that came since the last call, or the last
-        :meth:`read`."""
-        if self.closed:
-            return False
-        first = self._next + self._glanced
-        if first >= len(self._frames):  # read() has to begin at the first slot again
-            return True
-        count = self._filled(first, MOST_AT_ONCE)
-        self._glanced += count
-        return bool((self._captured[first : first + count] <= most_bytes).any())
-
-    def _filled(self, first: int, most: int) -> int:
-        """Number of filled slots from this one on, up to the ring's end."""
-        count, span = 0, _FIRST_SPAN
-        while count < most:
-            filled = (self._status[first + count : first + count + span] & _TO_USER) > 0
-            if not filled.all():
-                return count + int(filled.argmin())
-            if not len(filled):
-                break
-            count += len(filled)
-            span = count
-        return count
+    def fileno(self) -> int:
+        """Descriptor that is readable as long as there are frames to read."""
+        return self._socket.fileno()
 
     @property
     def dropped(self) -> int:
@@ -137,5 +123,5 @@ class PacketRing:
             _ = self.dropped
             self.closed = True
             self._socket.close()
-            del self._frames, self._status, self._captured
+            del self._frames, self._status
             self._memory.close()

@@ -1,5 +1,6 @@
 """Connections at rest: only after proof, read in time, and never so that what is measured changes."""
 
+import os
 import socket
 import struct
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from calls import Caller, arrived_ns, caller, token
 from capturing import captures, packet_stamps
+from gevent.event import Event
 from scripted import (
     Script,
     ScriptedServer,
@@ -65,13 +67,19 @@ class FakeSocket:
         self.options[name] = value
 
 
+_NEVER_RUNG, _ROPE = os.pipe()
+
+
 class FakeCapture:
     dropped = 0
 
-    def drain(self) -> None:
-        """Nothing is captured."""
+    def bell(self) -> int:
+        return _NEVER_RUNG
 
-    def drain_if_ended(self) -> None:
+    def silence_bell(self) -> None:
+        """It never rings."""
+
+    def drain(self) -> None:
         """Nothing is captured."""
 
     def take_due(self) -> list[Stream]:
@@ -225,6 +233,28 @@ def test_a_read_is_due_after_many_bytes_and_after_a_packet_that_came_twice() -> 
     stream.add(0, 10, 5)
     assert not stream.add(0, 10, 7)
     assert stream.due_ns == 7
+
+
+def test_a_bell_wakes_what_is_due_without_waiting_for_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_locust.client.http.resting.TICK_S", 60.0)
+    line, woken = Line().proven(), Event()
+    heard, rope = os.pipe()
+    capture = cast(Any, line.rests._capture)
+    capture.bell, capture.take_due = lambda: heard, lambda: [line.packets.stream]
+    capture.silence_bell = lambda: os.read(heard, 1)
+    line.rest.read = woken.set
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    for _ in range(3):
+        os.write(rope, b"x")
+        assert woken.wait(30)
+        woken.clear()
+    line.rest.stop()
+    os.write(rope, b"x")
+    gevent.sleep(0)
+    assert not woken.is_set()
+    os.close(rope)
+    os.close(heard)
 
 
 def test_a_ring_that_was_full_wakes_every_connection() -> None:

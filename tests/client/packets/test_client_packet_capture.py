@@ -1,5 +1,6 @@
 """Captures of real connections on loopback."""
 
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -188,32 +189,34 @@ def test_a_ring_that_does_not_fit_is_refused() -> None:
         PacketRing(17)
 
 
-def test_only_a_packet_that_may_end_a_body_is_looked_at_at_once(capture: Capture) -> None:
-    with closing(Line(capture)) as line:
-        capture.drain()
-        stream = line.tracked.stream
-        line.sender.sendall(b"x" * 200)
-        capture.drain_if_ended()
-        assert not stream.has_unread
-        line.sender.sendall(b"x" * 200 + b"\r\n0\r\n\r\n")
-        capture.drain_if_ended()
-        assert stream.has_unread
-        assert line.read(407) is not None
-        line.sender.sendall(b"x" * 200)
-        capture.drain_if_ended()
-        assert not stream.has_unread
-        assert line.read(200) is not None
+def rings(capture: Capture) -> bool:
+    return bool(select.select([capture.bell()], [], [], 0)[0])
 
 
-def test_a_look_at_a_ring_that_begins_anew_misses_no_end(capture: Capture) -> None:
-    """The ring has 512 slots: the end of a body is seen wherever it is."""
+def test_the_bell_rings_for_the_end_of_a_body_and_for_nothing_else(capture: Capture) -> None:
     with closing(Line(capture)) as line:
-        for _ in range(60):
-            for _ in range(10):
-                line.sender.sendall(b"x" * 200)
+        assert not rings(capture)
+        for _ in range(300):  # more than the bell has slots
+            line.sender.sendall(b"x" * 200)
+            assert not rings(capture)
+            line.sender.sendall(b"x" * 200 + b"\r\n0\r\n\r\n")
+            assert rings(capture)
+            capture.drain()
+            assert line.tracked.stream.has_unread  # the heads are there when the bell rings
+            assert line.read(407) is not None
+            assert rings(capture)
+            capture.silence_bell()
+        line.sender.sendall(b"0\r\n\r\n")
+        assert rings(capture)
+
+
+def test_a_bell_that_nobody_hears_rings_until_it_is_silenced(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        for _ in range(600):  # more than it has slots
             line.sender.sendall(b"0\r\n\r\n")
-            capture.drain_if_ended()
-            capture.drain_if_ended()  # the first slots, if the ring's end was reached
-            assert line.tracked.stream.has_unread
-            assert line.read(2005) is not None
-    assert capture.dropped == 0
+            assert line.read(5) is not None
+        assert rings(capture)
+        capture.silence_bell()
+        assert not rings(capture)
+        line.sender.sendall(b"0\r\n\r\n")
+        assert rings(capture)

@@ -107,6 +107,15 @@ def test_less_passes_of_a_packet_that_ends_a_chunked_body(
     assert passed == (END_BYTES if is_end else HEAD_BYTES)
 
 
+@given(sources, hosts, st.sampled_from(PORTS), st.sampled_from([b"", b"0\r\n\r\n"]))
+def test_of_the_same_packets_only_ends_pass_where_these_are_asked_for(
+    targets: set[tuple[str, int]], host: str, port: int, tail: bytes
+) -> None:
+    packet = Packet(peer=host, here="::1" if ":" in host else "10.9.9.9", peer_port=port, tail=tail).data
+    program, ends = (passes_from({source(*t) for t in targets}, ends_only=only) for only in (False, True))
+    assert accepts(ends, packet) == (accepts(program, packet) and bool(tail))
+
+
 @pytest.mark.parametrize("padding", [1, 6, 40])
 def test_padding_of_the_link_hides_no_end(padding: int) -> None:
     packet = Packet(peer=IPV4[0], size=5, tail=b"0\r\n\r\n", tcp_options=0, padding=padding).data
