@@ -115,10 +115,11 @@ class RecordBatch:
             table = table.append_column(field, pa.nulls(len(table), field.type))
         schema = pa.schema([SCHEMA.field(name) for name in columns], SCHEMA.metadata)
         try:
-            _check_arrivals(table, columns)
-            return cls(table.select(columns).cast(schema).unify_dictionaries().combine_chunks())
+            found = table.select(columns).cast(schema).unify_dictionaries().combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
+        _check_arrivals(found, columns)
+        return cls(found)
 
     def to_bytes(self) -> bytes:
         """Encode as one Arrow IPC stream, its buffers LZ4-compressed unless they are large.

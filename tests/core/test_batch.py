@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record, records
 
+from llm_locust.core import batch as batch_module
 from llm_locust.core.arrow.schema import SCHEMA
 from llm_locust.core.batch import BatchError, RecordBatch
-from llm_locust.core.record import MOMENTS, RequestRecord
+from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, RequestRecord, moved
 
 many = st.lists(records(), max_size=5)
 
@@ -129,6 +130,7 @@ def test_a_shift_moves_every_point_in_time_and_changes_nothing_else(
     ]
     assert shifted.table.schema.equals(SCHEMA, check_metadata=True)
     assert rows(shifted.shifted(-offset_ns)) == rows(batch)
+    assert rows(shifted) == rows(RecordBatch.from_records([moved(r, offset_ns) for r in made], "w1"))
 
 
 def test_a_shift_by_nothing_is_the_batch_itself() -> None:
@@ -223,3 +225,34 @@ def test_an_empty_batch_has_every_column() -> None:
     assert RecordBatch.empty().table.schema.equals(SCHEMA)
     assert RecordBatch.empty().floats("status").tolist() == []
     assert RecordBatch.empty().labels("outcome").codes.tolist() == []
+
+
+def test_the_parts_of_a_batch_are_all_its_rows_in_order_and_at_least_one_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_module, "PART_ROWS", 2)
+    whole = RecordBatch.from_records([record(seed) for seed in range(5)], "w1")
+    parts = [*whole.parts(["request_id", "early_ns"])]
+    assert [len(part) for part in parts] == [2, 2, 1]
+    assert [row for part in parts for row in rows(part)] == whole.table.select(
+        ["request_id", "early_ns"]
+    ).to_pylist()
+    assert [len(part) for part in RecordBatch.empty().parts()] == [0]
+
+
+def test_lists_of_a_part_are_those_of_its_rows() -> None:
+    made = [
+        replace(record(seed), arrivals_ns=np.full(seed, seed), early_ns=np.full(seed, seed))
+        for seed in range(4)
+    ]
+    part = RecordBatch(RecordBatch.from_records(made, "w1").table.slice(2))
+    for found in (part.arrivals(), part.early()):
+        assert (found.offsets.tolist(), found.values.tolist()) == ([0, 2, 5], [2, 2, 3, 3, 3])
+
+
+@pytest.mark.parametrize("name", ["arrivals_ns", "early_ns"])
+def test_a_request_with_more_values_than_any_answer_has_is_refused(name: str) -> None:
+    made = replace(record(1), **{name: np.zeros(MAX_ARRIVALS + 1, np.int64)})  # type: ignore[arg-type]
+    data = RecordBatch.from_records([made], "w1").to_bytes()
+    with pytest.raises(BatchError, match=f"^a request has 200,001 values in {name}, at most 200,000 are"):
+        RecordBatch.from_bytes(data)

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from metrics_cases import batch, failed, manifest, ns, request, stage
 
 from llm_locust.core.arrow.schema import SCHEMA
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.stages import staged, with_stages
+from llm_locust.core.prefix import PrefixShare
+from llm_locust.core.record import LengthPair
+from llm_locust.core.stages import finished, of_lengths, records_missing, resumed, staged, with_stages
 
 STAGES = [stage(0, 1.5, 10.0), stage(1, 11.5, 20.0), stage(2, 21.5, 30.0)]  # their loads begin at 1, 11, 21 s
 
@@ -65,3 +68,52 @@ def test_a_run_without_stages_keeps_its_batches() -> None:
     assert list(staged([made], None)) == [made]
     (found,) = staged([made, RecordBatch.empty()][:1], manifest(stages=STAGES))
     assert found.table.column("stage").to_pylist() == [None]
+
+
+def test_the_stage_that_a_resumed_run_repeats_is_no_result_and_all_others_are() -> None:
+    under_way = replace(stage(1, 11.5, 20.0), drained_ns=None)
+    again, last = stage(2, 21.5, 30.0), replace(stage(3, 31.5, 40.0), drained_ns=None)
+    whole = resumed([[STAGES[0], under_way], [], [again], [last]])
+    assert [each.repeated_as for each in whole] == [None, 2, None, None]
+    assert (whole[1].measured_ns, whole[1].ended_ns) == (None, None)
+    assert whole[1].fault == "the run ended while it was under way; stage 2 repeats it"
+    assert finished(whole) == [STAGES[0], again, last]  # the last one of all may still be under way
+
+
+def test_records_too_many_of_one_worker_make_up_for_none_of_another() -> None:
+    one = batch(request(1.0), request(2.0), request(9.0), worker="w1")
+    other = batch(request(1.0), worker="w2")
+    both = RecordBatch.concat([one, other])
+    assert records_missing(both, {"w1": 1, "w2": 3, "w3": 4}, ns(9.0)) == 2 + 4
+    assert records_missing(both, {"w1": 3}, ns(9.0)) == 1  # due at that time is due after it
+    assert records_missing(both, {"w1": 3}, ns(9.0) + 1) == 0
+
+
+def test_a_curve_is_of_the_stages_of_one_pair_of_lengths() -> None:
+    short, long = LengthPair(128, 32), LengthPair(1024, 32)
+    at = [replace(each, lengths=pair) for each, pair in zip(STAGES, (short, long, short), strict=True)]
+    assert of_lengths(at, "128:32") == [at[0], at[2]]
+    assert of_lengths(at[::2], None) == at[::2]
+    assert of_lengths(STAGES, None) == STAGES
+    with pytest.raises(ValueError, match=r"have the lengths 128:32, 1024:32, and .* add --lengths 128:32"):
+        of_lengths(at, None)
+    with pytest.raises(ValueError, match="--lengths 1:1: the stages have the lengths 128:32, 1024:32"):
+        of_lengths(at, "1:1")
+    with pytest.raises(ValueError, match="--lengths 1:1: its sweep is not over lengths"):
+        of_lengths(STAGES, "1:1")
+    shared = replace(STAGES[0], prefix=PrefixShare.of(0.5, 256, 4))
+    with pytest.raises(ValueError, match="over shares of a shared prefix"):
+        of_lengths([shared], None)
+    assert str(shared.prefix) == "50%"
+
+
+@pytest.mark.parametrize(("asked", "tokens"), [(0.0, 0), (0.3, 80), (0.5, 128), (0.99, 224)])
+def test_a_share_is_the_nearest_number_of_whole_blocks_that_leaves_some_of_the_prompts_own(
+    asked: float, tokens: int
+) -> None:
+    assert PrefixShare.of(asked, 256, 4).tokens == tokens
+
+
+def test_a_share_of_less_than_a_block_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"0\.01 of 256 tokens is not one block of 16"):
+        PrefixShare.of(0.01, 256, 4)

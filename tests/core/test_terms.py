@@ -1,9 +1,10 @@
 """Texts of names, operators and values, with the place of each word."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.terms import Word, nearest, split_terms
+from llm_locust.core.terms import Word, named_values, nearest, split_terms
 
 
 def parts(text: str) -> list[tuple[str, str, str]]:
@@ -34,3 +35,15 @@ def test_every_word_stands_in_the_text_where_it_says(text: str) -> None:
 def test_only_a_near_name_is_suggested() -> None:
     assert nearest("ttff", ["ttft", "e2el"]) == 'did you mean "ttft"? '
     assert nearest("zzz", ["ttft", "e2el"]) == ""
+
+
+def test_an_error_points_at_its_word_or_at_where_it_is_missing() -> None:
+    (term,) = split_terms("a= ")
+    assert term.name.pointed("unknown") == 'at character 1, "a": unknown'
+    assert term.value.pointed("a number belongs here") == "at character 3: a number belongs here"
+
+
+def test_words_with_a_key_are_told_apart_and_none_is_given_twice() -> None:
+    assert named_values([" a=1 ", "b", "c=", "d=x=y"]) == ({"a": "1", "c": "", "d": "x=y"}, ["b"])
+    with pytest.raises(ValueError, match="a= is given twice, with '1' and '2'; leave one out"):
+        named_values(["a=1", "a=2"])

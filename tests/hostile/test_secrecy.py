@@ -16,6 +16,7 @@ from llm_locust.store.upload.destination import UploadError, check_address, open
 from llm_locust.wire.secrecy import (
     blanked,
     blanked_name,
+    is_variable,
     key_texts,
     public_url,
     shown_variable,
@@ -41,6 +42,18 @@ def test_no_start_of_a_key_is_left_where_a_text_was_cut(key: str, kept: int) -> 
     cut = f"model {key[:kept]}"
     assert key[:8] not in blanked(cut, [key])
     assert key[:8] not in blanked_name(cut, [key])
+
+
+def test_a_key_whose_end_was_cut_off_is_blanked() -> None:
+    assert blanked(f"model {KEY[:10]}", [KEY]) == "model ***"
+    assert blanked(f"model {KEY[:7]}", [KEY]) == f"model {KEY[:7]}"
+
+
+@pytest.mark.parametrize(
+    ("name", "can"), [("API_KEY_2", True), ("2_KEY", False), ("KEY-A", False), ("KÉY", False), ("", False)]
+)
+def test_a_variable_has_a_plain_name(name: str, can: bool) -> None:
+    assert is_variable(name) is can
 
 
 def test_the_password_of_basic_authentication_is_known_in_plain_text() -> None:

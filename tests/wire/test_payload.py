@@ -8,8 +8,8 @@ from payloads import body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.names import clean_name, one_line
-from llm_locust.wire.payload import excess, json_text, objects, parse
-from llm_locust.wire.reply import FOLD_BYTES, read_body, reply_reader
+from llm_locust.wire.payload import DocumentSize, PayloadError, excess, json_text, objects, parse
+from llm_locust.wire.reply import FOLD_BYTES, ToolCall, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
 
 FILLER = b" " * (64 << 10)  # a smaller document may have anything
@@ -84,6 +84,19 @@ def test_a_choice_without_a_delta_in_an_event_of_another_form_is_no_token() -> N
     odd = {"index": 0, "delta": {"content": [{"type": "text", "text": "a"}]}}
     reply = read({"choices": [odd, {"index": 1, "delta": None}]})
     assert (reply.text, reply.choices, reply.invalid) == ("a", 2, None)
+    assert read_body(CHAT, body({"choices": [{"index": 0, "message": None}]})).text == ""
+
+
+def test_a_function_call_of_the_old_form_is_read_beside_content_in_parts() -> None:
+    old = {"name": "f", "arguments": "{}"}
+    reply = read(chunk({"content": [{"type": "text", "text": "a"}], "function_call": old}))
+    assert (reply.text, reply.tool_calls) == ("a", [ToolCall(id=None, name="f", arguments="{}")])
+
+
+def test_the_first_of_several_errors_counts() -> None:
+    reply = read({"error": {"message": "first"}}, {"error": {"message": "second"}})
+    assert reply.error == "first"
+    assert "5" in (read({"choices": 5}, {"choices": 6}).invalid or "")
 
 
 def test_a_long_answer_is_folded_and_reads_the_same() -> None:
@@ -123,6 +136,37 @@ def test_arguments_nested_too_deep_for_any_encoder_are_named_by_their_type() -> 
 
 def test_json_that_is_not_utf8_is_read_with_the_replacement_character() -> None:
     assert parse(b'{"a": "\xff"}', retry=True) == {"a": "\ufffd"}
+
+
+@pytest.mark.parametrize(("size", "retry"), [(10, False), ((128 << 10) + 1, True)])
+def test_a_second_try_is_for_few_and_small_documents(size: int, retry: bool) -> None:
+    data = b'["' + b"a" * (size - 5) + b'\xff"]'
+    assert len(data) == size
+    with pytest.raises(PayloadError, match=r"^not JSON$"):
+        parse(data, retry=retry)
+
+
+@pytest.mark.parametrize(
+    ("piece", "times", "what"),
+    [
+        (b",", 1_000_000, None),
+        (b",", 1_000_001, "more than 1,000,000 JSON values"),
+        (b'"a":1', 30_001, None),  # a small document may have any number
+        (b'"a":' + b" " * 32, 30_000, None),
+        (b'"a":' + b" " * 32, 30_001, "more than 30,000 names beside those of log probabilities"),
+        (b'"token":' + b" " * 32, 30_001, None),
+        (b'"a":-1' + b" " * 32, 130_000, None),
+        (b'"a":-1' + b" " * 32, 130_001, "more than 30,000 names beside those of log probabilities"),
+        (b" " * (1 << 20), 7, None),
+        (b" " * (1 << 20), 8, "more than 7 MiB in one JSON document"),
+    ],
+)
+def test_a_long_document_has_bounds_that_are_known_while_it_comes(
+    piece: bytes, times: int, what: str | None
+) -> None:
+    size = DocumentSize()
+    size.add(piece * times)
+    assert size.excess == what
 
 
 def test_a_name_is_short_and_has_no_control_characters() -> None:

@@ -102,6 +102,7 @@ def test_several_data_lines_are_joined_by_lf() -> None:
 
 def test_comments_ids_retries_and_unknown_fields_are_no_events() -> None:
     assert decode(b": ping\n\nid: 1\nretry: 5\nfoo: x\n\ndata: a\n\n") == [SseEvent(b"a", 40)]
+    assert decode(b"data: a\r\n\r\n: ping\r\ndata: b\r\n\r\n") == [SseEvent(b"a", 10), SseEvent(b"b", 29)]
 
 
 def test_the_event_type_belongs_to_one_event_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.wire.dialects.chat import COMPLETIONS
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.dialects.messages import MESSAGES as MESSAGES_API
 from llm_locust.wire.dialects.table import DIALECTS, GENERATING, dialect_of
@@ -295,6 +295,7 @@ def test_an_output_limit_is_a_positive_number_under_any_of_its_names(
 def test_each_endpoint_has_its_path_and_an_unknown_one_is_an_error_that_lists_them() -> None:
     paths = ["/chat/completions", "/completions", "/responses", "/messages", "/embeddings", "/rerank"]
     assert [dialect.path_to("m", stream=True) for dialect in DIALECTS.values()] == paths
+    assert dialect_of("chat") is dialect_of(CHAT) is CHAT
     with pytest.raises(
         ValueError, match="no endpoint 'chats'; there are chat, completions, responses, messages"
     ):

@@ -180,6 +180,10 @@ def test_a_messages_body_is_one_token_event() -> None:
     assert reply.usage == Usage(input_tokens=4, output_tokens=9, cached_tokens=1)
 
 
+def test_a_body_whose_content_is_one_text_is_read() -> None:
+    assert read_body(MESSAGES, body({"content": "Yes"})).text == "Yes"
+
+
 def test_an_error_body_is_an_error_with_its_type() -> None:
     error = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
     assert read_body(MESSAGES, body(error)).error == "rate_limit_error: slow down"

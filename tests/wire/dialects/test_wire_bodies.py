@@ -106,6 +106,16 @@ def test_parts_that_chat_does_not_have_go_out_as_they_are(part: dict[str, Any]) 
     assert messages_turns([message])[0] == responses_input([message]) == [message]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [('{"a": 1}', {"a": 1}), ({"a": 1}, {"a": 1}), ("", {}), ("a = 1", {"arguments": "a = 1"})],
+)
+def test_what_a_model_wrote_as_arguments_goes_out_as_an_object(arguments: Any, sent: Any) -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
+    turns, _ = messages_turns([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert turns[0]["content"] == [{"type": "tool_use", "id": "c", "name": "f", "input": sent}]
+
+
 @given(st.sampled_from(["responses", "messages"]), st.sampled_from(TALK).flatmap(spoiled), json_values)
 def test_nothing_that_json_can_hold_raises(endpoint: str, message: Any, extra: Any) -> None:
     body = DIALECTS[endpoint].body
