@@ -1,0 +1,81 @@
+"""Arrow streams of unknown origin: whole and valid, or refused with what is wrong."""
+
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from llm_locust.core.arrow.stream import StreamError, read_stream
+
+TEXT = pa.dictionary(pa.int32(), pa.string())
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("name", TEXT, nullable=False),
+        pa.field("times", pa.list_(pa.int64()), nullable=False),
+        pa.field("status", pa.int16()),
+    ]
+)
+
+
+def column(values: Any, type_: Any) -> Any:
+    if type_ == TEXT:
+        return pa.DictionaryArray.from_arrays(pa.array(range(len(values)), pa.int32()), pa.array(values))
+    return pa.array(values, type_)
+
+
+def stream(*columns: tuple[str, Any, Any], compression: str | None = None) -> bytes:
+    """A stream of one batch, its columns nullable; of names, types and values."""
+    arrays = [column(values, type_) for _, type_, values in columns]
+    schema = pa.schema([pa.field(name, type_) for name, type_, _ in columns])
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+COLUMNS = {
+    "id": ("id", pa.string(), ["a", "b"]),
+    "name": ("name", TEXT, ["x", "y"]),
+    "times": ("times", pa.list_(pa.int64()), [[1, 2], []]),
+    "status": ("status", pa.int16(), [200, None]),
+}
+
+
+def test_a_column_that_nobody_asked_for_may_have_any_type_and_nulls() -> None:
+    table = read_stream(stream(*COLUMNS.values(), ("more", pa.float32(), [None, 1.5])), SCHEMA)
+    assert table.column("times").to_pylist() == [[1, 2], []]
+    assert table.column("more").to_pylist() == [None, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ([COLUMNS["id"], COLUMNS["id"]], "a column appears twice"),
+        ([("status", pa.int64(), [200])], "column 'status' is of type int64, not int16"),
+        ([("id", pa.string(), ["a", None])], "column 'id' has 1 nulls, where none is allowed"),
+        ([("name", TEXT, ["x", None])], "column 'name' has 1 nulls, where none is allowed"),
+        ([("times", pa.list_(pa.int64()), [[1, None], [None]])], "column 'times' has 2 nulls"),
+        ([("times", pa.list_(pa.int64()), [[1], None])], "column 'times' has 1 nulls"),
+    ],
+)
+def test_a_column_of_another_form_is_refused_with_its_name(columns: list[Any], why: str) -> None:
+    with pytest.raises(StreamError, match=why):
+        read_stream(stream(*columns), SCHEMA)
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_any_spoiled_byte_is_an_error_that_says_so_or_a_valid_table(compression: str | None) -> None:
+    data, said = stream(*COLUMNS.values(), compression=compression), set[str]()
+    for at in range(len(data)):
+        for byte in {0, 1, 0xFF} - {data[at]}:
+            with suppress(StreamError):
+                try:
+                    table = read_stream(data[:at] + bytes([byte]) + data[at + 1 :], SCHEMA)
+                except StreamError as e:
+                    said.add(str(e).split(" ")[0])
+                    raise
+                table.validate(full=True)
+    assert len(said) > 1

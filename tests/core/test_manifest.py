@@ -1,0 +1,39 @@
+"""What a manifest says of its run."""
+
+from dataclasses import replace
+
+import pytest
+from metrics_cases import manifest
+
+from llm_locust.core.manifest import ServerCall, WorkerFacts
+
+WORKER = WorkerFacts(id="w", index=0, announced=10, received=10)
+
+
+@pytest.mark.parametrize(
+    ("status", "done"), [(None, False), (199, False), (200, True), (204, True), (299, True), (300, False)]
+)
+def test_a_call_to_a_server_is_done_if_its_answer_says_so(status: int | None, done: bool) -> None:
+    assert ServerCall(at_ns=1, path="/p", target="t", status=status).done is done
+
+
+@pytest.mark.parametrize(
+    ("worker", "missing", "unrecorded", "complete"),
+    [
+        (WORKER, 0, 0, True),
+        (replace(WORKER, received=9), 1, 1, False),
+        (replace(WORKER, received=12), 0, 0, True),
+        (replace(WORKER, in_flight=2), 0, 2, False),
+        (replace(WORKER, announced=None), 0, 0, True),
+        (replace(WORKER, lost=True), 0, 0, False),
+        (replace(WORKER, faults=["odd"]), 0, 0, False),
+    ],
+)
+def test_a_run_is_complete_if_each_worker_stayed_and_all_of_its_records_came(
+    worker: WorkerFacts, missing: int, unrecorded: int, complete: bool
+) -> None:
+    run = manifest(workers=[worker], workers_expected=1)
+    assert (worker.missing, worker.unrecorded, run.complete) == (missing, unrecorded, complete)
+    assert run.records_lost == unrecorded
+    assert not replace(run, workers_expected=2).complete
+    assert not replace(run, torn=["a file"]).complete
