@@ -99,6 +99,11 @@ class Rests:
                     watcher.close()
             self._timer = self._bell = self._bell_again = None
 
+    def close(self) -> None:
+        """Let no connection rest any longer, before the capture is closed."""
+        for rest in list(self._asleep.values()):
+            rest.stop()
+
     def _hear(self) -> None:
         if self._bell is not None:
             self._bell.start(self._on_bell)

@@ -69,6 +69,8 @@ class Stamping:
 
     def close(self) -> None:
         """Give the capture back."""
+        if self.rests is not None:
+            self.rests.close()
         if self.capture is not None:
             self.capture.close()
 

@@ -112,8 +112,7 @@ class Capture:
     def drain(self) -> None:
         """Pass the packets captured so far to their streams."""
         find, due = self._streams.get, self._due
-        # Once: on a busy machine there are new ones after each pass, and a pass of few costs as much.
-        if (frames := self._ring.read()) is not None:
+        while (frames := self._ring.read()) is not None:
             packets = 0
             for key, seq, size, marks, at_ns in heads_of(frames):
                 stream = find(key)
@@ -132,6 +131,8 @@ class Capture:
                         stream.resting = False
                         due.append(stream)
             self.packets += packets
+            if not self._ring.cut:  # on a busy machine new ones have come, and a pass of few costs as much
+                break
 
     def bell(self) -> int:
         """Descriptor that is readable from when a packet has come that ends a body until

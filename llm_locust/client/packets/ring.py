@@ -41,6 +41,10 @@ class CaptureError(Exception):
 class PacketRing:
     """Packet socket with its mapped ring; nothing passes until a filter is attached.
 
+    Attributes:
+        cut: whether the last :meth:`read` may have left frames that were there: there were too many, or the
+            ring's end came.
+
     Raises:
         CaptureError: not permitted, or this system has no such sockets.
     """
@@ -63,6 +67,7 @@ class PacketRing:
             self._socket.close()
             raise CaptureError(f"packets cannot be captured: no ring of {slots:,} packets ({e})") from e
         self._next = 0
+        self.cut = False
         self._dropped = 0
         self.closed = False
 
@@ -103,6 +108,7 @@ class PacketRing:
         frames = self._frames[first : first + count].copy()
         self._status[first : first + count] = _TO_KERNEL
         self._next = (first + count) % len(self._frames)
+        self.cut = count >= MOST_AT_ONCE or not self._next
         return frames
 
     def fileno(self) -> int:

@@ -257,6 +257,17 @@ def test_a_bell_wakes_what_is_due_without_waiting_for_the_next_look(monkeypatch:
     os.close(heard)
 
 
+def test_a_connection_that_still_rests_is_awake_when_its_capture_closes() -> None:
+    """Else the loop would watch a descriptor that is another's by then, and nobody would read it."""
+    line = Line().proven()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    Stamping("packet", None, line.rests).close()
+    assert not line.rest.asleep
+    assert line.socket.options[18] == 1
+    assert line.rests._bell is None
+
+
 def test_a_ring_that_was_full_wakes_every_connection() -> None:
     line, read = Line().proven(), []
     line.rest.read = lambda: read.append(line.rest.asleep)

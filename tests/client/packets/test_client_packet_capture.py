@@ -220,3 +220,17 @@ def test_a_bell_that_nobody_hears_rings_until_it_is_silenced(capture: Capture) -
         assert not rings(capture)
         line.sender.sendall(b"0\r\n\r\n")
         assert rings(capture)
+
+
+def test_one_look_has_all_packets_that_were_there_however_many(capture: Capture) -> None:
+    """The ring has 512 slots, of which the first ones are used again, and a pass has a limit."""
+    with closing(Line(capture)) as line, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("llm_locust.client.packets.ring.MOST_AT_ONCE", 64)
+        for _ in range(4):
+            for _ in range(400):
+                line.sender.sendall(b"x" * 10)
+                line.receiver.recv(10)
+            capture.drain()
+            assert line.tracked.stream._arrived - line.tracked.stream._read == 4000
+            assert line.tracked.pieces(4000) is not None
+    assert (capture.dropped, capture.unseen_reads) == (0, 0)
