@@ -9,6 +9,7 @@ from llm_locust.report.section import Line, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, number
 
 MARK = "~"
+_LEAST = {"p50": 40, "p99": 1000}
 _MEANING = (
     f"{MARK} too few independent samples for a 95 % interval (p50 needs 40, p99 1,000, p99.9 10,000; "
     "requests that waited together count as fewer)"
@@ -37,6 +38,11 @@ def cut_note(cut_share: float | None) -> Line | None:
 def mark(stats: Figures, key: str) -> str:
     """What stands before a percentile without its interval, which its samples cannot bound."""
     return MARK if stats.figure(key) is not None and stats.intervals().get(key, ()) is None else ""
+
+
+def counted(value: float | None, key: str, n: int) -> str:
+    """A percentile of ``n`` samples whose interval is not known, marked if they are too few for one."""
+    return f"{MARK if value is not None and n < _LEAST[key] else ''}{number(value)}"
 
 
 def estimate(stats: Figures, key: str, *, cut: bool = False) -> str:
