@@ -27,7 +27,7 @@ from llm_locust.client.packets.heads import (
 ParseFrame = Callable[[bytes], Any]
 
 KEY = connection_key((HOST, HERE_PORT), (PEER, PEER_PORT))
-FEW, MANY = 1, 60  # frames that are parsed one by one, and as columns
+FEW, MANY = 1, 70  # frames that are parsed one by one, and as columns
 
 
 def frames(*slots: bytes) -> np.ndarray:
