@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import gevent
 import gevent.server
@@ -28,6 +29,7 @@ from scripted.raw import best_of
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.turns import LoopTurn
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
@@ -286,6 +288,37 @@ def test_what_came_while_the_loop_was_held_is_no_silence(server: ScriptedServer,
     record = after_a_hold(server, script, 1.5, first_s=5, gap_s=1, total_s=20)
     assert (record.outcome, record.error) == (Outcome.OK, None)
     assert record.output_tokens == tokens
+
+
+def test_a_pause_in_which_this_client_did_not_read_is_no_silence(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection whose slice waits for its turn is not read: what comes meanwhile is in the socket."""
+    gap_s, checks = 0.3, list[float]()
+    has_time, rearm = LoopTurn.has_time, Connection._rearm
+
+    def when_looked_at(turn: LoopTurn, now: float) -> bool:
+        """No turn has time until a time limit was exceeded; then it is the check of the limit that has."""
+        return has_time(turn, now) and (not checks or bool(checks[0]))
+
+    def check(connection: Connection, exchange: Any) -> None:
+        late = exchange is not None and time.monotonic_ns() - (exchange.last_read_ns or 0) > gap_s * 1e9
+        if checks and late:
+            checks[0] = 1.0
+        rearm(connection, exchange)
+
+    def paused(connection: Connection) -> None:
+        checks.append(0.0)
+        decode_slice(connection)
+
+    decode_slice = Connection._decode_slice
+    monkeypatch.setattr(LoopTurn, "has_time", when_looked_at)
+    monkeypatch.setattr(Connection, "_rearm", check)
+    monkeypatch.setattr(Connection, "_decode_slice", paused)
+    with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=gap_s, total_s=20)) as ask:
+        record = ask.ask(stream_script(ttft_ms=10, gap_ms=2, tokens=600)).record
+    assert checks
+    assert (record.outcome, record.error, record.output_tokens) == (Outcome.OK, None, 600)
 
 
 def test_a_silence_is_bounded_also_where_the_loop_was_held(server: ScriptedServer) -> None:

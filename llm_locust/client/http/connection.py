@@ -161,8 +161,7 @@ class Connection:
             self._rest.end()
         if exchange is not None:
             exchange.on_due = None
-        if self._pause is not None:
-            self._end_pause()
+        self._end_pause()
         whole = exchange is not None and exchange.complete and not exchange.overrun and not self._half_sent
         if whole and self.carried == self.limit:
             self._part()
@@ -336,8 +335,9 @@ class Connection:
             self._rearm(exchange)
         except ClientError:
             # After the event loop was held its timers run before its reads: what has come was no silence.
-            reads = 0 if self._pause is not None else LATE_READS
-            while reads and self._on_readable():
+            self._end_pause()  # which this client made: all is decoded by now
+            reads = LATE_READS
+            while reads and self._pause is None and self._on_readable():
                 reads -= 1
             try:
                 self._rearm(exchange)
