@@ -26,6 +26,7 @@ from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
 from llm_locust.deployment.samples_file import SamplesError, SampleWriter, ServerSample, compact_samples
 from llm_locust.deployment.scrape import LAST_S, ScrapePlan, Scraper
+from llm_locust.metrics.deployment.pools.roles import role_now
 from llm_locust.metrics.deployment.server_now import Newest, ServerNow
 from llm_locust.wire.secrecy import shown_variable
 
@@ -111,7 +112,9 @@ def _scrape_into(out: Path, plan: ScrapePlan, stop: Event, parent: int | None, *
 def _keep(samples: Sequence[ServerSample], writer: SampleWriter, newest: Newest) -> None:
     writer.write(samples)
     for (target, at_ns), scrape in groupby(samples, lambda sample: (sample.target, sample.at_ns)):
-        newest.add(target, at_ns, ((sample.name, sample.value) for sample in scrape))
+        found = list(scrape)
+        role = role_now((sample.name, sample.labels) for sample in found)
+        newest.add(target, at_ns, ((sample.name, sample.value) for sample in found), role)
 
 
 class _Teller:

@@ -9,6 +9,7 @@ from llm_locust.live.figures import PLACES, Figures, figures, rounded
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, LoadMark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
+from llm_locust.metrics.deployment.pools.names import label_of_server, role_of_label
 from llm_locust.metrics.deployment.server_now import FIGURES, spread
 
 #: The last 5 minutes, the last hour, the whole run.
@@ -39,7 +40,7 @@ class LiveSeries:
     and ``_p99_ms``. There is ``attainment_<limit>`` for each limit of the SLO, and ``<outcome>_per_s`` for
     each outcome that occurs in the span. A run with agents has ``jobs_per_min``, ``jobs_failed_per_min`` and
     ``output_tokens_per_s_p25``. ``server:<figure>:<name>`` is a figure that a server reports; with
-    more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
+    more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``, of each role.
     """
 
     span: Span
@@ -114,9 +115,19 @@ def _servers(servers: Mapping[str, ServerGauges], few: bool) -> Iterator[tuple[s
     means = {name: gauges.means for name, gauges in sorted(servers.items())}
     for figure in FIGURES:
         told = {name: figures[figure] for name, figures in means.items()}
-        for name, value in (told if few else spread(told.values())).items():
+        for name, value in (told if few else _spread_by_role(told)).items():
             if value is not None:
                 yield f"server:{figure}:{name}", value
+
+
+def _spread_by_role(told: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Extremes and median of the servers of each role: those of two kinds are not compared."""
+    roles = dict.fromkeys(role_of_label(name) for name in told)
+    found: dict[str, float | None] = {}
+    for role in roles:
+        of_role = spread(value for label, value in told.items() if role_of_label(label) == role)
+        found |= {label_of_server(name, role): value for name, value in of_role.items()}
+    return found
 
 
 def _columns(points: list[Point]) -> dict[str, list[float | None]]:

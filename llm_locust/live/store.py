@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,7 @@ from llm_locust.live.state import (
     marks_between,
 )
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.deployment.pools.names import label_of_server
 from llm_locust.metrics.deployment.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
@@ -171,9 +172,12 @@ class LiveStore:
 
     def observe_servers(self, servers: Iterable[ServerNow]) -> None:
         """Note what the servers report now, and mark those that have fallen silent or come back; ignore
-        servers beyond :data:`MOST_SERVERS`."""
+        servers beyond :data:`MOST_SERVERS`. A server with a role has it before its name."""
         known, told = self.content.servers, {}
-        for now in servers:
+        for each in servers:
+            now = replace(each, name=label_of_server(each.name, each.role))
+            if each.role is not None:
+                known.pop(each.name, None)  # until its first page its role may not have been known
             if now.name in known or len(known) < MOST_SERVERS:
                 self._mark_turn(now, known.get(now.name))
                 known[now.name] = now.up

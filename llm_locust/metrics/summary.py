@@ -26,9 +26,10 @@ from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
 from llm_locust.metrics.deployment.fairness import deployment
-from llm_locust.metrics.deployment.pools.servers import servers
+from llm_locust.metrics.deployment.pools.names import PREFILL
+from llm_locust.metrics.deployment.pools.servers import pool_sizes, servers
 from llm_locust.metrics.deployment.server_series import ServerSeries
-from llm_locust.metrics.deployment.utilisation import utilisation
+from llm_locust.metrics.deployment.utilisation import roofline
 from llm_locust.metrics.durations import durations_of
 from llm_locust.metrics.gate_outcomes import evaluate
 from llm_locust.metrics.gates import Gate
@@ -62,7 +63,6 @@ from llm_locust.metrics.stages.repeats import repeats
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window
-from llm_locust.roofline.roof import Roof
 
 
 def summarise(
@@ -97,7 +97,7 @@ def summarise(
     gates, warmup_s = question.gates_of(manifest), question.warmup_of(manifest)
     stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, question)
-    c, selection = m.c, rows_of_run is not None
+    c, selection, pools = m.c, rows_of_run is not None, pool_sizes(server)
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     rows, unsent = stored if rows_of_run is None else rows_of_run, requests_unsent(manifest, warmup_s)
     missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
@@ -118,7 +118,7 @@ def summarise(
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
-        **_servers(requests, m, manifest, client, None if selection else missing.known),
+        **_servers(requests, m, manifest, client, None if selection else missing.known, pools),
         **_stages(requests, m, manifest, question, None if selection else (rows, missing.known)),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
@@ -127,7 +127,7 @@ def summarise(
         "gates": [],
         "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
         **_scraped(None if selection else server, m, found),
-        "roofline": _roofline(requests, m, manifest, question.roof_of(manifest), selection),
+        "roofline": roofline(requests, m, manifest, question, pools, of_selection=selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }
     if manifest.arms:
@@ -176,12 +176,19 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
 
 
 def _servers(
-    requests: Requests, m: Measured, manifest: Manifest, client: dict[str, Any], unrecorded: int | None
+    requests: Requests,
+    m: Measured,
+    manifest: Manifest,
+    client: dict[str, Any],
+    unrecorded: int | None,
+    pools: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The replicas, how even they were, and what limits the run; ``unrecorded`` is None of a selection."""
+    """The replicas, how even they were, and what limits the run; ``unrecorded`` is None of a selection,
+    ``pools`` is the number of servers with each role."""
     found = deployment(requests, m, manifest, unrecorded)
     causes = found["fairness"].causes
-    return {**found, "bottleneck": bottleneck(m, client, causes, of_selection=unrecorded is None)}
+    limit = bottleneck(m, client, causes, pools.get(PREFILL, 0), of_selection=unrecorded is None)
+    return {**found, "bottleneck": limit}
 
 
 def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
@@ -256,18 +263,6 @@ def _curves(kept: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     if any(stage.lengths for stage in manifest.stages):
         return {"curves": curves(kept, manifest.seed)}
     return {"curve": curve(kept, manifest.seed)}
-
-
-def _roofline(
-    requests: Requests, m: Measured, manifest: Manifest, roof: Roof | None, selection: bool
-) -> dict[str, Any]:
-    if roof is None:
-        return {}
-    if len({arm.model for arm in manifest.arms if arm.model}) > 1:
-        return {"missing": "the arms have several models, and the GPUs are given with the shape of one"}
-    if selection:
-        return {"missing": "only some of the requests are looked at, and GPUs cannot be shared out"}
-    return utilisation(requests, m, roof)
 
 
 def _run(manifest: Manifest) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget, targets_of
 from llm_locust.deployment.roles import metrics_urls
 from llm_locust.deployment.scrape import ScrapePlan, scrape
-from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE, role_of_labels
+from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE, role_now
 
 P, D = "http://10.0.0.7:8000", "http://10.0.0.8:8000"
 
@@ -45,7 +45,8 @@ def test_the_role_of_a_url_goes_to_each_of_its_targets_and_into_their_samples_al
     samples, reason = scrape(target, ScrapePlan(endpoints=[], timeout_s=1.0))
     (said,) = (sample for sample in samples if sample.name == ROLE_SAMPLE)
     assert reason is not None
-    assert role_of_labels(said.name, json.loads(said.labels)) == ("prefill", "the options")
+    assert json.loads(said.labels) == {"role": "prefill", "source": "the options"}
+    assert role_now((sample.name, sample.labels) for sample in samples) == "prefill"
     assert Endpoint.parse("k8s:llm-d.ai/role=decode:8000").role is None
     assert Endpoint.parse("decode=k8s:app=vllm:8000").role == "decode"
 

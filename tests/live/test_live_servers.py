@@ -1,5 +1,7 @@
 """What servers say of themselves, in the live store and in its series."""
 
+from dataclasses import replace
+
 from live_cases import START_S, Run
 
 from llm_locust.live.series import MOST_LINES, Charts
@@ -65,6 +67,29 @@ def test_of_many_servers_the_extremes_and_the_middle_are_told_from_then_on() -> 
     told = [name for name in columns if name.startswith("server:running:")]
     assert told == [f"server:running:{place}" for place in ("highest", "median", "lowest")]
     assert columns["server:running:highest"] == [MOST_LINES - 1.0, float(MOST_LINES)]
+
+
+def test_a_server_with_a_role_has_it_before_its_name_also_if_it_becomes_known_late() -> None:
+    run = Run()
+    second(run, ServerNow(name="d:8000", up=False), replace(replica("p:8000"), role="prefill"))
+    roles = (("p:8000", "prefill"), ("d:8000", "decode"))
+    for _ in range(3):
+        second(run, *(replace(replica(name), role=role) for name, role in roles))
+    run.clock.tick(2)
+    columns = Charts(run.store).series("5m").columns
+    assert {"server:running:decode d:8000", "server:running:prefill p:8000"} <= columns.keys()
+    assert run.store.content.servers == {"prefill p:8000": True, "decode d:8000": True}
+
+
+def test_extremes_are_those_of_servers_of_one_role() -> None:
+    run = Run()
+    servers = [replace(replica(f"p{i}", float(i)), role="prefill") for i in range(MOST_LINES)]
+    for _ in range(2):
+        second(run, *servers, replace(replica("d", 99.0), role="decode"))
+    run.clock.tick(40)
+    columns = Charts(run.store).series("run").columns
+    assert columns["server:running:prefill highest"] == [MOST_LINES - 1.0]
+    assert columns["server:running:decode lowest"] == [99.0]
 
 
 def test_servers_are_bounded_however_many_names_come() -> None:

@@ -13,6 +13,9 @@ TRANSFER_MS = 60.0
 #: Of the simulation, and of what it is told: ms.
 BASE_MS, STEP_MS, PER_SEQUENCE_MS, PER_TOKEN_MS = 5.0, 5.0, 0.1, 0.05
 
+#: So that prompts queue where a step is slow, instead of sharing it.
+ONE_PROMPT_A_STEP = ("--max-num-batched-tokens", "256", "--max-num-seqs", "64")
+
 USUAL = (
     *("--headless", "-u", "6", "-r", "100", "-t", "6s", "--out", "run", "--metrics-interval", "500ms"),
     *("--input-tokens", "200", "--output-tokens", "12", "--body", '{"ignore_eos": true}', "--warmup", "1s"),
@@ -71,7 +74,9 @@ def with_roles(replicas: list[str]) -> list[str]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
     scenarios = {
         "healthy": run(scraped),
-        "broken": run(with_roles, "--replica-speed", "0=10x", "--faults", "kv_transfer=40%"),
+        "broken": run(
+            with_roles, *ONE_PROMPT_A_STEP, "--replica-speed", "0=10x", "--faults", "kv_transfer=40%"
+        ),
     }
     return in_parallel(tmp_path_factory.mktemp("pools"), scenarios, at_once=2)
 

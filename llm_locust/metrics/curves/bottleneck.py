@@ -73,13 +73,19 @@ class _Split:
 
 
 def bottleneck(
-    m: Measured, client: Mapping[str, Any], causes: Sequence[LikelyCause], *, of_selection: bool = False
+    m: Measured,
+    client: Mapping[str, Any],
+    causes: Sequence[LikelyCause],
+    prefills: int = 0,
+    *,
+    of_selection: bool = False,
 ) -> dict[str, Any]:
     """The ``bottleneck`` of a summary; ``{"missing": why}`` where the records cannot tell.
 
     Args:
         client: the part of the summary, for its ``verdict``.
         causes: of what is uneven among the replicas.
+        prefills: servers that only prefill: prompts then delay each other there, and no decoding.
         of_selection: these are only some of the requests: who else waited is not known.
     """
     if of_selection:
@@ -87,25 +93,20 @@ def bottleneck(
     c, population = m.c, m.population(np.arange(len(m.c)))
     known = c.streamed & (c.events > 0) & ~np.isnan(c.sent_s)
     answers = _in_order(c, population.ok[known[population.ok]])
-    if len(answers) < FEWEST_ANSWERS:
-        return {"missing": f"{len(answers)} streamed answers in the window; {FEWEST_ANSWERS} are needed"}
     scheduled = len(population.all)
-    if len(answers) < LEAST_ANSWERED * scheduled:
-        return {
-            "missing": f"only {len(answers)} of {scheduled} requests were answered by a stream: "
-            "what held up the others is not in their records"
-        }
+    if why := _too_few(len(answers), scheduled):
+        return {"missing": why}
     waiting = _waiting(c)
     split = _split(c, answers, known & c.ok, waiting)
     mean_s = {part: float(values.mean()) for part, values in split.parts.items()}
     if not (total_s := sum(mean_s.values())) > 0:
         return {"missing": "the answers took no time"}
-    busy = _prefill_busy(c, answers, split.slope, m.window.seconds)
+    busy = _prefill_busy(c, answers, split.slope, m.window.seconds, prefills)
     fault = next((cause for cause in causes if cause.kind in _FAULTS), None)
     # Rounded, because loads that differ by the rounding of sums alone have no slope.
     load, tpot_s = np.round(load_while_streaming(c)[answers], 6), m.values["tpot"][answers]
     largest = max(PARTS, key=lambda part: mean_s[part])
-    if largest in ("queue", "decode") and busy is not None and _are_delayed(busy, tpot_s):
+    if largest in ("queue", "decode") and busy is not None and not prefills and _are_delayed(busy, tpot_s):
         largest = "prefill"
     if client["verdict"] == "invalid" and not (
         largest == "connection" and _is_connecting(c, answers, client)
@@ -129,6 +130,18 @@ def bottleneck(
         "tpot_us_per_context_token": _slope(_line(_context(c, answers), tpot_s), 1e6),
         "cause": fault.text if fault is not None else None,
     }
+
+
+def _too_few(answers: int, scheduled: int) -> str:
+    """Why so many answers of so many requests cannot tell; empty where they can."""
+    if answers < FEWEST_ANSWERS:
+        return f"{answers} streamed answers in the window; {FEWEST_ANSWERS} are needed"
+    if answers < LEAST_ANSWERED * scheduled:
+        return (
+            f"only {answers} of {scheduled} requests were answered by a stream: "
+            "what held up the others is not in their records"
+        )
+    return ""
 
 
 def _in_order(c: Columns, rows: Rows) -> Rows:
@@ -196,12 +209,15 @@ def _waiting(c: Columns) -> Rows:
     return found
 
 
-def _prefill_busy(c: Columns, answers: Rows, slope: FittedLine | None, seconds: float) -> float | None:
-    """Share of the window in which an engine computes prompts, if each replica with a name is one engine."""
+def _prefill_busy(
+    c: Columns, answers: Rows, slope: FittedLine | None, seconds: float, prefills: int
+) -> float | None:
+    """Share of the window in which an engine computes prompts, if each replica with a name, or each server
+    that only prefills, is one engine."""
     if slope is None or slope.is_flat or not seconds > 0:
         return None
     codes = c.replica.codes[answers]
-    engines = max(1, len(np.unique(codes[codes >= 0])))
+    engines = prefills or max(1, len(np.unique(codes[codes >= 0])))
     return max(0.0, slope.slope) * float(np.nansum(c.input_tokens[answers])) / seconds / engines
 
 

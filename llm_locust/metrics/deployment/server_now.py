@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from llm_locust.metrics.deployment.server_series import is_counter
@@ -22,11 +22,12 @@ class ServerNow:
     scrapes: ``prefix_hits``, the share of looked-up prompt tokens that were found in the prefix cache,
     ``generation_tokens_per_s``, ``ttft_ms``, the mean of the first tokens that it counted, and
     ``acceptance_length``, the tokens a step of speculative decoding. Of a target that gave no page (``up`` is
-    False) nothing else is known.
+    False) nothing else is known but its ``role`` in disaggregated serving, None where it has none.
     """
 
     name: str
     up: bool
+    role: str | None = None
     running: float | None = None
     waiting: float | None = None
     kv_cache_usage: float | None = None
@@ -80,9 +81,12 @@ class Newest:
     """The last two scrapes of each target, at most :data:`MOST_SERVERS` targets."""
 
     _last: dict[str, tuple[_Scrape | None, _Scrape]] = field(default_factory=dict)
+    _roles: dict[str, str] = field(default_factory=dict)
 
-    def add(self, target: str, at_ns: int, values: Iterable[tuple[str, float]]) -> None:
-        """One scrape: each series' name and value."""
+    def add(
+        self, target: str, at_ns: int, values: Iterable[tuple[str, float]], role: str | None = None
+    ) -> None:
+        """One scrape: each series' name and value, and the role that it tells."""
         if target not in self._last and len(self._last) >= MOST_SERVERS:
             return
         sums: dict[str, float] = defaultdict(float)
@@ -90,12 +94,17 @@ class Newest:
         for name, value in values:
             sums[name] += value
             series[name] += 1
+        if role is not None:
+            self._roles[target] = role
         _, before = self._last.get(target, (None, None))
         self._last[target] = before, _Scrape(at_ns, dict(sums), dict(series))
 
     def servers(self) -> list[ServerNow]:
         """Every target that was ever scraped, by name."""
-        return [_now(name, *scrapes) for name, scrapes in sorted(self._last.items())]
+        return [
+            replace(_now(name, *scrapes), role=self._roles.get(name))
+            for name, scrapes in sorted(self._last.items())
+        ]
 
 
 def _now(name: str, before: _Scrape | None, last: _Scrape) -> ServerNow:

@@ -4,24 +4,51 @@ Every prompt and every token needs its operations, whatever the engine does: the
 is a lower bound: see :mod:`llm_locust.metrics.deployment.decode_steps`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.deployment.decode_steps import DecodeWork, Engines, decode_work
 from llm_locust.metrics.deployment.routing import Carriers, replica_labels
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.throughput import prefilled_s
 from llm_locust.roofline.bounds import Bound, decode_bound, prefill_bound
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.roof import Roof
 
 
-def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
-    """The ``roofline`` of a summary: what the run reached of what ``roof`` allows, in the window.
+def roofline(
+    requests: Requests,
+    m: Measured,
+    manifest: Manifest,
+    question: Question,
+    pools: Mapping[str, int],
+    *,
+    of_selection: bool,
+) -> dict[str, Any]:
+    """The ``roofline`` of a summary: nothing without a roof, and why where there are no figures.
+
+    Args:
+        pools: how many servers have each role in disaggregated serving.
+    """
+    roof = question.roof_of(manifest)
+    if roof is None:
+        return {}
+    if len({arm.model for arm in manifest.arms if arm.model}) > 1:
+        return {"missing": "the arms have several models, and the GPUs are given with the shape of one"}
+    if of_selection:
+        return {"missing": "only some of the requests are looked at, and GPUs cannot be shared out"}
+    return utilisation(requests, m, roof, sum(pools.values()))
+
+
+def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -> dict[str, Any]:
+    """What the run reached of what ``roof`` allows, in the window.
 
     - ``mfu`` = operations of the prompts computed and the tokens generated / (peak × seconds). A prompt
       counts whole at its first token, without what usage says came from a cache; a token where it arrived.
@@ -32,7 +59,8 @@ def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
     - ``models_asked``: different models that the requests named. All are counted by the shape of ``roof``,
       which is right only for adapters of its model.
     - ``tpot_bound_ms`` of a step of that batch and context, ``ttft_bound_ms`` of the median of what had to
-      be computed of a prompt, each on one engine's share of the GPUs; ``_by`` says what binds.
+      be computed of a prompt, each on one engine's share of the GPUs; ``_by`` says what binds. With prefill
+      and decode apart, answers name only those that decode: the share is then that of one of ``servers``.
 
     None is what is not known: all for an empty window, ``mfu`` without a prompt of known length, ``mbu``
     where answers came and none of them as events.
@@ -56,7 +84,7 @@ def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
         "engines": engines.count,
         "batch_mean": _over(work.events, work.steps),
         "context_mean": _over(work.contexts, work.decoded),
-        **_bounds(work, prompts, Roof(roof.model, roof.gpu, roof.gpus / engines.count)),
+        **_bounds(work, prompts, Roof(roof.model, roof.gpu, roof.gpus / (servers or engines.count))),
         "prompts": prompts.answered,
         "prompts_unknown": prompts.answered - len(prompts.tokens),
         "prompts_cache_unknown": int(np.isnan(prompts.cached).sum()),

@@ -17,7 +17,9 @@ def bottleneck(summary: Summary) -> Section | None:
     part = summary.bottleneck
     if isinstance(part, str):
         return None
-    remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {_REMEDIES[part.verdict]}"
+    has_pools = summary.server is not None and summary.server.pools is not None
+    to_do = _WITH_POOLS if has_pools and part.verdict == "prefill" else _REMEDIES[part.verdict]
+    remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {to_do}"
     lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy), *_of_the_bounds(summary))
     rows = tuple(
         TableRow(
@@ -74,9 +76,9 @@ def _client_bound(summary: Summary, _part: Bottleneck) -> str:
     return f"not known: the client is invalid, and its own delays are in these times{why}"
 
 
-def _prefill_bound(_summary: Summary, part: Bottleneck) -> str:
+def _prefill_bound(summary: Summary, part: Bottleneck) -> str:
     own = f"mostly prefill: {percent(part.shares.prefill)} of the time of an answer is its own prompt"
-    if part.prefill_busy is None:
+    if part.prefill_busy is None or (summary.server is not None and summary.server.pools is not None):
         return own
     return f"{own}; an engine spends {percent(part.prefill_busy)} of its time on prompts, which delays others"
 
@@ -100,6 +102,9 @@ _REMEDIES = {
     "queue": "a larger batch limit (max_num_seqs) if the KV cache has room, or more replicas",
     "decode": "smaller or quantised weights, more memory bandwidth, speculative decoding, or shorter answers",
 }
+
+
+_WITH_POOLS = "a prefix cache, shorter prompts, or more prefill servers"
 
 
 def _evidence(part: Bottleneck, name: str) -> str:

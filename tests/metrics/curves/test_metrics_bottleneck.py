@@ -1,5 +1,6 @@
 """Where the time of a run goes: bottlenecks made on purpose are named, and the parts add up."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 from bottleneck_cases import PROFILE, Deployment, run_of
 from metrics_cases import batch, failed, manifest, request
+from server_cases import series
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.roofline import bottleneck as section
@@ -100,6 +103,22 @@ def test_the_report_says_where_the_time_goes_and_what_shortens_it(made: str) -> 
     by_client = made == "client"
     assert first.startswith("not known: the client is invalid" if by_client else f"mostly {made}: ")
     assert second.startswith("what to do: more workers" if by_client else "to shorten it: ")
+
+
+def test_prompts_that_other_servers_compute_delay_no_decoding_and_need_no_advice_to_separate_them() -> None:
+    records, facts = run_of(MADE["prefill"], 1)
+    roles = [("p1", "prefill"), ("p2", "prefill"), ("d", "decode")]
+    labels = [(name, json.dumps({"role": role, "source": "the options"})) for name, role in roles]
+    samples = [(0.1 * i, name, ROLE_SAMPLE, text, 1.0) for name, text in labels for i in range(100)]
+    summary = summarise(batch(*records), facts, server=series(samples))
+    together = summary_of("prefill", 1)["bottleneck"]
+    assert summary["bottleneck"]["prefill_busy"] == pytest.approx(together["prefill_busy"] / 2)
+    assert summary["bottleneck"]["verdict"] == max(
+        summary["bottleneck"]["shares"], key=summary["bottleneck"]["shares"].__getitem__
+    )
+    shown = section(typed(summary))
+    assert shown is not None
+    assert not any("separate replicas" in line.text or "delays others" in line.text for line in shown.lines)
 
 
 def test_a_run_without_a_verdict_has_no_such_section() -> None:

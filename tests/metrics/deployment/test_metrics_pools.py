@@ -49,6 +49,8 @@ def decode(target: str, n: int = REQUESTS // 2, failed: int = 0, **states: float
     return server(target, counts, states)
 
 
+CLIENT = columns(*(request(0.1 * i, (0.1, 0.12)) for i in range(REQUESTS)))
+
 HEALTHY = [*prefill("p:1"), *decode("d:1"), *decode("d:2")]
 
 
@@ -57,7 +59,7 @@ def role(target: str, name: str, source: str = "the options") -> list[Row]:
 
 
 def found(samples: list[Row]) -> dict[str, Any]:
-    return servers(series(samples), columns(request()), WINDOW)
+    return servers(series(samples), CLIENT, WINDOW)
 
 
 def kinds(samples: list[Row]) -> dict[str, str]:
@@ -155,6 +157,13 @@ def test_servers_without_figures_are_told_and_nothing_is_shown_of_their_transfer
     assert found(samples)["kv_transfer_failures"] is None
     assert kinds([*role("d:1", "decode"), *decode("d:1")])["missing_role"].startswith("no prefill server")
     assert "no role is known of x:1" in kinds([*HEALTHY, *server("x:1", {})])["no_role"]
+
+
+def test_first_tokens_that_no_scraped_server_gave_are_noticed() -> None:
+    said = kinds([*prefill("p:1"), *decode("d:1")])
+    assert said["other_requests"] == (
+        "decode servers saw 25 first tokens, the client 50: some are not scraped"
+    )
 
 
 def test_the_role_with_the_longer_queue_is_the_bottleneck() -> None:

@@ -22,10 +22,12 @@ TEN_SECONDS = Window(ns(0.0), ns(10.0), "test")
 TOKEN, CONTEXT, WEIGHTS, KV = 2e9, 40_000, 2e9, 80_000
 
 
-def found(*records: RequestRecord, roof: Roof | None = None, window: Window = TEN_SECONDS) -> dict[str, Any]:
+def found(
+    *records: RequestRecord, roof: Roof | None = None, window: Window = TEN_SECONDS, servers: int = 0
+) -> dict[str, Any]:
     rows = batch(*records)
     measured = measure(rows, manifest(), Question(slo="", window=window, warmup_s=0.0))
-    return utilisation(rows, measured, roof or plain_roof())
+    return utilisation(rows, measured, roof or plain_roof(), servers)
 
 
 def stream(at: float, tokens: int, step_s: float = 0.02, **fields: Any) -> RequestRecord:
@@ -75,6 +77,12 @@ def test_replicas_step_on_their_own_where_they_are_told_apart() -> None:
     assert told["tpot_bound_ms"] == pytest.approx(found(both[0])["tpot_bound_ms"])
     unnamed = found(*(stream(1.0, 50) for _ in both), roof=plain_roof(2))
     assert (unnamed["engines"], unnamed["steps_per_s"]) == (1, pytest.approx(5))
+
+
+def test_gpus_of_servers_that_only_prefill_make_no_decode_step_faster() -> None:
+    """Answers name one decode server; another one of the two GPUs computes their prompts."""
+    apart = found(stream(1.0, 50, replica="d"), roof=plain_roof(2), servers=2)
+    assert apart["tpot_bound_ms"] == pytest.approx(found(stream(1.0, 50, replica="d"))["tpot_bound_ms"])
 
 
 def test_more_names_than_gpus_are_no_engines() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
 from llm_locust.metrics.deployment.fairness import variation
 from llm_locust.metrics.deployment.pools.names import DECODE, PREFILL, ROLES
+from llm_locust.metrics.deployment.server_metrics import SAME_REQUESTS
 from llm_locust.metrics.stats.chance import equal_shares
 from llm_locust.metrics.summary_types.deployment.servers import PoolFinding
 
@@ -22,17 +23,21 @@ _WAITING, _TIMES_THE_OTHER = 1.0, 3.0
 Figures = Mapping[str, Any]
 
 
-def findings(targets: Sequence[Figures], by_role: Sequence[Figures], seconds: float) -> list[PoolFinding]:
+def findings(
+    targets: Sequence[Figures], by_role: Sequence[Figures], seconds: float, first_tokens: int | None
+) -> list[PoolFinding]:
     """What speaks against a healthy deployment, or against these figures of it; nothing where nothing does.
 
     Args:
         targets: those of a summary, with their roles.
         by_role: pools that have a server.
         seconds: of the window.
+        first_tokens: that the client saw in it; None where it saw none.
     """
     pools = {pool["role"]: pool for pool in by_role}
     rules: tuple[Callable[[], Iterator[PoolFinding]], ...] = (
         lambda: _missing(targets, pools),
+        lambda: _unlike(pools, first_tokens),
         lambda: _doubted(targets),
         lambda: _not_transferred(pools),
         lambda: _redone(pools),
@@ -57,6 +62,21 @@ def _missing(targets: Sequence[Figures], pools: Mapping[str, Figures]) -> Iterat
         names = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
         text = f"no role is known of {names}: in the figures of neither; write prefill=URL or decode=URL"
         yield PoolFinding(kind="no_role", text=text, server=None)
+
+
+def _unlike(pools: Mapping[str, Figures], first_tokens: int | None) -> Iterator[PoolFinding]:
+    """First tokens of other requests than the client's, or of some of them."""
+    found = pools[DECODE]["figures"]["ttft_ms"] if DECODE in pools else None
+    if found is None or first_tokens is None or is_of(first_tokens, found):
+        return
+    why = "some are not scraped" if found["n"] < first_tokens else "other clients use them"
+    text = f"decode servers saw {found['n']:,.0f} first tokens, the client {first_tokens:,}: {why}"
+    yield PoolFinding(kind="other_requests", text=text, server=None)
+
+
+def is_of(n: int, histogram: Figures) -> bool:
+    """Whether a server's histogram is of as many requests as the client saw."""
+    return bool(abs(histogram["n"] - n) <= max(1.0, histogram["n_error"] + SAME_REQUESTS * n))
 
 
 def _doubted(targets: Sequence[Figures]) -> Iterator[PoolFinding]:

@@ -8,6 +8,7 @@ has no role: a server without a role is one that does both.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 
@@ -42,7 +43,7 @@ def roles_of(series: ServerSeries) -> dict[str, Role]:
     """The roles of the targets that have one."""
     told: dict[str, list[tuple[str, str]]] = {}
     for key in series.by_key:
-        if said := role_of_labels(key.name, msgspec.json.decode(key.labels, type=dict[str, str])):
+        if said := _said(key.name == ROLE_SAMPLE, key.labels):
             told.setdefault(key.target, []).append(said)
     shown = _shown(series)
     found = {}
@@ -59,17 +60,22 @@ def roles_of(series: ServerSeries) -> dict[str, Role]:
     return found
 
 
-def role_of_labels(name: str, labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """The role that a sample tells, and who says so; None where it tells none."""
-    if name == ROLE_SAMPLE:
+def role_now(samples: Iterable[tuple[str, str]]) -> str | None:
+    """The role that the samples of one scrape tell, by their names and labels; None where they tell none,
+    or both."""
+    told = {said for name, labels in samples if (said := _said(name == ROLE_SAMPLE, labels))}
+    names = {role for role, source in told if source not in ROLE_LABELS} or {role for role, _ in told}
+    return names.pop() if len(names) == 1 else None
+
+
+@lru_cache(4_096)
+def _said(is_role: bool, text: str) -> tuple[str, str] | None:
+    """The role that a sample tells by its labels, and who says so; None where it tells none."""
+    labels = msgspec.json.decode(text, type=dict[str, str])
+    if is_role:
         role, source = labels.get("role", ""), labels.get("source", "")
         return (role, source) if role in ROLES and source else None
     return next(((labels[label], label) for label in ROLE_LABELS if labels.get(label) in ROLES), None)
-
-
-def label_of_server(name: str, role: str | None) -> str:
-    """A server's name where roles stand in it."""
-    return f"{role} {name}" if role else name
 
 
 def _shown(series: ServerSeries) -> dict[str, str]:

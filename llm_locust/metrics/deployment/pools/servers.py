@@ -5,11 +5,10 @@ from typing import Any
 
 from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.deployment.fairness import jain
-from llm_locust.metrics.deployment.pools.findings import WORK, findings
+from llm_locust.metrics.deployment.pools.findings import WORK, findings, is_of
 from llm_locust.metrics.deployment.pools.names import PREFILL, ROLES
 from llm_locust.metrics.deployment.pools.roles import Role, of_role, roles_of
 from llm_locust.metrics.deployment.server_metrics import (
-    SAME_REQUESTS,
     client_ttft,
     figures_of,
     server_metrics,
@@ -57,10 +56,11 @@ def _pools(
     series: ServerSeries, roles: Mapping[str, Role], found: Mapping[str, Any], c: Columns, window: Window
 ) -> dict[str, Any]:
     by_role = [_pool(series, name, targets) for name in ROLES if (targets := of_role(roles, name, roles))]
+    client = client_ttft(c, window)
     return {
         "by_role": by_role,
-        "ttft": _ttft(by_role, found["total"], c, window),
-        "findings": findings(found["targets"], by_role, series.seconds),
+        "ttft": None if client is None else _ttft(by_role, found["total"], *client),
+        "findings": findings(found["targets"], by_role, series.seconds, client and client[1]),
     }
 
 
@@ -84,19 +84,19 @@ def _pool(series: ServerSeries, role: str, targets: frozenset[str]) -> dict[str,
 
 
 def _ttft(
-    by_role: list[dict[str, Any]], total: Mapping[str, Any], c: Columns, window: Window
+    by_role: list[dict[str, Any]], total: Mapping[str, Any], client_ms: float, n: int
 ) -> dict[str, Any] | None:
-    """The mean TTFT of the client in parts that follow each other; None if one of them is not known."""
-    client, transfers = client_ttft(c, window), total["kv_transfer_ms"]
+    """The mean TTFT of the client, of ``n`` first tokens, in parts that follow each other; None if that at
+    the prefill servers is not known."""
+    transfers = total["kv_transfer_ms"]
     prefill = next((pool["figures"]["e2el_ms"] for pool in by_role if pool["role"] == PREFILL), None)
-    if client is None or not prefill or not prefill["n"]:
+    if not prefill or not prefill["n"]:
         return None
-    client_ms, n = client
     return {
         "client_ms": client_ms,
         "prefill_ms": prefill["mean"],
         "transfer_ms": _spread_over(n, transfers),
-        "same_requests": _is_of(n, prefill),
+        "same_requests": is_of(n, prefill),
     }
 
 
@@ -105,12 +105,7 @@ def _spread_over(n: int, transfers: Mapping[str, Any] | None) -> float:
     if not transfers or not transfers["n"]:
         return 0.0
     mean_ms: float = transfers["mean"]
-    return mean_ms if _is_of(n, transfers) else mean_ms * transfers["n"] / n
-
-
-def _is_of(n: int, histogram: Mapping[str, Any]) -> bool:
-    """Whether a histogram is of as many requests as the client saw."""
-    return bool(abs(histogram["n"] - n) <= max(1.0, histogram["n_error"] + SAME_REQUESTS * n))
+    return mean_ms if is_of(n, transfers) else mean_ms * transfers["n"] / n
 
 
 def _failures(targets: list[dict[str, Any]], total: Mapping[str, Any]) -> float | None:

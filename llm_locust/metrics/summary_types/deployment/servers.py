@@ -130,8 +130,8 @@ class PoolFinding(SummaryPart, frozen=True):
     kind: Annotated[
         str,
         key(
-            "`missing_role`, `silent`, `no_role`, `doubt`, `transfers_failed`, `no_transfer`, "
-            "`prefill_in_decode`, `idle`, `uneven` or `bottleneck`"
+            "`missing_role`, `silent`, `no_role`, `other_requests`, `doubt`, `transfers_failed`, "
+            "`no_transfer`, `prefill_in_decode`, `idle`, `uneven` or `bottleneck`"
         ),
     ]
     text: Annotated[str, key("it, with its evidence")]
