@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s test-manifests test-pods fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -88,6 +88,9 @@ audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
 	tests/again.sh e2e $(BIN)/pytest tests/e2e
 
+test-embeddings: $(VENV)/.test .venv-infinity/.installed  ## embeddings and rerank by a real server, which CI does without
+	$(BIN)/pytest tests/e2e/test_embeddings.py
+
 # How many demos are started, two at a time; 10 for a race that is lost now and then.
 DEMOS ?= 2
 test-k8s: test-manifests test-pods  ## manifests against schemas; pods on podman where there is one
@@ -150,7 +153,7 @@ requirements: .venv-uv/.installed  ## the packages of the image, the tests, the 
 	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(LOCK) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-lowest .venv-audit .venv-docs .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-lowest .venv-audit .venv-docs .venv-e2e .venv-infinity .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 .venv-uv/.installed:
 	$(PYTHON) -m venv .venv-uv
@@ -188,10 +191,18 @@ LOWEST_PYTHON ?= python3.11
 	touch $@
 
 # torch first: with a CPU build there, nothing pulls the CUDA one. pip, as a CPU build may lie on its own disk.
+# Of agentperf-local only the recorded tasks are read; its program needs Python 3.12.
 .venv-e2e/.installed: tests/e2e/requirements.txt | .venv-uv/.installed
 	$(ENVIRONMENT) --python $(PYTHON) .venv-e2e
 	.venv-e2e/bin/pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
 	$(INSTALL) .venv-e2e -r $<
+	$(UV) pip install --quiet --no-deps --python-version 3.12 --target .venv-e2e/agentperf agentperf-local==0.3.4
+	touch $@
+
+.venv-infinity/.installed: tests/e2e/infinity-requirements.txt | .venv-uv/.installed
+	$(ENVIRONMENT) --python $(PYTHON) .venv-infinity
+	.venv-infinity/bin/pip install --quiet --disable-pip-version-check --no-compile torch==2.13.0
+	$(INSTALL) .venv-infinity -r $<
 	touch $@
 
 # Apart from the servers': each pins what the other needs in another version.

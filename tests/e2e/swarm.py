@@ -37,9 +37,16 @@ class Run:
         return [row for row in self.rows if row["outcome"] == "ok"]
 
 
-def load(url: str, folder: Path, locustfile: Path, arguments: Sequence[str]) -> Run:
-    """A run against ``url``, read back from its run directory."""
-    return finish(start(url, folder, locustfile, arguments), folder)
+def load(
+    url: str,
+    folder: Path,
+    locustfile: Path,
+    arguments: Sequence[str],
+    processes: int = 2,
+    within_s: float = ENDS_WITHIN_S,
+) -> Run:
+    """A run against ``url``, read back from its run directory; of one process, it is its own master."""
+    return finish(start(url, folder, locustfile, arguments, processes=processes), folder, within_s)
 
 
 def start(
@@ -48,11 +55,14 @@ def start(
     locustfile: Path,
     arguments: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    processes: int = 2,
 ) -> subprocess.Popen[str]:
     """A run against ``url`` that leaves its run directory in ``folder``; hand it to :func:`finish`."""
     port = str(free_port())
-    command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--processes", "2"]
-    command += ["--master-port", port, "--master-bind-port", port, "--master-bind-host", HOST]
+    command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless"]
+    if processes > 1:
+        command += ["--processes", str(processes)]
+        command += ["--master-port", port, "--master-bind-port", port, "--master-bind-host", HOST]
     command += ["-H", url, "--out", str(folder), *arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
     clean |= {"LLM_LOCUST_CANARY": "off", "LLM_LOCUST_BACKOFF": "off"}  # servers' logs are compared
@@ -67,13 +77,13 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str], folder: Path) -> Run:
+def finish(process: subprocess.Popen[str], folder: Path, within_s: float = ENDS_WITHIN_S) -> Run:
     """What a run left behind, once it has ended by itself."""
     try:
-        output, _ = process.communicate(timeout=ENDS_WITHIN_S)
+        output, _ = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
         output = abandon(process)
-        pytest.fail(f"the run did not end within {ENDS_WITHIN_S:.0f} s:\n{output}")
+        pytest.fail(f"the run did not end within {within_s:.0f} s:\n{output}")
     code = process.returncode
     files = ("requests.parquet", "summary.json", "report.md")
     missing = [name for name in files if not (folder / name).exists()]
