@@ -81,12 +81,13 @@ def test_a_block_that_was_full_is_used_again_once_its_ports_are_free() -> None:
             opened.append(sock)
             return int(sock.getsockname()[1]) // BLOCK_PORTS
 
-        blocks = [open_one() for _ in range(2 * BLOCK_PORTS)]
-        assert sorted(set(blocks)) == sorted(ports.blocks or ())
+        first = open_one()
+        while len(ports.blocks or ()) < 2:  # others may have ports of the block too
+            open_one()
         for sock in opened[:100]:
             sock.close()
-        again = [open_one() for _ in range(100)]
-        assert set(again) == {blocks[0]}
+        again = [open_one() for _ in range(BLOCK_PORTS + 50)]
+        assert again.count(first) >= 50
         assert len(ports.blocks or ()) == 2
 
 
