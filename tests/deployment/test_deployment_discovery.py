@@ -96,6 +96,23 @@ def ask(api: ApiServer, served: tuple[int, Path]) -> Ask:
     return targets
 
 
+def test_a_pod_has_the_role_of_its_label_unless_another_one_was_given(ask: Ask) -> None:
+    dynamo = "nvidia.com/dynamo-sub-component-type"
+    pods = [
+        pod("a", labels={"app": "vllm", "llm-d.ai/role": "decode"}),
+        pod("b", labels={"app": "vllm", dynamo: "prefill"}),
+        pod("c", labels={"app": "vllm", "llm-d.ai/role": "both"}),
+    ]
+    found = ask("k8s:app=vllm:8000", *pods)
+    assert [(target.role, target.role_source) for target in found[:2]] == [
+        ("decode", "pod label llm-d.ai/role"),
+        ("prefill", f"pod label {dynamo}"),
+    ]
+    assert found[2].role is None
+    given = ask("prefill=k8s:app=vllm:8000", *pods)
+    assert {(target.role, target.role_source) for target in given} == {("prefill", "the options")}
+
+
 def test_each_ready_pod_with_the_labels_is_a_target_of_its_name(ask: Ask) -> None:
     found = ask(
         "k8s:app=vllm:8000",
