@@ -8,7 +8,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -111,6 +111,19 @@ fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/b
 EXAMPLES ?= 1000
 properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples instead of 40
 	LLM_LOCUST_TEST_EXAMPLES=$(EXAMPLES) $(PYTEST) -n 2 -m "hypothesis and not run and not e2e"
+
+# Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
+COVERED := core wire
+COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
+	tests/metrics/requests/test_metrics_inputs.py tests/metrics/test_metrics_verdict.py \
+	tests/swarm/run/test_swarm_task_exceptions.py tests/workload/test_workload_body.py
+# What judges time, and what takes a minute under coverage.
+UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
+	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
+coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
+	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q -n 0 -m "not alone and not run" \
+		$(UNCOVERING:%=--deselect %) $(COVERING)
+	$(BIN)/coverage report
 
 MUTATE_MINUTES ?= 15
 mutate: $(VENV)/.test  ## do the tests notice small changes: a sample of MUTATE_MINUTES, survivors with their diff

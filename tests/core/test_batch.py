@@ -222,6 +222,7 @@ def test_a_column_may_be_null_exactly_where_a_records_field_may_be_none_or_older
 
 def test_an_empty_batch_has_every_column() -> None:
     RecordBatch.warm_up()
+    assert pa.default_memory_pool().backend_name == "system"
     assert RecordBatch.empty().table.schema.equals(SCHEMA)
     assert RecordBatch.empty().floats("status").tolist() == []
     assert RecordBatch.empty().labels("outcome").codes.tolist() == []
@@ -230,14 +231,32 @@ def test_an_empty_batch_has_every_column() -> None:
 def test_the_parts_of_a_batch_are_all_its_rows_in_order_and_at_least_one_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch_module, "PART_ROWS", 2)
     whole = RecordBatch.from_records([record(seed) for seed in range(5)], "w1")
+    assert [rows(part) for part in whole.parts()] == [rows(whole)]
+    monkeypatch.setattr(batch_module, "PART_ROWS", 2)
     parts = [*whole.parts(["request_id", "early_ns"])]
     assert [len(part) for part in parts] == [2, 2, 1]
     assert [row for part in parts for row in rows(part)] == whole.table.select(
         ["request_id", "early_ns"]
     ).to_pylist()
+    monkeypatch.setattr(batch_module, "PART_ROWS", 1)
     assert [len(part) for part in RecordBatch.empty().parts()] == [0]
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2, 3])
+def test_a_column_in_any_number_of_chunks_is_read_whole(chunks: int) -> None:
+    each = [RecordBatch.from_records([replace(record(1), reads=n)], "w1").table for n in range(chunks)]
+    table = (
+        pa.concat_tables(each) if each else pa.table([pa.chunked_array([], f.type) for f in SCHEMA], SCHEMA)
+    )
+    assert table.column("reads").num_chunks == chunks
+    assert RecordBatch(table).ints("reads").tolist() == [*range(chunks)]
+
+
+@pytest.mark.parametrize(("size", "packed"), [(100_000, True), (2_000_000, False)])
+def test_a_batch_is_compressed_unless_it_is_large(size: int, packed: bool) -> None:
+    batch = RecordBatch.from_records([replace(record(1), error="a" * size)], "w1")
+    assert (len(batch.to_bytes()) < size) is packed
 
 
 def test_lists_of_a_part_are_those_of_its_rows() -> None:

@@ -137,6 +137,8 @@ def test_a_plain_number_beyond_all_floats_is_not_finite(number: str, finite: boo
         (EMBEDDINGS, {"data": {}}, "not an answer of this API"),
         (EMBEDDINGS, {"choices": []}, "no list of results"),
         (EMBEDDINGS, [], "not an answer of this API"),
+        (EMBEDDINGS, vectors([0] * (2 << 20)), "more than 4 MiB in one answer"),
+        (RERANK, [{}] * 20_001, "more than 20,000 JSON objects"),
         (RERANK, scores((0, 1), (0, 2)), "two results have the index 0"),
         (RERANK, scores((0, None)), "a relevance_score is not a finite number"),
         (RERANK, scores((0, "high")), "a relevance_score is not a finite number"),
@@ -149,6 +151,14 @@ def test_a_wrong_answer_is_invalid_with_the_reason(dialect: Dialect, answer: Any
     reply = read(dialect, answer)
     assert why in (reply.invalid or "")
     assert not reply.done
+
+
+def test_no_depth_of_nesting_raises() -> None:
+    for depth in range(800, 1_000):
+        nested = "[" * depth + "]" * depth
+        answer = f'{{"results": [{{"index": 0, "relevance_score": 1}}], "model": {nested}}}'
+        reply = read_body(RERANK, answer.encode())
+        assert reply.done or reply.invalid
 
 
 @pytest.mark.parametrize(
