@@ -45,7 +45,8 @@ def test_no_start_of_a_key_is_left_where_a_text_was_cut(key: str, kept: int) -> 
 
 
 def test_a_key_whose_end_was_cut_off_is_blanked() -> None:
-    assert blanked(f"model {KEY[:10]}", [KEY]) == "model ***"
+    for blank in (blanked, blanked_name):
+        assert blank(f"model {KEY[:10]}", [KEY]) == "model ***"
     assert blanked(f"model {KEY[:7]}", [KEY]) == f"model {KEY[:7]}"
 
 
