@@ -121,7 +121,7 @@ COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hos
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
 	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
 coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
-	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q -n 0 -m "not alone and not run" \
+	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q -n 0 --hypothesis-seed 0 -m "not alone and not run" \
 		$(UNCOVERING:%=--deselect %) $(COVERING)
 	$(BIN)/coverage report
 

@@ -253,7 +253,7 @@ def test_a_column_in_any_number_of_chunks_is_read_whole(chunks: int) -> None:
     assert RecordBatch(table).ints("reads").tolist() == [*range(chunks)]
 
 
-@pytest.mark.parametrize(("size", "packed"), [(100_000, True), (2_000_000, False)])
+@pytest.mark.parametrize(("size", "packed"), [(1_000_000, True), (2_000_000, False)])
 def test_a_batch_is_compressed_unless_it_is_large(size: int, packed: bool) -> None:
     batch = RecordBatch.from_records([replace(record(1), error="a" * size)], "w1")
     assert (len(batch.to_bytes()) < size) is packed
