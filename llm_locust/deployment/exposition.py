@@ -42,6 +42,8 @@ from llm_locust.wire.names import one_line
 #: Bounds of one page: larger ones are not an exposition, and parsing them could take forever.
 MOST_LINE_CHARS = 16_384
 MOST_READINGS = 50_000
+#: Larger values are no counts, bytes or seconds of a server: sums of them would be infinite.
+MOST_VALUE = 1e18
 _MOST_REASON_CHARS = 160
 
 _MIB = 1024.0 * 1024.0
@@ -214,7 +216,8 @@ def parse_mapping(text: str) -> Rule:
 
 
 def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
-    """Readings of one page's samples that match ``rules``; other samples, NaN and ±∞ are left out.
+    """Readings of one page's samples that match ``rules``; other samples, NaN, values beyond
+    :data:`MOST_VALUE` and buckets without an edge (``le``) are left out.
 
     Raises:
         ExpositionError: the page is not Prometheus text.
@@ -257,16 +260,25 @@ def _matches(
     return [
         (place, _reading(rules[place], part, labels, value))
         for place in places.get(base, ())
-        if math.isfinite(value * rules[place].scale)
+        if max(abs(value), abs(value * rules[place].scale)) <= MOST_VALUE
+        and not (part == "_bucket" and math.isnan(_edge(labels)))
         and all(labels.get(key) == wanted for key, wanted in rules[place].labels)
     ]
 
 
 def _reading(rule: Rule, part: str, labels: Mapping[str, str], value: float) -> Reading:
     """Reading in our unit: a histogram's edges and sum are scaled, its counts are not."""
-    if part == "_bucket" and rule.scale != 1.0 and "le" in labels:
-        labels = {**labels, "le": f"{float(labels['le']) * rule.scale:g}"}
+    if part == "_bucket" and rule.scale != 1.0:
+        labels = {**labels, "le": f"{_edge(labels) * rule.scale:g}"}
     return Reading(rule.name + part, labels, value if part in ("_bucket", "_count") else value * rule.scale)
+
+
+def _edge(labels: Mapping[str, str]) -> float:
+    """A bucket's upper edge; NaN without one."""
+    try:
+        return float(labels.get("le", math.nan))
+    except ValueError:
+        return math.nan
 
 
 def _of_first_rule(found: Sequence[tuple[int, Reading]]) -> list[Reading]:

@@ -204,3 +204,21 @@ def test_a_value_that_is_none_in_our_unit_is_left_out() -> None:
 def test_whatever_a_server_sends_gives_readings_or_that_error(text: str) -> None:
     with suppress(ExpositionError):
         assert all(reading.name for reading in readings(text))
+
+
+@pytest.mark.parametrize("value", ["1.7e308", "-1e19", "NaN", "+Inf"])
+def test_values_that_no_server_can_have_are_left_out(value: str) -> None:
+    page = f'vllm:request_success_total{{a="1"}} {value}\nvllm:num_requests_running 3\n'
+    assert values(page) == {"running": 3}
+    assert values(f"sglang:kv_transfer_total_mb_sum {value}\nsglang:num_running_reqs 3\n") == {"running": 3}
+    assert values("sglang:kv_transfer_total_mb_sum 1e15\n") == {}  # in bytes
+
+
+@pytest.mark.parametrize("edge", ['le="foo"', 'le="nan"', 'le=""', 'other="1"'])
+@pytest.mark.parametrize("name", ["vllm:time_to_first_token_seconds", "sglang:kv_transfer_latency_ms"])
+def test_a_bucket_without_an_edge_is_left_out_and_the_rest_of_the_page_is_read(name: str, edge: str) -> None:
+    page = f'{name}_bucket{{{edge}}} 3\n{name}_bucket{{le="+Inf"}} 4\n{name}_count 4\n'
+    assert [(reading.labels.get("le"), reading.value) for reading in readings(page)] in (
+        [("+Inf", 4), (None, 4)],
+        [("inf", 4), (None, 4)],
+    )

@@ -1,7 +1,8 @@
 """What servers said of themselves: gauges and counters in equal parts of a window, in bounded memory.
 
 A counter is taken for a line between its samples, so that what falls into a part, and what the window's edges
-cut, is known without a sample at the edge; one that falls has begun anew at 0.
+cut, is known without a sample at the edge; one that falls has begun anew at 0. One that a page did not have
+and a later page has began at 0 (servers show a labelled counter from its first increase on).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ COUNTERS = frozenset(
         *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "kv_transfers_failed"),
     }
 )
+#: Counters that began before the server that tells them: a page without one says nothing of its value.
+_OLDER_THAN_SERVERS = frozenset({"energy_j"})
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 
@@ -47,6 +50,11 @@ class SeriesKey:
         """The first of these labels that there is."""
         labels = msgspec.json.decode(self.labels, type=dict[str, str])
         return next((labels[name] for name in names if name in labels), None)
+
+
+#: Times and values of one series in a table.
+_Series = tuple[SeriesKey, Floats, Floats]
+_NEVER: Floats = np.zeros(0)
 
 
 @dataclass(slots=True)
@@ -172,14 +180,34 @@ def read_server_series(
     ]
     found: dict[SeriesKey, list[MetricSeries]] = {}
     if window.seconds > 0:
+        pages_s: dict[str, Floats] = {}
         for table in tables:
-            for key, at_s, values in _series_of(table, window.start_ns):
+            of_table = list(_series_of(table, window.start_ns))
+            _note_pages(pages_s, of_table)
+            for key, at_s, values in of_table:
+                if key not in found and is_counter(key.name) and key.name not in _OLDER_THAN_SERVERS:
+                    at_s, values = _from_0(at_s, values, pages_s.get(key.target, _NEVER))
                 of_spans = found.setdefault(key, [MetricSeries.empty(parts) for _ in spans])
                 for series, edges in zip(of_spans, spans, strict=True):
                     near = _near(at_s, edges)
                     series.add(at_s[near], values[near], edges, counts_up=is_counter(key.name))
     by_key = {key: _together(of_spans) for key, of_spans in found.items()}
     return ServerSeries(edges_s, by_key, max(0.0, window.seconds), failure)
+
+
+def _note_pages(pages_s: dict[str, Floats], of_table: Sequence[_Series]) -> None:
+    """Add the times of each target's pages in a table; of earlier tables the last two remain, as the last one
+    may go on in this table."""
+    for key, at_s, values in of_table:
+        if key.name == "up":
+            before = pages_s.get(key.target, _NEVER)[-2:]
+            pages_s[key.target] = np.concatenate([before, at_s[values > 0]])
+
+
+def _from_0(at_s: Floats, values: Floats, pages_s: Floats) -> tuple[Floats, Floats]:
+    """The first samples of a counter, with a 0 at the last page before them, if there was one."""
+    earlier = pages_s[pages_s < at_s[0]][-1:]
+    return np.concatenate([earlier, at_s]), np.concatenate([np.zeros(len(earlier)), values])
 
 
 def joined(parts: Sequence[ServerSeries]) -> ServerSeries:
@@ -214,7 +242,7 @@ def is_counter(name: str) -> bool:
     return name in COUNTERS or name.endswith(_HISTOGRAM_PARTS)
 
 
-def _series_of(part: pa.Table, start_ns: int) -> Iterator[tuple[SeriesKey, Floats, Floats]]:
+def _series_of(part: pa.Table, start_ns: int) -> Iterator[_Series]:
     columns = [part.column(name).combine_chunks() for name in ("target", "name", "labels")]
     encoded = [c if isinstance(c, pa.DictionaryArray) else c.dictionary_encode() for c in columns]
     codes = np.zeros(len(part), dtype=np.int64)

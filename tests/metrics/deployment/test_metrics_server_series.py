@@ -129,3 +129,27 @@ def test_what_counts_up_is_known_by_its_name() -> None:
     assert is_counter("energy_j")
     assert is_counter("ttft_s_bucket")
     assert not is_counter("power_w")
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_counter_that_earlier_pages_did_not_have_began_at_0(size: int) -> None:
+    pages = rows("t", "up", [1] * 10)
+    late = rows("t", "kv_transfers_failed", [50, 50, 60], first_s=5.0, bootstrap="a")
+    (one,) = series([*pages, *late], size=size).named("kv_transfers_failed").values()
+    assert one.total == pytest.approx(60)
+    assert one.amounts[: round(PARTS * 0.4)].sum() == 0  # after the last page without it
+
+
+@pytest.mark.parametrize("earlier", ["none", "failed", "another target's"])
+def test_a_counter_on_the_first_page_may_have_begun_anywhere(earlier: str) -> None:
+    ups = {"none": ("t", []), "failed": ("t", [0, 0]), "another target's": ("u", [1, 1])}
+    target, values = ups[earlier]
+    pages = [*rows(target, "up", values), *rows("t", "up", [1] * 3, first_s=5.0)]
+    (one,) = series([*pages, *rows("t", "finished", [50, 55, 60], first_s=5.0)]).named("finished").values()
+    assert one.total == pytest.approx(10)
+
+
+def test_a_gpu_that_an_exporter_shows_late_has_not_used_all_its_energy_since() -> None:
+    samples = [*rows("t", "up", [1] * 10), *rows("t", "energy_j", [1e9, 1e9 + 5], first_s=5.0, gpu="1")]
+    (one,) = series(samples).named("energy_j").values()
+    assert one.total == pytest.approx(5)
