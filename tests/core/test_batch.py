@@ -271,7 +271,11 @@ def test_lists_of_a_part_are_those_of_its_rows() -> None:
 
 @pytest.mark.parametrize("name", ["arrivals_ns", "early_ns"])
 def test_a_request_with_more_values_than_any_answer_has_is_refused(name: str) -> None:
-    made = replace(record(1), **{name: np.zeros(MAX_ARRIVALS + 1, np.int64)})  # type: ignore[arg-type]
-    data = RecordBatch.from_records([made], "w1").to_bytes()
+    most, more = (
+        replace(record(1), **{name: np.zeros(MAX_ARRIVALS + n, np.int64)})  # type: ignore[arg-type]
+        for n in (0, 1)
+    )
+    assert len(RecordBatch.from_bytes(RecordBatch.from_records([most], "w1").to_bytes())) == 1
+    data = RecordBatch.from_records([more], "w1").to_bytes()
     with pytest.raises(BatchError, match=f"^a request has 200,001 values in {name}, at most 200,000 are"):
         RecordBatch.from_bytes(data)
