@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from itertools import count
 from socket import (
     AF_INET6,
+    AI_NUMERICHOST,
     IPPROTO_TCP,
     SO_ERROR,
     SO_KEEPALIVE,
@@ -32,8 +33,15 @@ _EV_READ, _EV_WRITE = 1, 2
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """All addresses of a name, each once (raises OSError or UnicodeError)."""
-    found = gevent.socket.getaddrinfo(host, port, 0, SOCK_STREAM)
+    """All addresses of a name, each once (raises OSError or UnicodeError).
+
+    A host that is an address is read as one here: a busy client could wait for gevent's pool of threads until
+    the time for connecting is over.
+    """
+    try:
+        found = _socket.getaddrinfo(host, port, 0, SOCK_STREAM, 0, AI_NUMERICHOST)
+    except _socket.gaierror:
+        found = gevent.socket.getaddrinfo(host, port, 0, SOCK_STREAM)
     return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
 
 

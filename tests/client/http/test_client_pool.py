@@ -15,6 +15,7 @@ from scripted import ScriptedServer, Step, json_response, refusing_port, scripte
 
 import llm_locust.client.http.connection as connection_module
 import llm_locust.client.http.pool as pool_module
+from llm_locust.client.http.dial import resolve as resolve_host
 from llm_locust.client.http.errors import ClientError, ConnectError
 from llm_locust.client.http.pool import Pool, Target, TargetError
 from llm_locust.client.request import get
@@ -153,6 +154,14 @@ def two_hosts() -> Iterator[int]:
     """A port that is served at 127.0.0.1 and at 127.0.0.2."""
     with scripted_server() as first, scripted_server(host="127.0.0.2", port=first.port):
         yield first.port
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_a_host_that_is_an_address_is_not_looked_up(host: str, family: int, resolve: Resolve) -> None:
+    resolver = resolve("192.0.2.1")
+    ((found, place),) = resolve_host(host, 8000)
+    assert (found, place[:2]) == (family, (host, 8000))
+    assert resolver.asked == 0
 
 
 def test_each_new_connection_takes_the_next_address(resolve: Resolve, two_hosts: int) -> None:
