@@ -4,6 +4,7 @@ import _socket
 import errno
 import os
 import ssl
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from itertools import count
 from socket import (
@@ -17,6 +18,7 @@ from socket import (
     SOL_SOCKET,
     TCP_NODELAY,
 )
+from typing import Any
 
 import gevent
 import gevent.socket
@@ -38,6 +40,7 @@ def resolve(host: str, port: int) -> list[Address]:
     A host that is an address is read as one here: a busy client could wait for gevent's pool of threads until
     the time for connecting is over.
     """
+    found: Sequence[tuple[Any, ...]]
     try:
         found = _socket.getaddrinfo(host, port, 0, SOCK_STREAM, 0, AI_NUMERICHOST)
     except _socket.gaierror:
