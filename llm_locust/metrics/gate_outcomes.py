@@ -157,7 +157,7 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     whys = {
         "inputs_per_s": "no request has inputs",
         "images_per_s": "no request has images",
-        "kv_transfer_failures": "no server counted KV transfers, or one returned no metrics page",
+        "kv_transfer_failures": "no server counted KV transfers, or one did not tell those that failed",
     }
     why = whys.get(gate.metric, "tokens are unknown")
     return {"passed": False, "reason": f"the run has no value for {gate.metric}: {why}"}

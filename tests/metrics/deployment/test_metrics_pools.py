@@ -166,6 +166,83 @@ def test_first_tokens_that_no_scraped_server_gave_are_noticed() -> None:
     )
 
 
+def without(samples: list[Row], *names: str) -> list[Row]:
+    return [row for row in samples if row[2] not in names]
+
+
+def given_roles(*decodes: str) -> list[Row]:
+    return [row for name in decodes for row in role(name, "decode")] + role("p:1", "prefill")
+
+
+def sglang(target: str, engine_type: str, samples: list[Row]) -> list[Row]:
+    return [*samples, *rows(target, "running", [0] * 11, engine_type=engine_type)]
+
+
+def test_ranks_that_each_count_a_transfer_make_it_no_longer_and_no_more_requests() -> None:
+    """Two requests of eight ranks in tensor parallel: 8 transfers each, at the same time."""
+    counts = ("kv_transfer_s_count", "kv_transfer_s_sum")
+    ranks = [*counter("d:1", counts[0], 8 * REQUESTS), *counter("d:1", counts[1], 8 * REQUESTS * 0.8)]
+    full = [*without(decode("d:1", REQUESTS, waiting=20.0), *counts), *ranks]
+    server = found([*prefill("p:1", waiting=5.0), *full])
+    assert server["pools"]["ttft"]["transfer_ms"] == pytest.approx(800)
+    (said,) = [each.text for each in server["pools"]["findings"] if each.kind == "bottleneck"]
+    assert said.startswith("decode is the bottleneck: 16 requests wait there on average (servers: 1), 5 for")
+
+
+def test_a_failure_that_both_roles_count_is_one() -> None:
+    """SGLang counts successes at the prefill server only."""
+    transfers = {"kv_transfer_s_count": 40.0, "kv_transfer_s_sum": 1.0}
+    sides = [
+        *sglang("p:1", "prefill", [*prefill("p:1"), *counter("p:1", "kv_transfers_failed", 10)]),
+        *(row for name, total in transfers.items() for row in counter("p:1", name, total)),
+        *sglang("d:1", "decode", without(decode("d:1", REQUESTS), *transfers, "kv_transfers_failed")),
+    ]
+    both = [*sides, *counter("d:1", "kv_transfers_failed", 10)]
+    assert kinds(both)["transfers_failed"].startswith("10 of 50 KV transfers failed")
+    assert found(both)["kv_transfer_failures"] == pytest.approx(0.2)
+    at_decode = [*without(sides, "kv_transfers_failed"), *counter("d:1", "kv_transfers_failed", 10)]
+    assert found(at_decode)["kv_transfer_failures"] == pytest.approx(0.2)
+
+
+def test_failures_of_an_unknown_number_of_transfers_are_told_and_are_no_share() -> None:
+    """Such as of a server that has the time of the last transfer only."""
+    one = [*prefill("p:1"), *decode("d:1", REQUESTS, failed=2)]
+    samples = [*given_roles("d:1"), *without(one, "kv_transfer_s_count", "kv_transfer_s_sum")]
+    assert found(samples)["kv_transfer_failures"] is None
+    assert kinds(samples)["transfers_failed"].startswith("2 of an unknown number of KV transfers failed")
+    assert found(samples)["pools"]["ttft"] is None  # a transfer takes longer than 0 ms
+
+
+def test_a_missing_count_of_failures_is_none_only_where_it_begins_with_the_first_one() -> None:
+    samples = [*given_roles("d:1"), *prefill("p:1"), *without(decode("d:1"), "kv_transfers_failed")]
+    assert found(samples)["kv_transfer_failures"] is None
+    assert found(sglang("d:1", "decode", samples))["kv_transfer_failures"] == 0.0
+    half = [*given_roles("d:1", "d:2"), *samples, *decode("d:2")]
+    assert found(half)["kv_transfer_failures"] is None
+
+
+def test_a_silent_exporter_hides_no_transfer_unless_it_may_be_a_server() -> None:
+    silent = rows("x:1", "up", [0] * 11)
+    given = [*given_roles("d:1", "d:2"), *HEALTHY, *silent]
+    assert found(given)["kv_transfer_failures"] == 0.0
+    assert found([*HEALTHY, *silent])["kv_transfer_failures"] is None  # roles are only seen of who answers
+
+
+def test_pages_without_known_metrics_are_silent() -> None:
+    samples = [*given_roles("d:1", "d:2", "d:3"), *HEALTHY, *rows("d:3", "up", [1] * 11)]
+    assert kinds(samples)["silent"] == (
+        "1 of 3 decode servers returned pages without known metrics: nothing is known of them"
+    )
+    assert found(samples)["pools"]["by_role"][1]["silent"] == 1
+    assert found(samples)["kv_transfer_failures"] is None
+    assert "idle" not in kinds(samples)
+
+
+def test_a_server_whose_counter_has_not_begun_is_idle() -> None:
+    said = found([*given_roles("d:1", "d:2", "d:3"), *HEALTHY, *server("d:3", {})])["pools"]["findings"]
+    assert [(each.kind, each.server) for each in said] == [("idle", "d:3")]
+
+
 def test_the_role_with_the_longer_queue_is_the_bottleneck() -> None:
     samples = [*prefill("p:1", waiting=8.0), *decode("d:1"), *decode("d:2")]
     assert kinds(samples)["bottleneck"].startswith("prefill is the bottleneck: 8 requests wait there")

@@ -6,12 +6,11 @@ from typing import Any
 from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
 from llm_locust.metrics.deployment.fairness import variation
 from llm_locust.metrics.deployment.pools.names import DECODE, PREFILL, ROLES
+from llm_locust.metrics.deployment.pools.transfers import WORK, Transfers, answers
 from llm_locust.metrics.deployment.server_metrics import SAME_REQUESTS
 from llm_locust.metrics.stats.chance import equal_shares
 from llm_locust.metrics.summary_types.deployment.servers import PoolFinding
 
-#: What a server of each role does.
-WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens"}
 _WORK_WORDS = {PREFILL: "prompt tokens", DECODE: "generated tokens"}
 
 #: Share of the decode servers' prompt tokens that they compute themselves, from which on that is told.
@@ -24,7 +23,11 @@ Figures = Mapping[str, Any]
 
 
 def findings(
-    targets: Sequence[Figures], by_role: Sequence[Figures], seconds: float, first_tokens: int | None
+    targets: Sequence[Figures],
+    by_role: Sequence[Figures],
+    seconds: float,
+    first_tokens: int | None,
+    transfers: Transfers,
 ) -> list[PoolFinding]:
     """What speaks against a healthy deployment, or against these figures of it; nothing where nothing does.
 
@@ -33,13 +36,14 @@ def findings(
         by_role: pools that have a server.
         seconds: of the window.
         first_tokens: that the client saw in it; None where it saw none.
+        transfers: of KV caches.
     """
     pools = {pool["role"]: pool for pool in by_role}
     rules: tuple[Callable[[], Iterator[PoolFinding]], ...] = (
         lambda: _missing(targets, pools),
         lambda: _unlike(pools, first_tokens),
         lambda: _doubted(targets),
-        lambda: _not_transferred(pools),
+        lambda: _not_transferred(pools, transfers),
         lambda: _redone(pools),
         lambda: _uneven(targets),
         lambda: _bottleneck(pools, seconds),
@@ -53,10 +57,17 @@ def _missing(targets: Sequence[Figures], pools: Mapping[str, Figures]) -> Iterat
         if role not in pools:
             text = f"no {role} server was scraped, so its queue is in no figure: give its --metrics-url"
             yield PoolFinding(kind="missing_role", text=text, server=None)
-        elif silent := pools[role]["silent"]:
-            of = pools[role]["servers"]
-            text = f"{silent} of {of} {role} servers returned no metrics page: nothing is known of them"
-            yield PoolFinding(kind="silent", text=text, server=None)
+            continue
+        silent = [t for t in targets if t["role"] == role and not answers(t)]
+        without_page = sum(t["failed"] == t["scrapes"] for t in silent)
+        for n, what in (
+            (without_page, "no metrics page"),
+            (len(silent) - without_page, "pages without known metrics"),
+        ):
+            if n:
+                of = f"{n} of {pools[role]['servers']} {role} servers"
+                text = f"{of} returned {what}: nothing is known of them"
+                yield PoolFinding(kind="silent", text=text, server=None)
     without = [t["name"] for t in targets if t["role"] is None and t["running_mean"] is not None]
     if without:
         names = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
@@ -89,14 +100,12 @@ def _doubted(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
             yield PoolFinding(kind="doubt", text=text, server=t["name"])
 
 
-def _not_transferred(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+def _not_transferred(pools: Mapping[str, Figures], transfers: Transfers) -> Iterator[PoolFinding]:
     """Transfers that failed, or that nobody counted."""
-    figures = [pool["figures"] for pool in pools.values()]
-    known = [f["kv_transfer_ms"] for f in figures if f["kv_transfer_ms"] is not None]
-    done = sum(each["n"] for each in known)
-    failed = sum(f["kv_transfers_failed"] or 0.0 for f in figures)
+    failed, done = transfers.failed, transfers.done
     if round(failed):
-        share = f"{failed:,.0f} of {failed + done:,.0f} KV transfers failed"
+        of = "an unknown number of" if done is None else f"{failed + done:,.0f}"
+        share = f"{failed:,.0f} of {of} KV transfers failed"
         yield PoolFinding(
             kind="transfers_failed",
             text=f"{share}: prompts are computed again, or requests fail",
@@ -129,8 +138,8 @@ def _redone(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
 def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
     """Servers of one role that do nothing, or not their share: never compared with those of the other."""
     for role in ROLES:
-        mine = [t for t in targets if t["role"] == role and t[WORK[role]] is not None]
-        amounts = [float(t[WORK[role]]) for t in mine]
+        mine = [t for t in targets if t["role"] == role and answers(t)]
+        amounts = [float(t[WORK[role]] or 0.0) for t in mine]  # a counter may begin with the first token
         idle = [t["name"] for t, amount in zip(mine, amounts, strict=True) if not amount]
         if not any(amounts):
             continue
@@ -154,8 +163,7 @@ def _bottleneck(pools: Mapping[str, Figures], seconds: float) -> Iterator[PoolFi
     """The role whose queue is the longer one; a request whose KV cache is on its way waits for no server."""
     if any(role not in pools for role in ROLES):
         return
-    transfers = pools[DECODE]["figures"]["kv_transfer_ms"]
-    moving = transfers["n"] * (transfers["mean"] or 0.0) * 1e-3 / seconds if transfers and seconds else 0.0
+    moving = _moving(pools[DECODE]["figures"], seconds)
     waiting = {role: pools[role]["figures"]["waiting_mean"] for role in ROLES}
     if any(value is None for value in waiting.values()):
         return
@@ -168,3 +176,13 @@ def _bottleneck(pools: Mapping[str, Figures], seconds: float) -> Iterator[PoolFi
                 f"{pools[role]['servers']}), {waiting[other]:.3g} for {other} ({pools[other]['servers']})"
             )
             yield PoolFinding(kind="bottleneck", text=text, server=None)
+
+
+def _moving(decode: Figures, seconds: float) -> float:
+    """Requests whose KV cache was on its way on average, by Little's law. Ranks count each of them once, at
+    the same time: there were no more than requests."""
+    transfers, finished = decode["kv_transfer_ms"], decode["finished"]
+    if not transfers or not transfers["n"] or not seconds:
+        return 0.0
+    n = transfers["n"] if finished is None else min(transfers["n"], finished)
+    return float(n * transfers["mean"] * 1e-3 / seconds)

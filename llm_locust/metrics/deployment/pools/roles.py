@@ -22,6 +22,10 @@ ROLE_SAMPLE = "role"
 #: Labels in which servers name their role: SGLang's, Dynamo's.
 ROLE_LABELS = ("engine_type", "dynamo_component")
 
+_COUNTS = "its counts"
+#: Sources that tell the role of a server only if it answers.
+SEEN = frozenset({*ROLE_LABELS, _COUNTS})
+
 #: What counts show is by so many requests at least.
 _LEAST_REQUESTS = 10
 #: Tokens a request of a server that prefills, at most, and of one that decodes, at least.
@@ -53,7 +57,7 @@ def roles_of(series: ServerSeries) -> dict[str, Role]:
         if len(names) > 1:  # a page of several engines: it has no role of its own
             of_target = [said for said in of_target if said[1] not in ROLE_LABELS]
         if target in shown:
-            of_target.append((shown[target], "its counts"))
+            of_target.append((shown[target], _COUNTS))
         if of_target:
             (name, source), *others = of_target
             found[target] = Role(name, source, next((by for other, by in others if other != name), None))

@@ -155,6 +155,6 @@ class Servers(SummaryPart, frozen=True):
     failure: Annotated[str | None, key("why the scraping ended early; null where it did not")]
     kv_transfer_failures: Annotated[
         float | None,
-        key("share of the KV transfers that failed; null without any, or with a silent server", _WINDOW),
+        key("share of the KV transfers that failed; null without any, or if a server did not tell", _WINDOW),
     ]
     pools: Pools | None

@@ -76,7 +76,7 @@ def _transfers(part: Pools) -> Iterator[Line]:
             pool.kv_transfer_bytes_per_s,
         )
         facts = [
-            f"{count(round(n))} KV transfers",
+            f"{count(round(n))} KV transfers" if found else "KV transfers",
             f"mean {number(found.mean)} ms" if found and n else "",
             _bounds(found, "p50"),
             _bounds(found, "p99"),
