@@ -244,7 +244,7 @@ class Connection:
     def _read_at_rest(self) -> None:
         """Read what the capture has seen."""
         assert self._packets is not None
-        while self._on_readable() and self._packets.stream.has_unread:
+        while self._pause is None and self._on_readable() and self._packets.stream.has_unread:
             pass
 
     def _process(
@@ -296,7 +296,7 @@ class Connection:
         if exchange.on_packets(data, pieces, times, empty_ns) < len(data):
             self.close()  # unrequested data
         elif rest is not None and self._waits_for_end and not exchange.complete:
-            self._unwatched |= rest.start(exchange.in_chunks and self._polls.are_grouped)
+            self._unwatched |= rest.start(rest.is_ready and exchange.in_chunks and self._polls.are_grouped)
 
     def _decode_slice(self) -> None:
         """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""

@@ -23,6 +23,7 @@ responses:
 """
 
 import _socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from socket import IPPROTO_TCP, SOL_SOCKET, TCP_QUICKACK
@@ -69,10 +70,12 @@ class Rests:
     Attributes:
         rested: number of responses that were read at rest.
         withdrawn: number of connections that rested once and never will again.
+        closed: whether the capture is closed, or about to be: nothing rests any more.
     """
 
     def __init__(self, capture: Capture) -> None:
         self.rested = self.withdrawn = 0
+        self.closed = False
         self._capture = capture
         self._asleep: dict[Stream, Rest] = {}
         self._timer: _TimerWatcher | None = None
@@ -86,7 +89,7 @@ class Rests:
         if self._timer is None:
             self._dropped = self._capture.dropped
             loop = gevent.get_hub().loop
-            self._timer, self._bell_again = loop.timer(TICK_S, TICK_S), loop.timer(BELL_S)
+            self._timer, self._bell_again = loop.timer(TICK_S, TICK_S), loop.timer(BELL_S, BELL_S)
             self._bell = loop.io(self._capture.bell(), _EV_READ)
             self._timer.start(self._on_tick)
             self._hear()
@@ -101,17 +104,19 @@ class Rests:
 
     def close(self) -> None:
         """Let no connection rest any longer, before the capture is closed."""
+        self.closed = True
         for rest in list(self._asleep.values()):
             rest.stop()
 
     def _hear(self) -> None:
-        if self._bell is not None:
+        if self._bell is not None and self._bell_again is not None:
+            self._bell_again.stop()
             self._bell.start(self._on_bell)
 
     def _on_bell(self) -> None:
         if self._bell is not None and self._bell_again is not None:
             self._bell.stop()
-            self._bell_again.start(self._hear)
+            self._bell_again.again(self._hear)  # a timer that is only started again expires at once
             self._capture.silence_bell()  # before the look: what comes after it is heard again
             self._look()
 
@@ -127,7 +132,7 @@ class Rests:
         self._capture.drain()
         for stream in self._capture.take_due():
             if (rest := self._asleep.get(stream)) is not None:
-                rest.on_due()
+                self._try(rest.on_due)
 
     def _sweep(self) -> None:
         """Wake what is silent; all, if the ring was full: the end of any of them may have been missed."""
@@ -136,7 +141,15 @@ class Rests:
         for stream, rest in list(self._asleep.items()):
             # A packet from the future: the clock was set back.
             if abs(now_ns - stream.last_ns) > silence_ns or before != self._dropped:
-                rest.on_silence()
+                self._try(rest.on_silence)
+
+    @staticmethod
+    def _try(step: Callable[[], None]) -> None:
+        """Take a step of one connection; its error is reported, and ends no other's turn."""
+        try:
+            step()
+        except Exception:
+            gevent.get_hub().handle_error(step, *sys.exc_info())
 
 
 class Rest:
@@ -195,7 +208,7 @@ class Rest:
         """
         if self.asleep:
             return True
-        if not self.is_ready or not is_useful or self._stream.has_unread:
+        if not self.is_ready or not is_useful or self._rests.closed or self._stream.has_unread:
             self.delay_acks()
             return False
         self.asleep = self._slept = True

@@ -6,6 +6,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gevent
@@ -27,6 +28,7 @@ from scripted import (
     write,
 )
 
+from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.polling import PollLimiter
 from llm_locust.client.http.resting import SILENCE_S, Rest, Rests
 from llm_locust.client.http.stamping import Stamping
@@ -255,6 +257,97 @@ def test_a_bell_wakes_what_is_due_without_waiting_for_the_next_look(monkeypatch:
     assert not woken.is_set()
     os.close(rope)
     os.close(heard)
+
+
+def test_a_bell_that_rings_without_end_is_heard_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_locust.client.http.resting.TICK_S", 60.0)
+    monkeypatch.setattr("llm_locust.client.http.resting.BELL_S", 0.02)
+    line, enough, heard_s = Line().proven(), Event(), list[float]()
+    heard, rope = os.pipe()
+    loop, capture = gevent.get_hub().loop, cast(Any, line.rests._capture)
+
+    def look() -> list[Stream]:
+        heard_s.append(loop.now())
+        if len(heard_s) == 4:
+            enough.set()
+        return []
+
+    capture.bell, capture.take_due = lambda: heard, look
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    os.write(rope, b"x")  # nobody takes it: it rings again as soon as it is listened to
+    assert enough.wait(30)
+    line.rest.stop()
+    assert (np.diff(heard_s[:4]) > 0.019).all()  # times of the loop itself
+    os.close(rope)
+    os.close(heard)
+
+
+@pytest.mark.parametrize("look", ["_look", "_sweep"])
+def test_an_error_of_one_connection_does_not_keep_the_others_from_their_turn(
+    look: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, reported, read = Line().proven(), list[object](), list[int]()
+    other = FakeTracked()
+    second = Rest(line.rests, cast(Any, line.socket), cast("Tracked", other))
+    monkeypatch.setattr(gevent.get_hub(), "handle_error", lambda _, kind, *__: reported.append(kind))
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    line.rest.read, second.read = fail, lambda: read.append(1)
+    for rest in (line.rest, second):
+        rest.begin(tcp_facts(cast(Any, line.socket)))
+        rest.is_ready = True
+        assert rest.start()
+    cast(Any, line.rests._capture).take_due = lambda: [line.packets.stream, other.stream]
+    getattr(line.rests, look)()
+    assert (reported, read) == ([ZeroDivisionError], [1])
+    line.rests.close()
+
+
+def test_whether_a_rest_is_of_use_is_asked_only_if_it_may_be() -> None:
+    """That costs a look at every target, and is asked after each packet."""
+
+    class Polls:
+        asked = 0
+
+        @property
+        def are_grouped(self) -> bool:
+            self.asked += 1
+            return False
+
+    line, polls = Line(), Polls()
+    exchange = SimpleNamespace(on_packets=lambda *_: 5, complete=False, in_chunks=True, last_read_ns=1)
+    connection = cast(Any, SimpleNamespace(_rest=line.rest, _polls=polls, _unwatched=False))
+    connection._waits_for_end = True
+    Connection._process_packets(connection, cast(Any, exchange), b"bytes", [(5, 1)], 1, 0)
+    assert polls.asked == 0
+    line.rest.is_ready = True
+    Connection._process_packets(connection, cast(Any, exchange), b"bytes", [(5, 1)], 1, 0)
+    assert polls.asked == 1
+
+
+def test_nothing_is_read_at_rest_in_a_turn_that_has_no_time_to_decode_it() -> None:
+    connection = cast(Any, SimpleNamespace(_packets=FakeTracked(), _pause=None, reads=0))
+
+    def read() -> bool:
+        connection.reads += 1
+        return False
+
+    connection._on_readable = read
+    Connection._read_at_rest(connection)
+    connection._pause = object()
+    Connection._read_at_rest(connection)
+    assert connection.reads == 1
+
+
+def test_nothing_rests_once_the_capture_is_closed() -> None:
+    line = Line().proven()
+    Stamping("packet", None, line.rests).close()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    assert not line.rest.start()
+    assert line.rests._bell is None
 
 
 def test_a_connection_that_still_rests_is_awake_when_its_capture_closes() -> None:
