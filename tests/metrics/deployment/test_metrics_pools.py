@@ -189,6 +189,14 @@ def test_ranks_that_each_count_a_transfer_make_it_no_longer_and_no_more_requests
     assert said.startswith("decode is the bottleneck: 16 requests wait there on average (servers: 1), 5 for")
 
 
+def test_no_role_is_the_bottleneck_where_queues_are_not_known() -> None:
+    """A request of SGLang is at both servers from its start, in queues of transfers."""
+    sides = [prefill("p:1", waiting=8.0), decode("d:1", REQUESTS)]
+    assert "bottleneck" in kinds([row for side in sides for row in side])
+    labelled = [*sglang("p:1", "prefill", sides[0]), *sglang("d:1", "decode", sides[1])]
+    assert "bottleneck" not in kinds(labelled)
+
+
 def test_a_failure_that_both_roles_count_is_one() -> None:
     """SGLang counts successes at the prefill server only."""
     transfers = {"kv_transfer_s_count": 40.0, "kv_transfer_s_sum": 1.0}

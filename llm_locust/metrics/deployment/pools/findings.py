@@ -28,6 +28,8 @@ def findings(
     seconds: float,
     first_tokens: int | None,
     transfers: Transfers,
+    *,
+    queues_known: bool,
 ) -> list[PoolFinding]:
     """What speaks against a healthy deployment, or against these figures of it; nothing where nothing does.
 
@@ -37,6 +39,7 @@ def findings(
         seconds: of the window.
         first_tokens: that the client saw in it; None where it saw none.
         transfers: of KV caches.
+        queues_known: whether the servers' ``waiting`` has all that wait there.
     """
     pools = {pool["role"]: pool for pool in by_role}
     rules: tuple[Callable[[], Iterator[PoolFinding]], ...] = (
@@ -46,7 +49,7 @@ def findings(
         lambda: _not_transferred(pools, transfers),
         lambda: _redone(pools),
         lambda: _uneven(targets),
-        lambda: _bottleneck(pools, seconds),
+        lambda: _bottleneck(pools, seconds) if queues_known else iter(()),
     )
     return [found for rule in rules for found in rule()]
 

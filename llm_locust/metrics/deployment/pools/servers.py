@@ -8,7 +8,7 @@ from llm_locust.metrics.deployment.fairness import jain
 from llm_locust.metrics.deployment.pools.findings import findings, is_of
 from llm_locust.metrics.deployment.pools.names import PREFILL, ROLES
 from llm_locust.metrics.deployment.pools.roles import Role, of_role, roles_of
-from llm_locust.metrics.deployment.pools.transfers import WORK, Transfers, answers, transfers_of
+from llm_locust.metrics.deployment.pools.transfers import WORK, Transfers, answers, is_sglang, transfers_of
 from llm_locust.metrics.deployment.server_metrics import (
     client_ttft,
     figures_of,
@@ -60,10 +60,19 @@ def _pools(
     """``client`` is the mean of its first tokens in ms, and their number."""
     of_roles = ((name, [t for t in found["targets"] if t["role"] == name]) for name in ROLES)
     by_role = [_pool(series, name, targets) for name, targets in of_roles if targets]
+    queues_known = not any(is_sglang(series, target["name"]) for target in found["targets"] if target["role"])
+    said = findings(
+        found["targets"],
+        by_role,
+        series.seconds,
+        client and client[1],
+        transfers,
+        queues_known=queues_known,
+    )
     return {
         "by_role": by_role,
         "ttft": None if client is None else _ttft(by_role, found["total"], *client),
-        "findings": findings(found["targets"], by_role, series.seconds, client and client[1], transfers),
+        "findings": said,
     }
 
 

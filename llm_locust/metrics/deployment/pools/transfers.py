@@ -43,8 +43,9 @@ def answers(target: Figures) -> bool:
     return target["scrapes"] > target["failed"] and any(amount is not None for amount in amounts)
 
 
-def shows_counters_late(series: ServerSeries, target: str) -> bool:
-    """Whether a server is an SGLang, whose pages have a labelled counter from its first increase on."""
+def is_sglang(series: ServerSeries, target: str) -> bool:
+    """Whether a server is an SGLang: its pages have a labelled counter from the first increase on, and its
+    requests wait in queues of both roles at a time that are not in ``waiting``."""
     return any(key.target == target and key.label("engine_type") is not None for key in series.by_key)
 
 
@@ -71,11 +72,7 @@ def _done(targets: Sequence[Figures]) -> float | None:
 def _told(series: ServerSeries, target: Figures) -> bool:
     """Whether a server told both numbers; one without a role may have none of them (an exporter)."""
     has = {target["kv_transfer_ms"] is not None, target["kv_transfers_failed"] is not None}
-    return (
-        has == {True}
-        or (target["role"] is None and has == {False})
-        or shows_counters_late(series, target["name"])
-    )
+    return has == {True} or (target["role"] is None and has == {False}) or is_sglang(series, target["name"])
 
 
 def _is_missed(target: Figures, targets: Sequence[Figures]) -> bool:
