@@ -208,6 +208,11 @@ def test_a_failure_that_both_roles_count_is_one() -> None:
     both = [*sides, *counter("d:1", "kv_transfers_failed", 10)]
     assert kinds(both)["transfers_failed"].startswith("10 of 50 KV transfers failed")
     assert found(both)["kv_transfer_failures"] == pytest.approx(0.2)
+    summary = summarise(batch(request(0.1, (0.1, 0.12))), manifest(), Question(), server=series(both))
+    section = pools(typed(summary))
+    assert section is not None
+    (told,) = [note.text for note in section.notes if "KV transfers ·" in note.text]
+    assert told == "40 KV transfers · mean 25.0 ms · 10 failed"
     at_decode = [*without(sides, "kv_transfers_failed"), *counter("d:1", "kv_transfers_failed", 10)]
     assert found(at_decode)["kv_transfer_failures"] == pytest.approx(0.2)
 

@@ -65,11 +65,12 @@ def _row(pool: PoolFigures) -> TableRow:
 
 
 def _transfers(part: Pools) -> Iterator[Line]:
-    """KV transfers, which the servers of one of the roles count."""
-    for pool in part.by_role:
+    """KV transfers of the role whose servers count them; failures of the other one are the same ones."""
+    by_time = [pool for pool in part.by_role if (took := pool.figures.kv_transfer_ms) and took.n]
+    if not any(pool.figures.kv_transfers_failed for pool in by_time):
+        by_time += [pool for pool in part.by_role if pool.figures.kv_transfers_failed]
+    for pool in by_time:
         found, failed = pool.figures.kv_transfer_ms, pool.figures.kv_transfers_failed
-        if not (found and found.n) and not failed:
-            continue
         n, moved, rate = (
             (found.n if found else 0),
             pool.figures.kv_transfer_bytes,
