@@ -206,6 +206,19 @@ def test_a_read_that_filled_its_buffer_left_something_and_ends_with_no_packet() 
     ]
 
 
+def test_after_a_step_the_packets_of_one_read_may_all_have_come_since_the_read_before() -> None:
+    """Only the first of them was marked, and the others had the time of the read as if it were theirs."""
+    exchange, stepped = exchanged([(LONG, 20, 20)]), ClockPair(END.realtime_ns - 5000 * MS, END.monotonic_ns)
+    pieces = [(2 * n, START.realtime_ns + (30 + 20 * n) * MS) for n in (1, 2, 3)]
+    exchange.on_packets(b"aabbcc", pieces, program(170, 170, 170).tolist(), 0)
+    exchange.on_packets(b"dd", [(2, START.realtime_ns - 4810 * MS)], program(190).tolist(), 0)
+    exchange.drain()
+    early = timeline(exchange, [2, 4, 6, 8], moments(ended=stepped)).early_ns
+    assert early is not None
+    assert early.tolist() == at_ms(150, 150, 150, 20).tolist()
+    assert timeline(exchange, [2, 4, 6, 8], moments()).early_ns is None
+
+
 def test_a_read_that_ends_within_a_tls_record_has_no_exact_event() -> None:
     assert early_ms([(LONG + b"aa", 70, 170)], [2], polled(40, CUT)) == [30.0]
 

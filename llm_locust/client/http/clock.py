@@ -87,6 +87,22 @@ def clock_step_ns(start: ClockPair, end: ClockPair) -> int | None:
     return step if abs(step) > STEP_THRESHOLD_NS else None
 
 
+def monotonic_times(
+    at_ns: Sequence[int], offsets_ns: tuple[int, int], first_ns: int, last_ns: int
+) -> list[int]:
+    """Monotonic times of realtime stamps, all between two monotonic times, around a step of realtime.
+
+    Args:
+        offsets_ns: realtime less monotonic, before the step and after it. A stamp is of the one that puts it
+            between the two times, or nearer to them.
+    """
+
+    def outside_ns(time_ns: int) -> int:
+        return max(first_ns - time_ns, time_ns - last_ns, 0)
+
+    return [min((at - offset for offset in offsets_ns), key=outside_ns) for at in at_ns]
+
+
 def stamp_message(at_ns: int) -> list[tuple[int, int, bytes]]:
     """Control messages of a read that the kernel stamped at this realtime."""
     return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, _TIMESPEC.pack(*divmod(at_ns, 1_000_000_000)))]

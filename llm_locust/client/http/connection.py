@@ -234,10 +234,10 @@ class Connection:
             return self._process(data, ancillary, now, empty_ns)
         if self._tls is None:
             return self._process(data, [], now, empty_ns, pieces)
-        begin, is_open = 0, True
+        begin, is_open, marks = 0, True, empty_ns | EXACT
         for end, at_ns in pieces:
-            part = data[begin:end]
-            is_open = is_open and self._process(part, stamp_message(at_ns), now, empty_ns | EXACT)
+            part, known = data[begin:end], marks if end == len(data) else marks | FILLED
+            is_open = is_open and self._process(part, stamp_message(at_ns), now, known)
             begin = end
         return is_open
 
@@ -290,7 +290,7 @@ class Connection:
         rest = self._rest
         if rest is not None and rest.asleep:
             assert self.sent is not None
-            times = rest.times(pieces, now, exchange.last_read_ns or self.sent.monotonic_ns)
+            times = rest.times(pieces, now, exchange.last_read_ns or self.sent.monotonic_ns, self.sent)
         else:
             times = [now] * len(pieces)
         if exchange.on_packets(data, pieces, times, empty_ns) < len(data):

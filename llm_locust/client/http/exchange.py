@@ -11,7 +11,7 @@ import httptools
 
 from llm_locust.client.http.clock import NO_STAMP, ReadLog, pack_stamps
 from llm_locust.client.http.errors import OversizeError, ResponseError, size_text
-from llm_locust.client.http.polling import EXACT
+from llm_locust.client.http.polling import EXACT, FILLED
 
 #: Bytes of a response after which they are folded and decoded, so that a long response holds neither memory
 #: nor the event loop. The limits below are checked at the same time.
@@ -143,7 +143,8 @@ class Exchange:
             count = len(self._marks) - first
             del self._mono[first + count :]
             self._stamps.append(pack_stamps([at_ns for _, at_ns in pieces[:count]]))
-            self._empty += [empty_ns | EXACT] * count
+            # No piece but the last emptied the socket.
+            self._empty += [empty_ns | EXACT | FILLED] * (count - 1) + [empty_ns | EXACT]
         self._check_slice()
         return begin
 

@@ -37,9 +37,10 @@ BUSY_CALLS = 32
 WAITED_NS = 100_000
 
 #: Marks of a read in the low bits of the time at which its socket was known to be empty: the poll before it
-#: waited; it filled its buffer, so that more data may have been there; its last bytes completed nothing yet
-#: (of a TLS record), so that its stamp may be later than all data that it returned; it has the stamp of its
-#: only packet, or is the part of a read that one packet brought, so that its stamp is that of all its data.
+#: waited; it filled its buffer, or is a part of a read and not the last, so that more data may have been
+#: there; its last bytes completed nothing yet (of a TLS record), so that its stamp may be later than all data
+#: that it returned; it has the stamp of its only packet, or is the part of a read that one packet brought, so
+#: that its stamp is that of all its data.
 WAITED, FILLED, CUT, EXACT = 1, 2, 4, 8
 MARKS = 15
 

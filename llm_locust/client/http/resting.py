@@ -26,11 +26,13 @@ import _socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from socket import IPPROTO_TCP, SOL_SOCKET, TCP_QUICKACK
 from typing import TYPE_CHECKING
 
 import gevent
 
+from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair, monotonic_times
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts
 from llm_locust.client.packets.capture import Capture, Tracked
 from llm_locust.client.packets.stream import Stream
@@ -243,16 +245,21 @@ class Rest:
         self.read()
         self.stop()
 
-    def times(self, pieces: Sequence[tuple[int, int]], now_ns: int, floor_ns: int) -> list[int]:
+    def times(
+        self, pieces: Sequence[tuple[int, int]], now_ns: int, floor_ns: int, sent: ClockPair
+    ) -> list[int]:
         """Monotonic times of a read's packets: when a program that is as late as this one had read each.
 
-        This one is late by the time since the read was due.
+        This one is late by the time since the read was due. Realtime may have been stepped since ``sent``.
         """
-        offset_ns = time.time_ns() - now_ns
-        due_ns = self._stream.due_ns
-        late_ns = max(0, now_ns + offset_ns - due_ns) if due_ns else 0
-        shift_ns = late_ns - offset_ns
-        times = [at_ns + shift_ns for _, at_ns in pieces]
+        due_ns, before_ns, after_ns = self._stream.due_ns, sent.offset_ns, time.time_ns() - now_ns
+        late_ns = max(0, now_ns + before_ns - due_ns) if due_ns else 0
+        times = [at_ns + late_ns - before_ns for _, at_ns in pieces]
+        if abs(after_ns - before_ns) > STEP_THRESHOLD_NS:
+            stamps = [due_ns, *(at_ns for _, at_ns in pieces)]
+            due, *came = monotonic_times(stamps, (before_ns, after_ns), floor_ns, now_ns)
+            late_ns = max(0, now_ns - due) if due_ns else 0
+            times = list(accumulate((at + late_ns for at in came), max))
         if min(times) < floor_ns or max(times) > now_ns:
             return [min(now_ns, max(floor_ns, time_ns)) for time_ns in times]
         return times

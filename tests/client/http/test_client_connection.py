@@ -3,7 +3,8 @@
 import gc
 import statistics
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gevent
 import gevent.server
@@ -28,6 +29,7 @@ from scripted.raw import best_of
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import ConnectionBrokenError, ResponseError
 from llm_locust.client.http.exchange import Exchange, Stamp
+from llm_locust.client.http.polling import EXACT, FILLED
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome
@@ -40,6 +42,20 @@ def ask(server: ScriptedServer) -> Iterator[Caller]:
     with caller(server.url) as found:
         yield found
     assert found.client.in_flight == 0
+
+
+def test_of_the_packets_of_an_encrypted_read_only_the_last_one_emptied_the_socket() -> None:
+    parts = list[tuple[bytes, int]]()
+
+    def process(part: bytes, stamp: Stamp, now: int, empty_ns: int) -> bool:
+        parts.append((part, empty_ns))
+        return True
+
+    connection = cast(Any, SimpleNamespace(_unwatched=True, _rest=None, _tls=True, _process=process))
+    connection._sock = SimpleNamespace(recvmsg=lambda *_: (b"abcdef", [], 0, None))
+    connection._packets = SimpleNamespace(pieces=lambda _: [(2, 10), (4, 20), (6, 30)])
+    assert Connection._on_readable(connection)
+    assert parts == [(b"ab", EXACT | FILLED), (b"cd", EXACT | FILLED), (b"ef", EXACT)]
 
 
 def test_a_connection_is_used_again(server: ScriptedServer, ask: Caller) -> None:

@@ -28,6 +28,7 @@ from scripted import (
     write,
 )
 
+from llm_locust.client.http.clock import ClockPair
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.polling import PollLimiter
 from llm_locust.client.http.resting import SILENCE_S, Rest, Rests
@@ -320,7 +321,7 @@ def test_whether_a_rest_is_of_use_is_asked_only_if_it_may_be() -> None:
     line, polls = Line(), Polls()
     exchange = SimpleNamespace(on_packets=lambda *_: 5, complete=False, in_chunks=True, last_read_ns=1)
     connection = cast(Any, SimpleNamespace(_rest=line.rest, _polls=polls, _unwatched=False))
-    connection._waits_for_end = True
+    connection._waits_for_end, connection.sent = True, ClockPair(0, 0)
     Connection._process_packets(connection, cast(Any, exchange), b"bytes", [(5, 1)], 1, 0)
     assert polls.asked == 0
     line.rest.is_ready = True
@@ -435,8 +436,38 @@ def test_a_program_is_late_by_the_time_since_a_read_was_due(monkeypatch: pytest.
     monkeypatch.setattr("llm_locust.client.http.resting.time.time_ns", lambda: now_ns + offset_ns)
     line.packets.stream.due_ns = now_ns + offset_ns - 3 * MS
     stamps = [now_ns + offset_ns - ago for ago in (50 * MS, 30 * MS, 3 * MS, 1 * MS)]
-    times = line.rest.times([(0, at) for at in stamps], now_ns, now_ns - 40 * MS)
+    sent = ClockPair(now_ns + offset_ns - 90 * MS, now_ns - 90 * MS)
+    times = line.rest.times([(0, at) for at in stamps], now_ns, now_ns - 40 * MS, sent)
     assert [now_ns - at for at in times] == [40 * MS, 27 * MS, 0, 0]
+
+
+@pytest.mark.parametrize("step_ms", [-3600_000, -1500, 0, 1500, 3600_000])
+@pytest.mark.parametrize("stepped_at", [0, 20, 50])
+@pytest.mark.parametrize("due_at", [None, 49])
+def test_a_clock_that_is_set_during_a_rest_moves_no_packet(
+    step_ms: int, stepped_at: int, due_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set back, it put all packets at the time of the read."""
+    line, sent, now_ns = Line(), ClockPair(10**18, 5000 * MS), 6010 * MS
+    offset_ns = sent.offset_ns + step_ms * MS
+    monkeypatch.setattr("llm_locust.client.http.resting.time.time_ns", lambda: now_ns + offset_ns)
+    came_ns = [(5020 + 20 * n) * MS for n in range(50)]
+    stamps = [at + (sent.offset_ns if n < stepped_at else offset_ns) for n, at in enumerate(came_ns)]
+    late_ns = 0
+    if due_at is not None:
+        line.packets.stream.due_ns, late_ns = stamps[due_at], now_ns - came_ns[due_at]
+    times = line.rest.times([(0, at) for at in stamps], now_ns, sent.monotonic_ns, sent)
+    assert times == [at + late_ns for at in came_ns]
+
+
+def test_a_small_step_puts_packets_in_no_other_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, sent, now_ns = Line(), ClockPair(10**18, 5000 * MS), 5100 * MS
+    monkeypatch.setattr(
+        "llm_locust.client.http.resting.time.time_ns", lambda: now_ns + sent.offset_ns - 30 * MS
+    )
+    stamps = [sent.realtime_ns + at * MS for at in (40, 60, 50, 70)]
+    times = line.rest.times([(0, at) for at in stamps], now_ns, 5010 * MS, sent)
+    assert [at // MS - 5000 for at in times] == [40, 60, 60, 70]
 
 
 # -- against a server ---------------------------------------------------------------------------
