@@ -80,3 +80,11 @@ class ReplicaCache:
     queries: _Tokens | None = None
     engines: _Count = 1
     fault: str = ""
+
+    @property
+    def shows_flush(self) -> bool:
+        """Whether answers show that the flush worked: a prompt that was sent twice after it had more hits.
+
+        Without that a miss after the flush shows nothing: the server may never report hits.
+        """
+        return (self.again or 0) > (self.after or 0)

@@ -107,8 +107,11 @@ class PrefixHits:
         found = []
         if self.source == "servers":
             found.append("hits are those of the servers' counters, with warm-up and drain")
-        if self.caches and all(cache.again is None for cache in self.caches):
-            found.append("answers do not say what was cached, so that only a status shows the flush")
+        if unproven := sum(not cache.shows_flush for cache in self.caches):
+            found.append(
+                f"the flush is unproven at {unproven} of {len(self.caches)} replicas: their answers do not "
+                "say that a prompt was cached which was sent twice after it, so that only a status shows it"
+            )
         if several := sum(cache.engines > 1 for cache in self.caches):
             found.append(
                 f"{several} of {len(self.caches)} URLs have several engines with a cache each: looks at them "

@@ -97,11 +97,30 @@ def test_a_stage_without_the_hits_that_were_possible_is_not_a_result(
     assert says in "; ".join(found.reasons)
 
 
-def test_what_only_the_servers_counted_and_a_flush_that_nothing_shows_are_noted() -> None:
+def test_what_only_the_servers_counted_is_noted() -> None:
     found = judged(0.5, load(1, None), replace(SILENT, hits=256.0, queries=512.0))
     assert found.is_result
     assert "hits are those of the servers' counters" in "; ".join(found.notes)
-    assert "only a status shows the flush" in "; ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("caches", "unproven"),
+    [
+        ([SILENT], "1 of 1"),
+        ([PRIMED, SILENT], "1 of 2"),
+        ([OFF, OFF], "2 of 2"),
+        ([replace(PRIMED, before=32, after=32, again=32)], "1 of 1"),
+        ([PRIMED, replace(PRIMED, before=32, after=32)], None),
+        ([replace(PRIMED, before=None, after=None)], None),
+    ],
+    ids=["silent", "one is silent", "never a hit", "only the template", "proven", "no number for 0"],
+)
+def test_a_flush_that_the_answers_of_any_replica_do_not_show_is_said_to_be_unproven(
+    caches: list[ReplicaCache], unproven: str | None
+) -> None:
+    said = "; ".join(judged(0.9, load(1, 464), *caches).notes)
+    assert ("flush is unproven" in said) == (unproven is not None)
+    assert unproven is None or f"the flush is unproven at {unproven} replicas" in said
 
 
 def test_a_flush_of_several_engines_behind_one_url_is_said_to_be_unproven() -> None:
