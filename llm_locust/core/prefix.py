@@ -67,8 +67,8 @@ class ReplicaCache:
     One prompt was sent ``before`` its flush, ``after`` it, and ``again``: how many of its tokens the answer
     says were cached; None: it does not say. Then ``primed`` shared prefixes were sent. ``hits`` of
     ``queries`` tokens were found from then to the end of the stage, by the replica's own counters; None: it
-    has none. ``engines`` answer at its URL, as far as is known, each with a cache of its own. ``fault`` is
-    why the stage is not a result, or empty.
+    has none, or ``uncounted`` is why they do not say it. ``engines`` answer at its URL, as far as is known,
+    each with a cache of its own. ``fault`` is why the stage is not a result, or empty.
     """
 
     target: str
@@ -79,6 +79,7 @@ class ReplicaCache:
     hits: _Tokens | None = None
     queries: _Tokens | None = None
     engines: _Count = 1
+    uncounted: str = ""
     fault: str = ""
 
     @property

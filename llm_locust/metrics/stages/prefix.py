@@ -82,14 +82,21 @@ class PrefixHits:
                 "name all of them by --replica-url"
             )
         if self.achieved is None or self.possible is None:
-            found.append(
-                "how much of the prompts was in a prefix cache is not known: it is off, or start vLLM with "
-                "--enable-prompt-tokens-details, SGLang with --enable-cache-report, or let --replica-url "
-                "name servers of theirs that have /metrics"
-            )
+            found.append(self._unknown)
         elif abs(self.achieved - self.possible) > HITS_TOLERANCE:
             found.append(self._miss(self.achieved, self.possible))
         return tuple(found)
+
+    @property
+    def _unknown(self) -> str:
+        says = "how much of the prompts was in a prefix cache is not known"
+        start = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
+        if uncounted := [cache.uncounted for cache in self.caches if cache.uncounted]:
+            others = f" (and {len(uncounted) - 1} more)" if len(uncounted) > 1 else ""
+            return f"{says}: answers do not say it, nor do counters: {uncounted[0]}{others}; {start}"
+        return (
+            f"{says}: it is off, or {start}, or let --replica-url name servers of theirs that have /metrics"
+        )
 
     def _miss(self, achieved: float, possible: float) -> str:
         hits = (

@@ -1,10 +1,9 @@
 """A replica of an experiment over HTTP, and all replicas before and after each stage."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import gevent
 from gevent.pool import Pool as Greenlets
@@ -13,12 +12,13 @@ from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target
 from llm_locust.client.request import ask
 from llm_locust.client.stream import Call, LlmClient
-from llm_locust.core.prefix import MOST_COUNTED, PrefixShare, ReplicaCache
+from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.core.record import Outcome
-from llm_locust.deployment.exposition import ExpositionError, Reading, readings
+from llm_locust.deployment.exposition import ExpositionError, readings
 from llm_locust.deployment.profiler import Answered
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind, request_form
+from llm_locust.swarm.caches.counters import Counters, counted, counters_of
 from llm_locust.swarm.caches.priming import ReplicaError, prepare
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.offload import off_the_hub
@@ -40,13 +40,6 @@ _LOOK_S = 0.1
 #: Outcomes of a request of one token whose prompt was computed: the token may be the end of the answer.
 _COMPUTED = (Outcome.OK, Outcome.EMPTY)
 
-#: Counters of tokens that were found in the cache, and looked for: vLLM's. SGLang counts all tokens of the
-#: prompts that it has answered, and shows no counter of those found before the first one is.
-_HITS, _QUERIES, _PROMPTS = "prefix_cache_hits", "prefix_cache_queries", "prompt_tokens"
-
-#: Labels of the engines that answer at one URL: vLLM's and SGLang's.
-_ENGINE_LABELS = ("engine", "dp_rank")
-
 #: Pause before a flush that failed is tried again.
 _AGAIN_S = 1.0
 
@@ -54,14 +47,6 @@ _AGAIN_S = 1.0
 _NO_FLUSH = "; vLLM has it with VLLM_SERVER_DEV_MODE=1, gateways do not: name the servers by --replica-url"
 
 T = TypeVar("T")
-
-
-class Counters(NamedTuple):
-    """Tokens found in the prefix caches of a URL, and looked for, since its start; and how many engines."""
-
-    hits: float
-    queries: float
-    engines: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,25 +189,3 @@ class PrefixCaches:
         doing.kill()
         pool.kill()
         return [found.get(server.url) for server in self._servers]
-
-
-def counters_of(found: Sequence[Reading]) -> Counters | None:
-    """The counters of a page of metrics; None where it has none."""
-    hits, queries, prompts = (
-        [each.value for each in found if each.name == name] for name in (_HITS, _QUERIES, _PROMPTS)
-    )
-    looked_for = queries or prompts
-    if not hits or not looked_for:
-        return None
-    engines = {tuple(map(each.labels.get, _ENGINE_LABELS)) for each in found}.difference([(None, None)])
-    return Counters(math.fsum(hits), math.fsum(looked_for), max(1, len(engines)))
-
-
-def counted(cache: ReplicaCache, before: Counters | None, now: Counters | None) -> ReplicaCache:
-    """A cache with what its counters grew by; without if one is missing, fell (a restart) or is absurd."""
-    if before is None or now is None:
-        return cache
-    hits, queries = now.hits - before.hits, now.queries - before.queries
-    if not (0 <= hits <= MOST_COUNTED and 0 <= queries <= MOST_COUNTED):
-        return cache
-    return replace(cache, hits=hits, queries=queries)

@@ -85,6 +85,15 @@ def test_hits_are_the_share_of_the_prompts_tokens_that_usage_says_were_cached() 
         (load(1, None), [replace(SILENT, hits=0.0, queries=512.0 * 110)], 0.0, "90.6% was possible"),
         (load(1, None), [replace(SILENT, hits=0.0, queries=0.0)], None, "is not known"),
         (load(1, None), [replace(SILENT, hits=464.0, queries=512.0), SILENT], None, "is not known"),
+        (
+            load(1, None),
+            [
+                replace(SILENT, hits=464.0, queries=512.0),
+                replace(SILENT, uncounted="http://r: it fell"),
+            ],
+            None,
+            "is not known: answers do not say it, nor do counters: http://r: it fell; start",
+        ),
     ],
 )
 def test_a_stage_without_the_hits_that_were_possible_is_not_a_result(

@@ -1,15 +1,11 @@
 """A replica's cache before a stage: what shows that the flush worked, and what is no such proof."""
 
-import math
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 
 from llm_locust.core.prefix import PrefixShare, ReplicaCache
-from llm_locust.deployment.exposition import readings
 from llm_locust.swarm.caches.priming import ReplicaError, prepare
-from llm_locust.swarm.caches.server import Counters, counted, counters_of
 from llm_locust.workload.text.prompts import Prompt
 
 PREFIX = PrefixShare.of(0.5, 100, 3)
@@ -94,55 +90,3 @@ def test_prompts_that_share_nothing_need_no_priming() -> None:
     replica = FakeReplica()
     assert prepare(replica, PrefixShare.of(0.0, 100, 3), primer).primed == 0
     assert replica.sent == ["probe"] * 3
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "grown"),
-    [
-        (Counters(1.0, 4.0), Counters(3.0, 10.0), (2.0, 6.0)),
-        (Counters(1.0, 4.0), Counters(0.0, 10.0), (None, None)),
-        (Counters(1.0, 4.0), Counters(1e300, 10.0), (None, None)),
-        (Counters(1.0, 4.0), Counters(math.nan, 10.0), (None, None)),
-        (None, Counters(3.0, 10.0), (None, None)),
-    ],
-    ids=["grown", "restarted", "absurd", "no number", "not there"],
-)
-def test_counters_count_by_what_they_have_grown_by_if_that_can_be(
-    before: Counters | None, now: Counters, grown: tuple[float | None, float | None]
-) -> None:
-    found = counted(ReplicaCache(target="http://r"), before, now)
-    assert (found.hits, found.queries) == grown
-    assert msgspec.convert(msgspec.to_builtins(found), ReplicaCache) == found, "the manifest can be read"
-
-
-VLLM_PAGE = """
-vllm:num_requests_running{engine="0"} 0
-vllm:prefix_cache_queries_total{engine="0"} 100
-vllm:prefix_cache_hits_total{engine="0"} 40
-vllm:prompt_tokens_total{engine="0"} 999
-"""
-
-SGLANG_PAGE = """
-sglang:num_running_reqs{model_name="m"} 0
-sglang:prompt_tokens_total{model_name="m"} 500
-sglang:cached_tokens_total{cache_source="device",model_name="m"} 200
-sglang:cached_tokens_total{cache_source="host",model_name="m"} 100
-"""
-
-
-@pytest.mark.parametrize(
-    ("page", "found"),
-    [
-        (VLLM_PAGE, Counters(40.0, 100.0)),
-        (VLLM_PAGE + VLLM_PAGE.replace('"0"', '"1"'), Counters(80.0, 200.0, engines=2)),
-        (SGLANG_PAGE, Counters(300.0, 500.0)),
-        (SGLANG_PAGE.replace("sglang:cached", "sglang:other"), None),
-        (VLLM_PAGE.replace("prefix_cache_hits", "other"), None),
-        ("process_cpu_seconds_total 3", None),
-    ],
-    ids=["vLLM", "two engines", "SGLang", "SGLang before its first hit", "no hits", "neither"],
-)
-def test_hits_are_of_the_tokens_that_the_server_counts_and_of_all_its_engines(
-    page: str, found: Counters | None
-) -> None:
-    assert counters_of(readings(page)) == found
