@@ -205,6 +205,9 @@ def test_a_comment_counts_for_itself_before_an_event_and_with_it_inside() -> Non
         assert bounded(pieces, 5) == ([], False)
         assert bounded(pieces, 4) == ([], True)
     assert bounded([b"data: a\n:b\n\n"], 10) == ([], True)
+    assert bounded([b":longer\n:a\n"], 6) == ([], True)
+    (event,), failed = bounded([b":12345", b"6\n", b"data: x\n\n"], 12)
+    assert (event.data, failed) == (b"x", False)
 
 
 def bounded(pieces: list[bytes], bound: int) -> tuple[list[SseEvent], bool]:

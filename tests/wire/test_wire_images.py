@@ -33,6 +33,11 @@ def jpeg(width: int, height: int, before: int = 20) -> bytes:
     return b"\xff\xd8" + profile + b"\xff\xc0" + struct.pack(">HBHH", 17, 8, height, width) + b"rest"
 
 
+@pytest.mark.parametrize("size", [Size(1, 1), Size(1 << 20, 1 << 20)])
+def test_an_image_may_be_a_pixel_or_as_large_as_any(size: Size) -> None:
+    assert size_in(data_url(png(size.width, size.height))) == size
+
+
 def asked(dialect: Dialect, *urls: Any) -> list[Any]:
     """The messages of a body that has so many images, as its own API has them."""
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
