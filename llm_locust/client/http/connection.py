@@ -158,7 +158,7 @@ class Connection:
         self._alarm.disarm()
         self._waits_for_end = False
         if self._rest is not None and not self.closed:
-            self._rest.end()
+            self._rest.end(exchange is not None and exchange.complete)
         if exchange is not None:
             exchange.on_due = None
         self._end_pause()

@@ -17,9 +17,10 @@ responses:
    packets must be sent before an earlier one was acknowledged, more than those of the answer's end. The
    server has then also measured round trips as long as the pauses between packets, and does not send its last
    packet again because an acknowledgement is late (tail loss probe, RFC 8985).
-3. It rests, and each response has to give the proof of step 2 again. If one does not, the connection never
-   rests again. If packets came twice, it does not rest for the rest of the response and begins at step 2
-   again, but not if that is usual.
+3. It rests, and each response of :data:`_ENOUGH_PACKETS` or more has to give the proof of step 2 again, and a
+   shorter one that of step 1. If one does not, or the capture did not see its end, the connection never rests
+   again. If packets came twice, it does not rest for the rest of the response and begins at step 2 again, but
+   not if that is usual.
 """
 
 import _socket
@@ -55,6 +56,7 @@ _WAKE_BYTES = 16 << 10
 #: and the longest round trip, because packets that are under way are unacknowledged too.
 _UNACKED_SENT = 8
 _FEWEST_PACKETS = 16
+_ENOUGH_PACKETS = 4 * _UNACKED_SENT
 _LONGEST_RTT_NS = 20_000_000
 
 _MOST_STRIKES = 3
@@ -143,7 +145,7 @@ class Rests:
         for stream, rest in list(self._asleep.items()):
             # A packet from the future: the clock was set back.
             if abs(now_ns - stream.last_ns) > silence_ns or before != self._dropped:
-                self._try(rest.on_silence)
+                self._try(rest.on_silence if before == self._dropped else rest.on_loss)
 
     @staticmethod
     def _try(step: Callable[[], None]) -> None:
@@ -167,23 +169,14 @@ class Rest:
     """
 
     __slots__ = (
-        "_begun",
-        "_repeats",
-        "_rests",
-        "_slept",
-        "_small",
-        "_sock",
-        "_step",
-        "_stream",
-        "_strikes",
-        "asleep",
-        "is_ready",
-        "read",
+        *("_begun", "_repeats", "_rests", "_silent_ns", "_slept", "_small", "_sock", "_step", "_stream"),
+        *("_strikes", "asleep", "is_ready", "read"),
     )
 
     def __init__(self, rests: Rests, sock: _socket.socket, packets: Tracked) -> None:
         self._rests, self._sock, self._stream = rests, sock, packets.stream
         self._begun: TcpFacts | None = None
+        self._silent_ns: int | None = None  # stamp of the last packet before a silence
         self._small = self._repeats = self._strikes = 0
         self._step, self._slept = _NONE, False
         self.asleep = self.is_ready = False
@@ -191,7 +184,7 @@ class Rest:
 
     def begin(self, facts: TcpFacts | None) -> None:
         """Begin an exchange, with the facts of the connection just before its request."""
-        self._begun, self._slept = facts, False
+        self._begun, self._slept, self._silent_ns = facts, False, None
         self._small, self._repeats = self._stream.small, self._stream.repeats
         self.is_ready = self._step == _PROVEN and facts is not None
         self.delay_acks()
@@ -241,6 +234,11 @@ class Rest:
 
     def on_silence(self) -> None:
         """Read what has come, and rest no longer in this exchange."""
+        self._silent_ns = self._stream.last_ns
+        self.on_loss()
+
+    def on_loss(self) -> None:
+        """As in silence, but packets may have been lost to the capture."""
         self._stream.due_ns = self._stream.due_ns or self._stream.last_ns + round(SILENCE_S * 1e9)
         self.read()
         self.stop()
@@ -264,12 +262,14 @@ class Rest:
             return [min(now_ns, max(floor_ns, time_ns)) for time_ns in times]
         return times
 
-    def end(self) -> None:
-        """End the exchange: see whether it proves that the connection may rest."""
+    def end(self, complete: bool) -> None:
+        """End the exchange: see whether its response proves that the connection may rest."""
         self.stop()
         self.is_ready = False
         begun, small = self._begun, self._stream.small - self._small
         self._begun = None
+        if complete and self._silent_ns == self._stream.last_ns:  # its end rang no bell and was noticed late
+            self._step, self._rests.withdrawn = _WITHDRAWN, self._rests.withdrawn + 1
         if begun is None or self._step == _WITHDRAWN or small < _FEWEST_PACKETS:
             return
         facts, came_twice = tcp_facts(self._sock), self._stream.repeats != self._repeats
@@ -277,6 +277,8 @@ class Rest:
         if facts is not None and facts.rtt_ns <= _LONGEST_RTT_NS:
             unacked = small - 1 - (facts.acks - begun.acks)
         passed = _PROVEN if unacked >= _UNACKED_SENT else _SENT_UNACKED if unacked >= 1 else _NONE
+        if passed == _SENT_UNACKED and small < _ENOUGH_PACKETS:  # it could not have shown more
+            passed = max(passed, self._step)
         if self._slept:
             self._rests.rested += 1
             self._strikes = max(0, self._strikes + (1 if came_twice else -1))

@@ -150,8 +150,9 @@ class ClientFacts(SummaryPart, frozen=True):
     rests_withdrawn: Annotated[
         int | None,
         key(
-            "connections of such responses whose server may wait for acknowledgements, read packet by packet "
-            "from then on; null without `--stamps packet`",
+            "connections of such responses whose server may wait for acknowledgements, or ends answers so "
+            "that the capture does not see it, read packet by packet from then on; null without "
+            "`--stamps packet`",
             _WORKERS,
         ),
     ]

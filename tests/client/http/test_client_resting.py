@@ -117,7 +117,7 @@ class Line:
         for n in range(packets):
             self.packet(n * 20 * MS, size)
         self.socket.acks += acks
-        self.rest.end()
+        self.rest.end(True)
         self.packets.stream.skip(self.packets.stream._arrived - self.packets.stream._read)
         return ready
 
@@ -143,7 +143,7 @@ def test_a_late_acknowledgement_does_not_end_the_second_step() -> None:
     line.rest.begin(tcp_facts(cast(Any, line.socket)))
     line.rest.delay_acks()
     assert not line.socket.options
-    line.rest.end()
+    line.rest.end(True)
     line.answer(acks=58)
     line.rest.begin(tcp_facts(cast(Any, line.socket)))
     line.socket.options.clear()
@@ -183,6 +183,50 @@ def test_a_response_at_rest_without_the_proof_is_the_last_one() -> None:
     assert line.rests.withdrawn == 1
 
 
+@pytest.mark.parametrize(
+    ("packets", "acks", "withdrawn"), [(20, 14, 0), (31, 29, 0), (20, 19, 1), (40, 34, 1)]
+)
+def test_a_short_response_that_cannot_prove_much_ends_no_rest(
+    packets: int, acks: int, withdrawn: int
+) -> None:
+    """Unless nothing of it was sent before an acknowledgement."""
+    line = Line().proven()
+    line.answer(acks, packets, rest=True)
+    assert line.rests.withdrawn == withdrawn
+    assert line.answer(acks=30) == (not withdrawn)
+
+
+def test_a_short_response_is_no_proof_either() -> None:
+    line = Line()
+    assert not any(line.answer(acks=14, packets=20) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("complete", "later", "lost", "withdrawn"),
+    [(True, 0, 0, 1), (True, 1, 0, 0), (False, 0, 0, 0), (True, 0, 1, 0)],
+    ids=["its end", "a pause", "a call given up", "a ring that was full"],
+)
+def test_a_response_whose_end_is_only_noticed_by_the_silence_after_it_is_the_last_one(
+    complete: bool, later: int, lost: int, withdrawn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last chunk was split, or has trailers: every answer would end 50 to 100 ms late."""
+    line = Line().proven()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    for n in range(60):
+        line.packet(1 + n)
+    monkeypatch.setattr(FakeCapture, "dropped", lost)
+    line.rests._sweep()
+    assert not line.rest.asleep
+    for n in range(later):
+        line.packet(100 + n)
+    line.socket.acks += 30
+    line.rest.end(complete)
+    line.packets.stream.skip((60 + later) * 200)
+    assert line.rests.withdrawn == withdrawn
+    assert line.answer(acks=30) == (not withdrawn)
+
+
 def test_packets_that_come_twice_again_and_again_end_it() -> None:
     line, rested = Line().proven(), 0
     for _ in range(20):
@@ -193,7 +237,7 @@ def test_packets_that_come_twice_again_and_again_end_it() -> None:
             for _ in range(60):
                 line.packet()
             line.socket.acks += 30
-            line.rest.end()
+            line.rest.end(True)
             rested += 1
     assert line.rests.withdrawn == 1
     assert rested == line.rests.rested < 20
@@ -411,7 +455,7 @@ def test_packets_that_came_twice_begin_the_proof_again() -> None:
     for _ in range(60):
         line.packet()
     line.socket.acks += 30
-    line.rest.end()
+    line.rest.end(True)
     line.packets.stream.skip(line.packets.stream._arrived - line.packets.stream._read)
     assert not line.answer(acks=30)
     assert line.answer(acks=30)
@@ -556,15 +600,15 @@ def test_what_ends_a_response_at_rest_is_noticed(server: ScriptedServer, by_pack
             assert (record.outcome, len(record.arrivals_ns)) == (outcome, 8)
             assert error in (record.error or "")
         until_rested(ask, by_packet, good, 12)
-        trailers = write(130, last_chunk()[:-2] + b"X-Took: 1\r\n\r\n")
-        record = ask.ask(breaking(trailers)).record
-        assert (record.status, len(record.arrivals_ns)) == (200, 8)
-        until_rested(ask, by_packet, good, 12)
         job = ask.spawn(breaking(Step(stall=True)))
         gevent.sleep(0.15)
         ask.client.abandon_calls()
         job.join()
         assert len(ask.answers[-1].record.arrivals_ns) >= 1
+        until_rested(ask, by_packet, good, 12)
+        trailers = write(130, last_chunk()[:-2] + b"X-Took: 1\r\n\r\n")
+        record = ask.ask(breaking(trailers)).record
+        assert (record.status, len(record.arrivals_ns)) == (200, 8)
 
 
 @captures
