@@ -39,10 +39,10 @@ def test_one_that_is_killed_or_begins_another_does_not_disturb_the_others(pauses
         ended.append("again")
 
     def last() -> None:
-        pauses.until(begun_ns + 30_000_000)
+        pauses.until(begun_ns + 330_000_000)
         ended.append("last")
 
-    killed = gevent.spawn(pauses.until, begun_ns + 1_000_000)
+    killed = gevent.spawn(pauses.until, begun_ns + 300_000_000)
     others = [gevent.spawn(again), gevent.spawn(last)]
     gevent.sleep(0)
     killed.kill()

@@ -257,7 +257,7 @@ def test_the_page_has_charts_and_tiles_of_what_the_catalogue_says() -> None:
     assert tiled
     assert {f"{key}_{place}_ms" for key in tiled for place in ("p50", "p99")} <= figures.keys()
     assert {"ok", "resent", *told["outcomes"]} == {outcome.value for outcome in Outcome}
-    assert ["name", "up", *told["servers"]] == list(ServerNow.__dataclass_fields__)
+    assert ["name", "up", "role", *told["servers"]] == list(ServerNow.__dataclass_fields__)
     # The page's script has no list of its own beside it.
     script = asset("live.js")
     assert script is not None
