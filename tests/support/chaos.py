@@ -189,8 +189,8 @@ def small_disk(folder: Path, kib: int) -> Iterator[Path]:
 
 
 def fill(folder: Path, most_kib: int = 16_384) -> None:
-    """Leave no room on a small disk."""
-    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+    """Leave no room on a small disk; once more takes what has become free since."""
+    with (folder / "filler").open("ab", buffering=0) as file, suppress(OSError):
         for _ in range(most_kib // 4):
             file.write(bytes(4096))
         raise AssertionError(f"{folder} is larger than {most_kib} KiB")

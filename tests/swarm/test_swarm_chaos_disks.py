@@ -19,7 +19,7 @@ from chaos import (
     wait_batches,
     wait_more,
 )
-from swarm_process import in_parallel, simulation, swarm
+from swarm_process import in_parallel, simulation, swarm, wait_until
 
 
 def _full_spool(folder: Path) -> Survived:
@@ -32,9 +32,12 @@ def _full_spool(folder: Path) -> Survived:
     ):
         wait_batches(out, workers=2)
         at_ns = time.time_ns()
-        fill(disk)
-        for worker in workers:
-            worker.wait_for("cannot be written")
+
+        def is_said() -> bool:
+            fill(disk)  # what went with an acknowledged segment would be room enough for all later ones
+            return all("cannot be written" in worker.stderr for worker in workers)
+
+        wait_until(is_said, "each worker says that its spool cannot be written")
         wait_batches(out, workers=2, each=3)
         code = end(master, workers)
     return Survived(code, master, workers, out, sim, at_ns)
