@@ -134,10 +134,11 @@ def early_arrivals(
     """
     if not token_ends or moments.sent is None:
         return None
-    marks = exchange.reads.empty_ns()
-    if reads.kernel and bool((marks & EXACT).all()):
-        return None
-    ends, read_ends = np.asarray(token_ends, dtype=np.int64), exchange.reads.ends()
+    ends, read_ends, marks = (
+        np.asarray(token_ends, dtype=np.int64),
+        exchange.reads.ends(),
+        exchange.reads.empty_ns(),
+    )
     stamped = (
         exchange.reads.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
     )

@@ -43,7 +43,9 @@ _USUAL_PORTS = ("metrics", "http-metrics", "http")
 
 #: Labels in which a pod's operator names its role: llm-d's, Dynamo's.
 _ROLE_LABELS = (
-    *("llm-d.ai/role", "nvidia.com/dynamo-sub-component-type", "nvidia.com/dynamo-component-type"),
+    "llm-d.ai/role",
+    "nvidia.com/dynamo-sub-component-type",
+    "nvidia.com/dynamo-component-type",
 )
 
 _HINTS = {

@@ -91,16 +91,13 @@ def _latency(
         f"asked ({unit})": known([p.load for p in points]),
         x: known([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
     }
-    series = []
-    for place, colour in (("p50", of_p50), ("p99", of_p99)):
-        estimates = [p.latencies_ms[metric, place] for p in points]
-        series += _estimates(columns, place, "ms", estimates, x, colour)
+    series = _percentiles(columns, points, metric, x, (of_p50, of_p99))
     return Chart(
         id=f"{metric}-over-throughput",
         title=f"{name} over throughput, ms",
         reading=f"One point a stage, by rising load; dashed: the 95 % interval.{note}",
         data=(Data("latency", columns),),
-        series=tuple(series),
+        series=series,
         x=Axis(x),
         y=Axis("ms", log_choice=True),
     )
@@ -115,16 +112,13 @@ def over_hits(points: Sequence[LoadPoint], note: str) -> list[Chart]:
 def _over_hits(points: Sequence[LoadPoint], metric: str, of_p50: str, of_p99: str, note: str) -> Chart:
     x = "prefix-cache hits (% of prompts' tokens)"
     columns: dict[str, Values] = {x: known([p.hits for p in points], 100.0)}
-    series = []
-    for place, colour in (("p50", of_p50), ("p99", of_p99)):
-        estimates = [p.latencies_ms[metric, place] for p in points]
-        series += _estimates(columns, place, "ms", estimates, x, colour)
+    series = _percentiles(columns, points, metric, x, (of_p50, of_p99))
     return Chart(
         id=f"{metric}-over-hits",
         title=f"{LATENCY[metric].label} over prefix-cache hits, ms",
         reading=f"One point a stage, by what was found of its prompts; dashed: the 95 % interval.{note}",
         data=(Data("latency", columns),),
-        series=tuple(series),
+        series=series,
         x=Axis("hits, % of the prompts' tokens", most=100),
         y=Axis("ms", log_choice=True),
     )
@@ -147,6 +141,19 @@ def _rates(points: Sequence[LoadPoint], unit: str, gpus: float | None, note: str
         series=(Series("stages", x, y, "c1", Kind.MARKS),),
         x=Axis(x),
         y=Axis(y),
+    )
+
+
+def _percentiles(
+    columns: dict[str, Values], points: Sequence[LoadPoint], metric: str, x: str, colours: tuple[str, str]
+) -> tuple[Series, ...]:
+    """Add p50 and p99 of a latency, with their intervals, to the columns; the lines that show them."""
+    return tuple(
+        line
+        for place, colour in zip(("p50", "p99"), colours, strict=True)
+        for line in _estimates(
+            columns, place, "ms", [p.latencies_ms[metric, place] for p in points], x, colour
+        )
     )
 
 
