@@ -116,13 +116,13 @@ class PrefixHits:
             found.append("hits are those of the servers' counters, with warm-up and drain")
         if unproven := sum(not cache.shows_flush for cache in self.caches):
             found.append(
-                f"the flush is unproven at {unproven} of {len(self.caches)} replicas: their answers do not "
-                "say that a prompt was cached which was sent twice after it, so that only a status shows it"
+                f"the flush is unproven at {unproven} of {len(self.caches)} replicas: a prompt was sent "
+                "twice after it, and no answer said that the second was cached, so only the status shows it"
             )
         if several := sum(cache.engines > 1 for cache in self.caches):
             found.append(
-                f"{several} of {len(self.caches)} URLs have several engines with a cache each: looks at them "
-                "may have gone to different ones, so that the flush is unproven"
+                f"{several} of {len(self.caches)} URLs have several engines with a cache each: the "
+                "prompts that look at it may have met different ones, so the flush is unproven"
             )
         return "; ".join(found)
 

@@ -35,7 +35,7 @@ def prefix_hits(summary: Summary) -> Section | None:
     sent = plural(first.prefixes, "shared prefix", "shared prefixes")
     note = (
         f"of prompts of {count(first.input_tokens)} tokens; before each stage the caches of {replicas} were "
-        f"emptied, and {sent} sent to each"
+        f"flushed, and {sent} sent to each"
     )
     lines = () if summary.prefix_cache is None else tuple(_worth(summary.prefix_cache))
     notes = (Line(note, Tone.FAINT), *meaning_in(table))
