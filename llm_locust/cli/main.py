@@ -81,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words else ""
     if name in COMMANDS:
+        if argv is None:  # the process is the command's own
+            from llm_locust.report.without_pandas import forgo_pandas
+
+            forgo_pandas()
         return _run(name, words[1:])
     if name in ("-h", "--help", "help"):
         print(help_text())

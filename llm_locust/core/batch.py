@@ -87,7 +87,7 @@ class RecordBatch:
 
     @classmethod
     def empty(cls) -> "RecordBatch":
-        return cls(SCHEMA.empty_table())
+        return cls(pa.Table.from_batches([], SCHEMA))
 
     @classmethod
     def concat(cls, batches: Iterable["RecordBatch"]) -> "RecordBatch":

@@ -1,6 +1,6 @@
 """A process without pandas, which pyarrow's conversions import wherever it is installed.
 
-That import takes a third of a second and 54 MiB, and a report has no other use for it.
+That import takes a third of a second and 54 MiB, and reports and commands have no other use for it.
 """
 
 import sys

@@ -162,7 +162,8 @@ class StoredRequests:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
         with _reading(self.path), pq.ParquetFile(self.path) as file:
             # All of the schema, so that a file is refused whichever columns are requested.
-            RecordBatch.from_table(file.schema_arrow.empty_table())
+            if not file.schema_arrow.equals(SCHEMA):
+                RecordBatch.from_table(file.schema_arrow.empty_table())
             if not self.rows:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
             # Group by group: if all are requested at once, the reader keeps the bytes of those it has read.

@@ -228,10 +228,10 @@ def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         assert said in capsys.readouterr().out
 
 
-def test_a_report_needs_neither_the_simulator_nor_its_server_library(tmp_path: Path) -> None:
+def test_a_report_needs_neither_the_simulator_nor_its_server_library_nor_pandas(tmp_path: Path) -> None:
     script = (
-        "import sys; from llm_locust.cli.main import main; main(sys.argv[1:]); "
-        "sys.exit(', '.join({'aiohttp', 'llm_locust.sim'} & set(sys.modules)) or 0)"
+        "import sys; from llm_locust.cli.main import main; main(); "
+        "sys.exit(', '.join({'aiohttp', 'llm_locust.sim', 'pandas'} & set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", script, "report", str(write_run(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
