@@ -1,6 +1,7 @@
 """A warm process is what a cold one of the same command is: its session, ends, words and own secrets."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from signal import SIGKILL, SIGTERM, Signals
 import psutil
 import pytest
 from swarm_process import Process, wait_until
+from warm_process import keep_warm, warm_place
 
 pytestmark = pytest.mark.run
 
@@ -67,6 +69,65 @@ def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, number: Signals, c
     assert process.exit_code() == code
     assert not psutil.pid_exists(process.pid)
     process.end()
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> str:
+    """What a warm process takes for Python, when those that it asks for forks can be asked."""
+    keep_warm("report", "llm_locust.sim")
+    for source in ("report", "llm_locust.sim"):
+        wait_until((warm_place() / f"{source}.sock").exists, f"{source} has imported what it needs")
+    return str(warm_place() / "python")
+
+
+def test_a_child_of_a_warm_process_has_its_words_streams_folder_and_code(
+    stand_in: str, tmp_path: Path
+) -> None:
+    code = """
+forgo_pandas = lambda: None
+forgo_pandas()
+import os, sys
+print(sys.argv, sys.stdin.read(), os.getcwd(), os.environ["SAID"], os.getppid())
+print("llm_locust.report" in sys.modules)
+sys.exit(7)
+"""
+    done = subprocess.run(
+        [stand_in, "-P", "-c", code, "a b"],
+        input="heard",
+        cwd=tmp_path,
+        env={"SAID": "so"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == [f"['-c', 'a b'] heard {tmp_path} so {os.getpid()}", "True"]
+    assert done.returncode == 7
+
+
+def test_what_no_warm_process_knows_is_run_by_python_itself(stand_in: str) -> None:
+    code = "import sys; print(sys.executable, 'llm_locust' in sys.modules)"
+    done = subprocess.run([stand_in, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [sys.executable, "False"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 0), (SIGKILL, -SIGKILL)])
+def test_signals_pass_through_the_stand_in_and_its_death_ends_the_fork(
+    stand_in: str, number: Signals, code: int
+) -> None:
+    with subprocess.Popen(
+        [stand_in, "-P", "-m", "llm_locust.sim", "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[2].split(":")[-1].removesuffix("/v1"))
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        assert listens()
+        process.send_signal(number)
+        assert process.wait(120) == code
+        wait_until(lambda: not listens(), "the end of the simulation")
 
 
 LEFT = """

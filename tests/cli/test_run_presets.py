@@ -27,7 +27,7 @@ def test_a_protocol_runs_and_its_run_has_its_source(
 ) -> None:
     short = ("--input-tokens=16", "--output-tokens=4", "--warmup=0s", "--out=run")
     command = [sys.executable, "-m", "llm_locust", "run", "--sim", f"--preset={name}", *words, *short]
-    process = Process(command, tmp_path, cold=True)
+    process = Process(command, tmp_path)
     try:
         # 1: too few requests for a certified percentile. 3: the machine is too busy to measure.
         assert process.exit_code() in (0, 1, 3), process.stderr

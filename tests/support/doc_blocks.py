@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from warm_process import PRELOADED, keep_warm, warm_place
+
 ROOT = Path(__file__).parents[2]
 #: All pages but the reports on Locust itself.
 PAGES = (
@@ -154,7 +156,8 @@ class Session:
     ) -> None:
         self._folder, self._runs, self._url, self._replicas = folder, runs, url, replicas
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        keep_warm(*PRELOADED)
+        path = os.pathsep.join([str(warm_place()), str(Path(sys.executable).parent), os.environ["PATH"]])
         # Of a scenario, and of a command that says nothing.
         small = {"LOCUST_RUN_TIME": "4s", "LOCUST_USERS": "4"}
         small |= {"LLM_LOCUST_WARMUP": "0s", "LLM_LOCUST_DRAIN": "10s"}
@@ -171,7 +174,7 @@ class Session:
             command = ["bash", "-c", _PRELUDE + changed(block.text, self._url, self._replicas)]
         else:
             (self._folder / "shown.py").write_text(block.text, encoding="utf-8")
-            command = [sys.executable, *(self._load(block) if block.is_locustfile else ["shown.py"])]
+            command = self._load(block) if block.is_locustfile else [sys.executable, "shown.py"]
         code, said = self._outcome(command)
         where = f"{block.place}: exit code {code}\n{block.text}\n{said}"
         # Of a few seconds on a busy machine: few samples for a gate, none at all, or an invalid client.
@@ -183,7 +186,7 @@ class Session:
 
     def _load(self, block: Block) -> list[str]:
         """A short load with a page's locustfile; with four requests, if it is for this package."""
-        words = ["-m", "locust", "-f", "shown.py", "--headless", "--only-summary", "-H", self._url, "-u", "2"]
+        words = ["locust", "-f", "shown.py", "--headless", "--only-summary", "-H", self._url, "-u", "2"]
         if "llm_locust" not in block.text:
             return [*words, "-t", "1s"]
         words += ["-t", "120s", "--num-requests", "4", "--model", "sim"]

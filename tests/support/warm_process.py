@@ -3,35 +3,53 @@
 A whole run has up to nine processes. Each would import Locust, Arrow and this package, which takes more CPU
 time than a short run itself. From the command line on, a warm start is a cold one; that a cold one works is
 shown by the runs of ``make test``, which ask for it.
+
+Processes that a warm one starts itself, such as that of its report, are warm as well: what they take for
+Python is ``warm_start.py``, which stays until the fork has ended and passes signals on.
 """
 
 import atexit
-import json
+import gc
+import marshal
 import os
 import random
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, Any, NoReturn
 
-#: What is imported before a module's first process starts.
+_CHILDREN = "llm_locust.swarm.process.children"
+
+#: What is imported before the first process of a kind starts.
 PRELOADED = {
     "locust": (
         *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.scenario_user"),
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
     ),
-    "llm_locust": ("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge", "pandas"),
+    "llm_locust": (
+        *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge", "pandas"),
+        *("llm_locust.cli.run", "llm_locust.cli.sweep", "llm_locust.sim.command", "llm_locust.sim.gateway"),
+    ),
     "llm_locust.sim": ("llm_locust.sim.command", "llm_locust.sim.gateway"),
+    "report": (
+        *("llm_locust.report.run.finish", "llm_locust.report.run.join", "llm_locust.report.run.rolling"),
+        *("llm_locust.report.run.stage_reading", "llm_locust.report.run.dropping"),
+        *("llm_locust.cli.upload", "llm_locust.deployment.scraper"),
+    ),
 }
 
 #: What a module drew for its process as it was imported, and how a fork draws its own.
@@ -44,10 +62,13 @@ _OWN = (
 _LENGTH = 4
 
 #: As they are before gevent is imported, whose own wait for its event loop.
-_FORK, _WAITPID, _CLOSE, _POLL = os.fork, os.waitpid, os.close, select.poll
+_FORK, _WAITPID, _CLOSE, _POLL, _SOCKET = os.fork, os.waitpid, os.close, select.poll, socket.socket
 
 #: A run that the tests have left has this long to end by SIGTERM.
 _LEAVING_MS = 10_000
+
+#: Under these names Python and this package's commands are looked for.
+_STAND_INS = ("python", "llm-locust", "locust")
 
 
 class WarmProcess:
@@ -61,19 +82,27 @@ class WarmProcess:
         environ: Mapping[str, str],
         stdout: IO[bytes],
     ) -> None:
-        asked = {"words": [*words], "cwd": str(cwd), "environ": dict(environ)}
-        self._news, theirs = socket.socketpair()
+        asked = {
+            "module": module,
+            "words": [*words],
+            "safe": False,
+            "cwd": str(cwd),
+            "environ": dict(environ),
+            "leaving_ms": _LEAVING_MS,
+        }
+        self._news = _connected(module)
         read, write = os.pipe()
-        try:
-            _start(module, asked, [stdout.fileno(), write, theirs.fileno()])
-        finally:
-            theirs.close()
-            os.close(write)
+        told = marshal.dumps(asked)
+        with open(os.devnull) as nothing:
+            descriptors = [nothing.fileno(), stdout.fileno(), write]
+            socket.send_fds(self._news, [len(told).to_bytes(_LENGTH)], descriptors)
+        os.close(write)
         self.stderr = os.fdopen(read, errors="replace")
-        told = self._news.recv(_LENGTH)
-        if not told:  # a process 0 would be all of the tests' own group
+        self._news.sendall(told)
+        heard = self._news.recv(_LENGTH)
+        if not heard:  # a process 0 would be all of the tests' own group
             raise ChildProcessError(f"the process that has imported {module} could not start another one")
-        self.pid = int.from_bytes(told)
+        self.pid = int.from_bytes(heard)
         self._code: int | None = None
         self._reading = threading.Lock()
 
@@ -101,97 +130,124 @@ class WarmProcess:
             os.kill(self.pid, number)
 
 
-_sources: dict[str, tuple[subprocess.Popen[bytes], socket.socket]] = {}
+_sources: dict[str, subprocess.Popen[bytes]] = {}
 _starting = threading.Lock()
+_place: list[Path] = []
 
 
-def _start(module: str, asked: dict[str, Any], descriptors: list[int]) -> None:
+def warm_place() -> Path:
+    """Folder for the search path of programs: in it this package's commands are warm ones."""
     with _starting:
-        if module not in _sources:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                command = [sys.executable, __file__, module, str(theirs.fileno())]
-                source = subprocess.Popen(
-                    command,
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # a Ctrl-C of the terminal is for the tests
-                )
-            _sources[module] = source, ours
-            atexit.register(_end, source, ours)
-        told = json.dumps(asked).encode()
-        connection = _sources[module][1]
-        socket.send_fds(connection, [len(told).to_bytes(_LENGTH)], descriptors)
-        connection.sendall(told)
+        if not _place:
+            folder = Path(tempfile.mkdtemp(prefix="warm-"))
+            program = f"#!{sys.executable} -IS\n{Path(__file__).with_name('warm_start.py').read_text()}"
+            for name in _STAND_INS:
+                (folder / name).write_text(program)
+                (folder / name).chmod(0o755)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            _place.append(folder)
+    return _place[0]
 
 
-def _end(source: subprocess.Popen[bytes], connection: socket.socket) -> None:
-    connection.close()
-    source.wait()
+def keep_warm(*sources: str) -> None:
+    """Start the processes that import; what is asked before they listen is imported by Python itself."""
+    place = warm_place()
+    with _starting:
+        for source in set(sources) - _sources.keys():
+            # It ends with its standard input; a Ctrl-C of the terminal is for the tests.
+            _sources[source] = process = subprocess.Popen(
+                [sys.executable, __file__, source, str(place)], stdin=subprocess.PIPE, start_new_session=True
+            )
+            atexit.register(process.communicate)
 
 
-def _serve(connection: socket.socket) -> list[str] | None:
-    """Fork for each request; gives the words of its command in the forked process, None at the end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def _connected(source: str) -> socket.socket:
+    keep_warm(source, "report")
+    connection = socket.socket(socket.AF_UNIX)
     while True:
-        length, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 3)
-        if not length:
-            return None
-        told = b""
-        while len(told) < int.from_bytes(length):
-            told += connection.recv(int.from_bytes(length) - len(told))
+        try:
+            connection.connect(str(warm_place() / f"{source}.sock"))
+        except OSError:
+            if _sources[source].poll() is not None:
+                raise
+            time.sleep(0.02)
+        else:
+            return connection
+
+
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; gives what is asked in the forked process, None at the end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    both = _POLL()
+    both.register(listener, select.POLLIN)
+    both.register(0, 0)
+    while [(listener.fileno(), select.POLLIN)] == both.poll():
+        descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # accept() makes sockets of gevent
+        connection = _SOCKET(fileno=descriptor)
         if _FORK() == 0:
-            break
-        for descriptor in descriptors:
-            _CLOSE(descriptor)
-    # One process waits for the end of the other and tells it: only a parent can.
-    connection.close()
+            listener.close()
+            return _started(connection)
+        connection.close()
+    return None
+
+
+def _started(connection: socket.socket) -> dict[str, Any]:
+    length, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 3)
+    told = b""
+    while len(told) < int.from_bytes(length):
+        told += connection.recv(int.from_bytes(length) - len(told))
+    asked: dict[str, Any] = marshal.loads(told)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    stdout, stderr, news = descriptors
-    asked = json.loads(told)
+    # One process waits for the end of the other and tells it: only a parent can.
     pid = _FORK()
     if pid:
-        os.write(news, pid.to_bytes(_LENGTH))
-        for descriptor in (stdout, stderr):
+        for descriptor in (0, 1, 2, *descriptors):
             _CLOSE(descriptor)
-        _end_without_tests(pid, news)
+        connection.sendall(pid.to_bytes(_LENGTH))
+        _end_with_asker(pid, connection, asked["leaving_ms"])
         _, status = _WAITPID(pid, 0)
-        with suppress(BrokenPipeError):
-            os.write(news, os.waitstatus_to_exitcode(status).to_bytes(_LENGTH, signed=True))
+        with suppress(OSError):
+            connection.sendall(os.waitstatus_to_exitcode(status).to_bytes(_LENGTH, signed=True))
         os._exit(0)
-    _CLOSE(news)
-    _become(asked, stdout, stderr)
-    return list(asked["words"])
+    connection.close()
+    _become(asked, descriptors)
+    return asked
 
 
-def _end_without_tests(pid: int, news: int) -> None:
-    """Wait for the end of a process; end it, and all of its group, if the tests are gone before."""
+def _end_with_asker(pid: int, connection: socket.socket, leaving_ms: int) -> None:
+    """Wait for the end of a process; end it, and all of its group, if who asked for it is gone before."""
     ended = os.pidfd_open(pid)
     both = _POLL()
     both.register(ended, select.POLLIN)
-    both.register(news, select.POLLIN)  # readable only at its end: nothing is sent this way
+    both.register(connection, select.POLLIN)  # readable only at its end: nothing is sent this way any more
     if any(descriptor == ended for descriptor, _ in both.poll()):
         return
-    both.unregister(news)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    both.unregister(connection)
+    for number in (signal.SIGTERM, signal.SIGKILL) if leaving_ms else (signal.SIGKILL,):
         with suppress(ProcessLookupError):
             os.killpg(pid, number)
-        if both.poll(_LEAVING_MS):
+        if both.poll(leaving_ms):
             break
     with suppress(ProcessLookupError):  # what the process itself has left
         os.killpg(pid, signal.SIGKILL)
 
 
-def _become(asked: dict[str, Any], stdout: int, stderr: int) -> None:
+def _become(asked: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     os.setsid()
-    for descriptor, number in ((stdout, 1), (stderr, 2)):
+    for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         _CLOSE(descriptor)
     os.chdir(asked["cwd"])
-    sys.path[0] = asked["cwd"]
+    sys.path[:1] = [] if asked["safe"] else [asked["cwd"]]
     os.environ.clear()
     os.environ.update(asked["environ"])
+    added = asked["environ"].get("PYTHONPATH")
+    if added:
+        at = 0 if asked["safe"] else 1
+        sys.path[at:at] = [path for path in added.split(os.pathsep) if path not in sys.path]
     random.seed()
+    if "stand_in" in asked:  # a process may end with its parent, which is that of its stand-in
+        os.getppid = partial(_parent_of, asked["stand_in"])
     for module, name, draw in _OWN:
         if module in sys.modules:
             setattr(sys.modules[module], name, draw())
@@ -199,15 +255,62 @@ def _become(asked: dict[str, Any], stdout: int, stderr: int) -> None:
         import_module("gevent").reinit()
 
 
-if __name__ == "__main__":
-    _module, _descriptor = sys.argv[1:]
-    _connection = socket.socket(fileno=int(_descriptor))  # before gevent makes all others its own
-    for _each in PRELOADED[_module]:
-        import_module(_each)
-    _words = _serve(_connection)
-    if _words is not None:
-        import runpy
+def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> NoReturn:
+    """Run it and end the process as Python does, but for the objects: to free each would copy all of them."""
+    code: object = 0
+    try:
+        run(asked)
+    except SystemExit as e:
+        code = e.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code or 0)
 
-        sys.argv = ["", *_words]
-        sys.orig_argv = [sys.executable, "-m", _module, *_words]  # a worker starts itself anew with it
-        runpy.run_module(_module, run_name="__main__", alter_sys=True)
+
+def _parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        return 1
+
+
+def _run(asked: Mapping[str, Any]) -> None:
+    """Run a module or a program as Python does at its start."""
+    import runpy
+
+    if "code" in asked:
+        sys.argv = ["-c", *asked["words"]]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        exec(compile(asked["code"], "<string>", "exec"), vars(main))
+        return
+    sys.argv = ["", *asked["words"]]
+    safe = ["-P"] if asked["safe"] else []
+    sys.orig_argv = [sys.executable, *safe, "-m", asked["module"], *asked["words"]]
+    runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _source, _folder = sys.argv[1:]
+    _listener = socket.socket(socket.AF_UNIX)  # before gevent makes all others its own
+    sys.executable = f"{_folder}/python"
+    if _source == "report":
+        import_module("llm_locust.report.without_pandas").forgo_pandas()
+    for _each in PRELOADED[_source]:
+        import_module(_each)
+    gc.collect()
+    gc.freeze()  # a collection would touch, and so copy, all that was imported
+    _listener.bind(f"{_folder}/{_source}.part")
+    _listener.listen(16)
+    os.rename(f"{_folder}/{_source}.part", f"{_folder}/{_source}.sock")
+    _asked = _serve(_listener)
+    if _asked is not None:
+        _end(_run, _asked)

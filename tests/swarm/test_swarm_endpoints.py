@@ -58,7 +58,6 @@ def run(folder: Path, locustfile: Path, *options: str) -> tuple[Result, dict[str
             *("--api-key-env", "KEY", "-H", sim.url, *options),
             locustfile=locustfile,
             environ={"KEY": "sk-hush"},
-            cold=True,
         ) as process,
     ):
         assert process.exit_code() == 0, process.stderr
