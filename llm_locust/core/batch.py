@@ -4,8 +4,10 @@ A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`~llm_locust.cor
 Arrow's nulls are the only "undefined": the numpy accessors turn them into NaN, never into 0.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow.columns import from_lists, from_numpy, from_values, known_of, values_of
+from llm_locust.core.arrow.columns import (
+    from_labels,
+    from_lists,
+    from_numpy,
+    from_values,
+    known_of,
+    values_of,
+)
 from llm_locust.core.arrow.schema import ADDED, SCHEMA, SCHEMA_VERSION
 from llm_locust.core.arrow.stream import StreamError, read_stream
 from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
@@ -24,11 +33,8 @@ PART_ROWS = 1 << 14
 #: Size in bytes above which a batch is sent uncompressed.
 _COMPRESSED_BYTES = 1 << 20
 
-_FIELDS = [
-    (f.name, "slo_class" if f.name == "class" else f.name)
-    for f in SCHEMA
-    if f.name not in ("worker", "arrivals_ns", "early_ns")
-]
+#: Values of a record in the order of the schema, without the worker.
+_values_of = attrgetter(*("slo_class" if n == "class" else n for n in SCHEMA.names if n != "worker"))
 
 
 class BatchError(ValueError):
@@ -60,15 +66,10 @@ class RecordBatch:
     @classmethod
     def from_records(cls, records: Sequence[RequestRecord], worker: str) -> "RecordBatch":
         """Make one row per record, in order. ``worker`` is the name of the process that made them."""
-        columns: dict[str, pa.Array] = {
-            name: from_values([getattr(r, attribute) for r in records], _plain(SCHEMA.field(name).type))
-            for name, attribute in _FIELDS
-        } | {"worker": from_values([worker] * len(records), pa.string())}
-        for name in ("arrivals_ns", "early_ns"):
-            columns[name] = from_lists([getattr(r, name) for r in records], SCHEMA.field(name).type)
-        for name in (f.name for f in SCHEMA if pa.types.is_dictionary(f.type)):
-            columns[name] = columns[name].dictionary_encode()
-        return cls(pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA))
+        columns = [*zip(*map(_values_of, records), strict=True)] or [()] * (len(SCHEMA) - 1)
+        columns.insert(SCHEMA.names.index("worker"), (worker,) * len(records))
+        arrays = [make(values) for make, values in zip(_MAKERS, columns, strict=True)]
+        return cls(pa.Table.from_arrays(arrays, schema=SCHEMA))
 
     @classmethod
     def warm_up(cls) -> None:
@@ -252,5 +253,11 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _plain(type_: Any) -> Any:
-    return pa.string() if pa.types.is_dictionary(type_) else type_
+def _maker(type_: Any) -> Callable[[Sequence[Any]], pa.Array]:
+    """What makes a column of this type from a value for each row."""
+    if pa.types.is_dictionary(type_):
+        return from_labels
+    return partial(from_lists if pa.types.is_list(type_) else from_values, type_=type_)
+
+
+_MAKERS = [_maker(field.type) for field in SCHEMA]

@@ -5,15 +5,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome
+from llm_locust.core.rows import ColumnSource
 from llm_locust.live.counts import AGENTS, CODES, METRICS, Counts
 from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.agents.jobs import tool_s
 from llm_locust.metrics.agents.walks import Walks
 from llm_locust.metrics.catalogue import FORMULAS
-from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
+from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows, filled
 from llm_locust.metrics.requests.gaps import first_token_wide
 from llm_locust.metrics.requests.goodput import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
@@ -24,7 +24,7 @@ from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 Amounts = np.ndarray[tuple[int], np.dtype[np.generic]]
 
 
-def count(batch: RecordBatch, limit: KeyLimit, run: LiveRun) -> dict[LiveKey, Counts]:
+def count(batch: ColumnSource, limit: KeyLimit, run: LiveRun) -> dict[LiveKey, Counts]:
     """Counts of each key's requests. Without any limit none is good."""
     if not len(batch):
         return {}
@@ -105,7 +105,7 @@ def _amounts(
     return [amount.astype(np.int64) for amount in amounts]
 
 
-def _turns(part: Part, batch: RecordBatch, run: LiveRun) -> list[Amounts]:
+def _turns(part: Part, batch: ColumnSource, run: LiveRun) -> list[Amounts]:
     """Contribution of each request to each of ``AGENTS``, in their order."""
     if run.pauses_s is None:
         return [np.zeros(len(part), np.int64)] * len(AGENTS)
@@ -122,11 +122,11 @@ def _turns(part: Part, batch: RecordBatch, run: LiveRun) -> list[Amounts]:
 
 
 def _whole(amounts: Floats) -> Integers:
-    return np.nan_to_num(amounts, nan=0.0).astype(np.int64)
+    return filled(amounts, 0.0).astype(np.int64)
 
 
 def _ns(durations_s: Floats) -> Integers:
-    return np.rint(np.nan_to_num(durations_s, nan=0.0) * 1e9).astype(np.int64)
+    return np.rint(filled(durations_s, 0.0) * 1e9).astype(np.int64)
 
 
 def _gap_sums(part: Part, known: Gaps) -> Floats:

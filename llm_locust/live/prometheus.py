@@ -92,7 +92,7 @@ class LiveCollector(Collector):
             yield _gauge("request_rate", "Requests per second that are asked for", seen.rate)
 
     def _client(self) -> Iterator[Metric]:
-        recent = snapshot(self._store, _VERDICT_S)
+        recent = snapshot(self._store, _VERDICT_S, rows=False)
         lag_ms = recent.total.latencies["client_lag"].p99_ms
         if lag_ms is not None:
             about = "How late the client read, p99 of the last 30 s"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.rows import RecordRows
 from llm_locust.live.counting import count
 from llm_locust.live.counts import Counts
 from llm_locust.live.keys import KeyLimit, LiveKey
@@ -37,7 +37,7 @@ _MADE_UP = RequestRecord(
 class LiveCounts:
     """Counts one worker's requests between two reports, second by second.
 
-    Adding a record is an append; counting is one vectorised pass each second, or each :data:`PASS_ROWS`
+    Adding a record is an append; counting is one vectorised pass for each second, or each :data:`PASS_ROWS`
     records.
 
     Args:
@@ -58,21 +58,33 @@ class LiveCounts:
         self._limit = KeyLimit()
         self._seq = 0
         self._finished = 0
-        self._second = 0
-        self._waiting: list[RequestRecord] = []  # records of that second
-        self._arrivals = 0  # their token arrivals
+        self._waiting: dict[int, list[RequestRecord]] = {}  # records by their second, the newest last
+        self._arrivals = 0  # token arrivals of the newest second's
         self._counted: dict[int, dict[LiveKey, Counts]] = {}
 
-    def add(self, record: RequestRecord) -> None:
-        """Add a request that has just ended."""
+    def add(self, record: RequestRecord) -> bool:
+        """Add a request that has just ended.
+
+        Returns:
+            Whether a second has passed whose requests are to be counted: soon, but not before the next
+            request can start.
+        """
         second = self._clock_ns() // _SECOND_NS
         arrivals = len(record.arrivals_ns)
-        full = len(self._waiting) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS
-        if second != self._second or full:
+        records = self._waiting.get(second)
+        if records is None:
+            records, self._arrivals = self._waiting.setdefault(second, []), 0
+        elif len(records) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS:
             self.count()
-            self._second = second
-        self._waiting.append(record)
+            records, self._arrivals = self._waiting.setdefault(second, []), 0
+        records.append(record)
         self._arrivals += arrivals
+        return len(self._waiting) > 1
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are records to be counted."""
+        return bool(self._waiting)
 
     def report(self) -> bytes:
         """Return the counts since the last report, and forget them."""
@@ -86,11 +98,16 @@ class LiveCounts:
 
     def count(self) -> None:
         """Count the waiting records."""
-        if not self._waiting:
+        while self._waiting:
+            self.count_second()
+
+    def count_second(self) -> None:
+        """Count the waiting records of the oldest second."""
+        second = next(iter(self._waiting), None)
+        if second is None:
             return
-        records, self._waiting, self._arrivals = self._waiting, [], 0
+        records = self._waiting.pop(second)
         self._finished += len(records)
-        batch = RecordBatch.from_records(records, worker="")
-        counts = self._counted.setdefault(self._second, {})
-        for key, more in count(batch, self._limit, self.run).items():
+        counts = self._counted.setdefault(second, {})
+        for key, more in count(RecordRows(records, worker=""), self._limit, self.run).items():
             counts[key] = Counts.merge([counts[key], more]) if key in counts else more

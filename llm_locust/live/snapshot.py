@@ -45,26 +45,31 @@ class Snapshot:
     relative_error: float = RELATIVE_ERROR
 
 
-def snapshot(store: LiveStore, seconds: float | None = None) -> Snapshot:
+def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = True) -> Snapshot:
     """The store's numbers since the start (or the last reset), or of the last ``seconds``.
 
     A recent span consists of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length is in
     the figures.
+
+    Args:
+        rows: make those by name and by replica, which take most of the time; else there are none.
     """
     by_key, end_s, span_s = _since_start(store) if seconds is None else _recent(store, seconds)
     total = Counts.merge(by_key.values())
     seen = store.observation or _NOBODY
     limits = store.run.limits
 
-    def rows(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
+    def table(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
+        if not rows:
+            return ()
         return tuple(LiveRow(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
 
     return Snapshot(
         end_s=end_s,
         elapsed_s=store.elapsed_s,
         total=figures(total, span_s, limits),
-        names=rows(lambda key: key._replace(replica="")),
-        replicas=tuple(row for row in rows(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
+        names=table(lambda key: key._replace(replica="")),
+        replicas=tuple(row for row in table(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
         observation=seen,
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
         missed=store.missed,

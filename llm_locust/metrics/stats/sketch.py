@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.buckets import Buckets
-from llm_locust.metrics.stats.percentiles import percentile
+from llm_locust.metrics.stats.percentiles import interpolated, percentile
 
 #: From 0.93 ns up to 12 days. Bucket 0 is for what is shorter, and is told as 0.
 _BUCKETS: Final = Buckets(6, -30, 20, below=True)
@@ -154,6 +154,21 @@ class Sketch:
     def percentile(self, percent: float) -> float:
         """numpy's ``linear`` percentile in seconds, to :data:`RELATIVE_ERROR`; NaN without samples."""
         return percentile(self, percent)
+
+    def percentiles(self, percents: Sequence[float]) -> list[float]:
+        """Several at once, as :meth:`percentile` has each, in a fraction of the time."""
+        n = len(self)
+        if not n:
+            return [math.nan] * len(percents)
+        positions = [percent / 100 * (n - 1) for percent in percents]
+        below = [math.floor(position) for position in positions]
+        ranks = [*below, *(min(rank + 1, n - 1) for rank in below)]
+        samples = _MIDDLES_S[self.buckets[np.searchsorted(self.ends, ranks, side="right")]].tolist()
+        ends = zip(samples[: len(below)], samples[len(below) :], strict=True)
+        return [
+            interpolated(low, high, position - rank)
+            for (low, high), position, rank in zip(ends, positions, below, strict=True)
+        ]
 
     def at_most(self, limits_s: Sequence[float]) -> list[int]:
         """How many samples are at or below each limit; a limit is met to :data:`RELATIVE_ERROR`."""

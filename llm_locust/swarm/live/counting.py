@@ -18,6 +18,7 @@ class RequestCounter:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.counts: LiveCounts | None = None
+        self._pass: gevent.Greenlet[..., None] | None = None
         environment.events.test_start.add_listener(lambda **_: self._begin())
         events.llm_request.add_listener(self._on_request)
         self._begin()  # a worker may join in the middle of a run
@@ -26,6 +27,12 @@ class RequestCounter:
         """Return the counts since the last report; None before the first run."""
         return None if self.counts is None else self.counts.report()
 
+    def count(self) -> None:
+        """Count what has ended, in a turn for each second: :meth:`report` need not do it then."""
+        counts = self.counts
+        while counts is not None and counts.is_waiting:
+            TURN.take(counts.count_second)
+
     def _begin(self) -> None:
         run = live_run(self._environment)
         if run is not None:
@@ -33,7 +40,8 @@ class RequestCounter:
             self.counts = LiveCounts(run, time.monotonic_ns, epoch)
 
     def _on_request(self, record: RequestRecord, **_: object) -> None:
-        if self.counts is not None:
-            self.counts.add(record)
-            if len(record.arrivals_ns) > PASS_ARRIVALS:
-                gevent.spawn(TURN.take, self.counts.count)  # as for the record's batch
+        if self.counts is None:
+            return
+        is_due = self.counts.add(record)
+        if (is_due or len(record.arrivals_ns) > PASS_ARRIVALS) and (self._pass is None or self._pass.ready()):
+            self._pass = gevent.spawn(TURN.take, self.counts.count_second)  # as for the record's batch

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from locust.env import Environment
 from locust.runners import LocalRunner
 
+from llm_locust.client.http.turns import TURN
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.live.counting import RequestCounter
@@ -45,6 +46,8 @@ class LocalLive:
         return self._watch.store
 
     def _report(self) -> None:
+        self._counter.count()
+        TURN.wait_for_next()  # the report, too, takes a millisecond
         report = self._counter.report()
         if report is not None:
             self.store.take(self._runner.client_id, report)

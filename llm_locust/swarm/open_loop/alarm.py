@@ -15,7 +15,7 @@ from typing import Any
 import gevent
 
 _CLOCK_MONOTONIC = 1
-_READ = 1  # libev's EV_READ
+_READ, _FIRST = 1, 2  # libev's EV_READ and EV_MAXPRI
 
 
 class _Timespec(ctypes.Structure):
@@ -37,7 +37,8 @@ class Alarm:
         if self._fd is not None:
             self._libc = ctypes.CDLL(None, use_errno=True)
             self._spec = _Itimerspec()
-            self._watcher: Any = self._loop.io(self._fd, _READ)
+            # Before the sockets that became readable in the same turn.
+            self._watcher: Any = self._loop.io(self._fd, _READ, priority=_FIRST)
             self._watcher.start(self._on_readable)
 
     def ring_in(self, seconds: float) -> None:

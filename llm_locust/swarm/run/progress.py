@@ -67,7 +67,7 @@ def _going_on(store: LiveStore) -> bool:
 
 
 def _progress(store: LiveStore) -> Progress:
-    return Progress(store.run, snapshot(store), snapshot(store, RECENT_S))
+    return Progress(store.run, snapshot(store, rows=False), snapshot(store, RECENT_S, rows=False))
 
 
 def _say(store: LiveStore) -> None:

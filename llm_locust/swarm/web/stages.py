@@ -204,7 +204,7 @@ def _unread(seen: _Seen, stage: StageFacts, state: State) -> TableRow:
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:
         ended = state in ("drained", "over")
         return TableRow((*head, *NO_FIGURES, "not read yet" if ended else ""))
-    verdict = snapshot(store, RECENT_S).verdict
+    verdict = snapshot(store, RECENT_S, rows=False).verdict
     found = figures_since(store, stage.measured_ns * 1e-9)
     return TableRow(
         (*head, *_live(found), f"so far: client {verdict.severity}"), _RESULT_TONES[verdict.severity]

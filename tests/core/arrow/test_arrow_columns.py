@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.arrow.columns import from_lists, from_numpy, from_values, known_of, values_of
+from llm_locust.core.arrow.columns import (
+    from_labels,
+    from_lists,
+    from_numpy,
+    from_values,
+    known_of,
+    values_of,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(
@@ -25,6 +32,17 @@ def test_an_array_is_the_one_that_arrow_itself_makes(case: tuple[pa.DataType, li
     made = from_values(values, type_)
     made.validate(full=True)
     assert made.equals(pa.array(values, type=type_))
+
+
+@given(
+    st.lists(
+        st.none() | st.sampled_from(["", "chat", "é"]) | st.text(st.characters(exclude_categories=["Cs"]))
+    )
+)
+def test_labels_are_those_of_arrow_s_own_encoding(texts: list[str | None]) -> None:
+    made = from_labels(texts)
+    made.validate(full=True)
+    assert made.equals(pa.array(texts, type=pa.string()).dictionary_encode())
 
 
 @given(VALUES, st.integers(0, 20), st.integers(0, 20))

@@ -56,6 +56,12 @@ def test_the_stated_error_is_at_most_one_per_cent() -> None:
     assert RELATIVE_ERROR <= 0.01
 
 
+@given(durations)
+def test_several_percentiles_at_once_are_those_of_one_after_the_other(values: list[float]) -> None:
+    sketch = Sketch.of(np.array(values, dtype=np.float64))
+    np.testing.assert_equal(sketch.percentiles(PERCENTS), [sketch.percentile(p) for p in PERCENTS])
+
+
 @given(durations, st.sampled_from(PERCENTS))
 def test_percentiles_of_any_samples_are_within_the_stated_error(values: list[float], percent: float) -> None:
     known = np.array([v for v in values if v == v])

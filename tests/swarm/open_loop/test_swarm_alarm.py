@@ -1,5 +1,7 @@
 """A timer of the event loop that is finer than the loop's own."""
 
+import select
+import socket
 import time
 from collections.abc import Iterator
 
@@ -77,6 +79,38 @@ def test_a_time_that_is_over_rings_at_once(alarm: Alarm, bell: Bell) -> None:
     for seconds in (0.0, -5.0):
         alarm.ring_in(seconds)
         bell.wait()
+
+
+@pytest.mark.skipif(module._timerfd() is None, reason="without timer descriptors there is no such order")
+def test_it_rings_before_the_sockets_that_are_read_in_its_turn(bell: Bell) -> None:
+    called: list[str] = []
+
+    def ring() -> None:
+        called.append("alarm")
+        bell.ring()
+
+    def read(ours: socket.socket) -> None:
+        called.append("socket" if ours.recv(1) else "")
+
+    alarm = Alarm(ring)
+    pairs = [socket.socketpair() for _ in range(3)]
+    watchers = [gevent.get_hub().loop.io(ours.fileno(), 1) for ours, _ in pairs]
+    for watcher, (ours, _) in zip(watchers, pairs, strict=True):
+        watcher.start(read, ours)
+    gevent.sleep(0.01)  # the loop watches all of them
+    alarm.ring_in(0.001)
+    assert alarm._fd is not None
+    assert select.select([alarm._fd], [], [], PATIENCE_S)[0]  # it is due first, which libev alone puts last
+    for _, theirs in pairs:
+        theirs.send(b"x")
+    bell.wait()
+    gevent.sleep(0.01)
+    assert called == ["alarm", *["socket"] * len(pairs)]
+    for watcher, pair in zip(watchers, pairs, strict=True):
+        watcher.close()
+        for end in pair:
+            end.close()
+    alarm.close()
 
 
 def test_one_that_is_to_be_quiet_or_is_closed_does_not_ring(alarm: Alarm, bell: Bell) -> None:
