@@ -41,13 +41,14 @@ def read_times(
     """Times from kernel_ns (reads,) realtime, 0 without a stamp, and monotonic_ns (reads,)."""
     program = monotonic_ns + started.offset_ns
     step = clock_step_ns(started, ended)
+    if step is None and len(kernel_ns) and kernel_ns.min() > 0:
+        lag = max(0, int((program - kernel_ns).max()))
+        # A packet that came before its predecessor arrives with that one, later than its own stamp.
+        return ReadTimes(np.maximum.accumulate(kernel_ns), True, lag, None)
     stamped = kernel_ns > 0
     if step is not None or not stamped.any():
         return ReadTimes(program, False, None, step)
     lag = max(0, int((program - kernel_ns)[stamped].max()))
-    if stamped.all():
-        # A packet that came before its predecessor arrives with that one, later than its own stamp.
-        return ReadTimes(np.maximum.accumulate(kernel_ns), True, lag, None)
     # The kernel starts to stamp some time after the first request for stamps. A read without a stamp arrived
     # no later than the next one with a stamp, however late the program was.
     mixed = np.where(stamped, kernel_ns, program)
@@ -62,21 +63,27 @@ class TokenArrivals:
     coalesced: int
 
 
-def arrivals(
-    token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDArray[np.int64]
-) -> TokenArrivals:
-    """Stamp of the read that completed each token event.
+def completed_by(token_ends: NDArray[np.int64], read_ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Index of the read that completed each token event.
 
     Args:
         token_ends: offset in the body just after each token event.
         read_ends: for each read, the length of the body after it (non-decreasing).
+    """
+    return np.searchsorted(read_ends, token_ends, side="left")
+
+
+def arrivals(read: NDArray[np.int64], at_ns: NDArray[np.int64]) -> TokenArrivals:
+    """Stamp of the read that completed each token event.
+
+    Args:
+        read: index of that read.
         at_ns: for each read, its time.
     """
-    if not token_ends:
-        return TokenArrivals(np.empty(0, np.int64), 0)
-    read = np.searchsorted(read_ends, np.asarray(token_ends, dtype=np.int64), side="left")
     shared = read[1:] == read[:-1]
-    coalesced = int(shared[:1].sum() + (shared[1:] & ~shared[:-1]).sum())
+    coalesced = 0
+    if shared.any():
+        coalesced = int(shared[:1].sum() + (shared[1:] & ~shared[:-1]).sum())
     return TokenArrivals(at_ns[read], coalesced)
 
 
@@ -123,7 +130,11 @@ def known_empty(
 
 
 def early_arrivals(
-    exchange: Exchange, token_ends: Sequence[int], moments: Moments, reads: ReadTimes
+    exchange: Exchange,
+    token_ends: NDArray[np.int64],
+    read: NDArray[np.int64],
+    moments: Moments,
+    reads: ReadTimes,
 ) -> NDArray[np.int64] | None:
     """How much earlier than its stamp each token event may have arrived, (events,); None if all are exact.
 
@@ -131,20 +142,23 @@ def early_arrivals(
     data after it arrived at some time since the socket was known to be empty, unless the read was in time:
     then all its data arrived together. With the program's stamps, only a read from a poll that waited for it
     is in time.
+
+    Args:
+        read: index of the read that completed each event.
     """
-    if not token_ends or moments.sent is None:
+    if not len(token_ends) or moments.sent is None:
         return None
-    ends, read_ends, marks = (
-        np.asarray(token_ends, dtype=np.int64),
-        exchange.reads.ends(),
-        exchange.reads.empty_ns(),
-    )
-    stamped = (
-        exchange.reads.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
-    )
-    read = np.searchsorted(read_ends, ends, side="left")
-    loose = (ends + _LINE_END < read_ends[read]) | ((marks & (FILLED | CUT)) > 0)[read] | ~stamped[read]
-    loose &= ~(((marks & EXACT) > 0) & stamped)[read]
+    marks = exchange.reads.empty_ns()
+    exact = (marks & EXACT) > 0
+    if reads.kernel and exact.all():
+        return None
+    if reads.clock_step_ns is None:
+        stamped = exchange.reads.kernel_ns() > 0
+    else:
+        stamped = np.zeros(len(marks), np.bool_)
+    unclear = ((marks & (FILLED | CUT)) > 0) | ~stamped
+    loose = (token_ends + _LINE_END < exchange.reads.ends()[read]) | unclear[read]
+    loose &= ~(exact & stamped)[read]
     if not loose.any():
         return None
     monotonic = exchange.reads.monotonic_ns()
@@ -168,7 +182,9 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
     reads = read_times(
         exchange.reads.kernel_ns(), exchange.reads.monotonic_ns(), moments.started, moments.ended
     )
-    came = arrivals(token_ends, exchange.reads.ends(), reads.at_ns)
+    ends = np.asarray(token_ends, dtype=np.int64)
+    read = completed_by(ends, exchange.reads.ends())
+    came = arrivals(read, reads.at_ns)
 
     def placed(moment: ClockPair) -> int:
         """Realtime of a moment, by the clock as it was when the call started."""
@@ -185,7 +201,7 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
         headers_ns=None if exchange.headers_at is None else int(reads.at_ns[exchange.headers_at]),
         arrivals_ns=came.at_ns - (sent_ns or 0),
         ended_ns=placed(moments.ended) if at is None else int(reads.at_ns[at]),
-        early_ns=early_arrivals(exchange, token_ends, moments, reads),
+        early_ns=early_arrivals(exchange, ends, read, moments, reads),
         reads=reads,
         coalesced=came.coalesced,
     )

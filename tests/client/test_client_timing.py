@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.polling import CUT, FILLED, WAITED
-from llm_locust.client.timing import Moments, arrivals, known_empty, read_times, timeline
+from llm_locust.client.timing import Moments, arrivals, completed_by, known_empty, read_times, timeline
 
 MS = 1_000_000
 START = ClockPair(10**18, 5000 * MS)
@@ -87,9 +87,9 @@ def test_times_never_decrease_nor_lie_after_the_program_had_the_read(
 )
 def test_an_event_came_with_the_read_that_completed_it(grown: list[int], ends: list[int]) -> None:
     read_ends = np.cumsum(np.array(grown, dtype=np.int64))
-    token_ends = sorted(e for e in ends if e <= read_ends[-1])
+    token_ends = np.array(sorted(e for e in ends if e <= read_ends[-1]), dtype=np.int64)
     reads = [next(i for i, there in enumerate(read_ends) if there >= e) for e in token_ends]
-    came = arrivals(token_ends, read_ends, np.arange(len(grown), dtype=np.int64) * 10)
+    came = arrivals(completed_by(token_ends, read_ends), np.arange(len(grown), dtype=np.int64) * 10)
     assert came.at_ns.tolist() == [10 * r for r in reads]
     assert came.coalesced == len({r for r in reads if reads.count(r) > 1})
 
