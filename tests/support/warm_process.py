@@ -273,6 +273,11 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
+    if "zmq" in sys.modules:  # what a worker said last is still to be sent
+        context = sys.modules["zmq"].Context
+        for each in gc.get_objects():
+            if isinstance(each, context):
+                each.destroy()
     os._exit(code or 0)
 
 
