@@ -17,6 +17,7 @@ from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.leaving import give_exits_back, take_exits
 from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
+from llm_locust.swarm.process.tuning import interrupt_threads
 from llm_locust.swarm.roles.rejoining import limit_search
 from llm_locust.swarm.tracing.setup import attach_tracing
 from llm_locust.swarm.users.joining import users_join
@@ -35,6 +36,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         _be_master(environment, interrupts)
     else:
         _be_all_in_one(environment, interrupts)
+    interrupt_threads()
     keep_bounded(environment)
     look_at_the_stack()
     give_exits_back(environment)

@@ -158,7 +158,7 @@ def test_agents_have_their_jobs_and_the_speed_of_their_turns_at_any_width() -> N
     found = progress(run, pauses_s=PerTurn.of([[1.0, 0.0]]))
     assert " · 4 agents · " in line(found)
     assert " · 6 jobs, 1 failed · " in line(found)
-    for width in (80, 140):
+    for width in (80, 100, 120, 140):
         lines = drawn(found, width)
         assert all(cell_len(text) == width for text in lines)
         text = "\n".join(lines)
@@ -166,4 +166,4 @@ def test_agents_have_their_jobs_and_the_speed_of_their_turns_at_any_width() -> N
         assert "…" not in text
         heads = next(text for text in lines if "req/s" in text)
         assert "jobs" in heads
-        assert ("p25 tok/s" in heads) == (width > 80)
+        assert ("p25 tok/s" in heads) == (width > 120)

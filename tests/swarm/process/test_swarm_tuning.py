@@ -54,16 +54,19 @@ def test_what_lives_at_a_runs_start_is_not_looked_at_by_the_collector_again() ->
 
 DRAWING = """
 import random
+import sys
 from pathlib import Path
 
 from locust import task
 
 from llm_locust import ChatUser
+from llm_locust.swarm.process.tuning import THREAD_SLICE_S
 
 
 class Drawing(ChatUser):
     @task
     def draw(self):
+        assert sys.getswitchinterval() == THREAD_SLICE_S
         if self.number == 0 and not hasattr(self, "drawn"):
             self.drawn = random.random()
             with Path("drawn.txt").open("a") as file:
