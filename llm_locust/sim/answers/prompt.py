@@ -1,7 +1,7 @@
 """Messages of a prompt, and their texts and images as tokens of the simulated model."""
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,6 +14,10 @@ TOKEN_SIDE = 32
 
 #: A smaller image is read as if enlarged, a larger one as if scaled down.
 LEAST_TOKENS, MOST_TOKENS = 64, 16_384
+
+
+#: Of one more text in :class:`RecentTexts`, so that short ones are bounded too.
+_ENTRY_CHARS = 16
 
 
 class RequestError(ValueError):
@@ -38,20 +42,49 @@ class PromptMessage(msgspec.Struct):
     content: str | list[PromptPart] | None = None
 
 
+class RecentTexts:
+    """Tokens of the texts that came last: each turn of a conversation repeats all earlier ones.
+
+    Args:
+        most_chars: of all texts that are kept, each with some more for what keeps it.
+    """
+
+    def __init__(self, most_chars: int) -> None:
+        self._most_chars = most_chars
+        self._chars = 0
+        self._known: dict[str, list[str]] = {}  # the oldest first
+
+    def tokens(self, text: str) -> list[str]:
+        """:func:`split_tokens` of a text, not to be changed."""
+        found = self._known.pop(text, None)
+        if found is None:
+            found = split_tokens(text)
+            self._chars += len(text) + _ENTRY_CHARS
+        self._known[text] = found
+        while self._chars > self._most_chars:
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._chars -= len(oldest) + _ENTRY_CHARS
+        return found
+
+
+#: Some 30 MB. A longer text is not kept.
+_RECENT = RecentTexts(most_chars=1 << 21)
+
+
 def content_tokens(messages: Iterable[PromptMessage]) -> list[str]:
     """Tokens of the messages' texts and images, in order."""
-    return [token for message in messages for token in _message_tokens(message.content)]
-
-
-def _message_tokens(content: str | list[PromptPart] | None) -> Iterator[str]:
-    if not isinstance(content, list):
-        yield from split_tokens(content or "")
-        return
-    for part in content:
-        if part.text:
-            yield from split_tokens(part.text)
-        elif part.image_url is not None or part.source is not None:
-            yield from _image_tokens(part)
+    found: list[str] = []
+    for message in messages:
+        if not isinstance(message.content, list):
+            found += _RECENT.tokens(message.content or "")
+            continue
+        for part in message.content:
+            if part.text:
+                found += _RECENT.tokens(part.text)
+            elif part.image_url is not None or part.source is not None:
+                found += _image_tokens(part)
+    return found
 
 
 def _image_tokens(part: PromptPart) -> list[str]:

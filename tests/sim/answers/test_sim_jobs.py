@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.sim.answers.jobs import Job, ModelLimits, resolve
-from llm_locust.sim.answers.prompt import RequestError
+from llm_locust.sim.answers.prompt import RecentTexts, RequestError
+from llm_locust.sim.answers.text import split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
@@ -231,3 +232,21 @@ def test_a_prefix_cache_knows_an_equal_image_again_and_no_other() -> None:
 def test_an_image_that_is_no_png_or_jpeg_is_refused(url: Any) -> None:
     with pytest.raises(RequestError, match="An image must be a data: URL"):
         shown({"type": "image_url", "image_url": {"url": url}})
+
+
+@given(st.lists(st.text(st.sampled_from("ab 1."), max_size=60), max_size=40))
+def test_recent_texts_have_the_tokens_of_any_other_and_are_bounded(texts: list[str]) -> None:
+    recent = RecentTexts(most_chars=200)
+    for text in texts:
+        assert recent.tokens(text) == split_tokens(text)
+        assert recent._chars == sum(len(known) + 16 for known in recent._known) <= 200
+
+
+def test_a_text_that_came_again_is_kept_longer_than_one_that_did_not() -> None:
+    recent = RecentTexts(most_chars=3 * 20)
+    first = recent.tokens("aaaa")
+    recent.tokens("bbbb")
+    assert recent.tokens("aaaa") is first
+    recent.tokens("cccc")
+    recent.tokens("dddd")  # "bbbb" has gone, and then the one after it
+    assert recent.tokens("aaaa") is first
