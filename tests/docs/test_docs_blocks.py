@@ -1,6 +1,7 @@
 """Every shell and Python block of README.md and docs/ runs, against a simulated deployment."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -49,16 +50,30 @@ def example_runs(deployment: Simulation, tmp_path_factory: pytest.TempPathFactor
     return folder / "0", folder / "1"
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run_in_order(
-    page: Path, deployment: Simulation, example_runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def _run(page: Path, deployment: Simulation, examples: tuple[Path, Path], folder: Path) -> None:
     said = (deployment.truth.parent / "sim.out").read_text().splitlines()
     replicas = [line.split()[-1].removesuffix("/v1") for line in said if line.startswith("replica-")]
     assert len(replicas) == 2, said
     port = str(free_port())
     ports = {"LOCUST_MASTER_BIND_PORT": port, "LOCUST_MASTER_NODE_PORT": port}
-    session = Session(tmp_path, example_runs, deployment.url, ",".join(replicas), ports)
+    session = Session(folder, examples, deployment.url, ",".join(replicas), ports)
     for block in RUN[page]:
         if block.reason is None:
             session.run(block)
+
+
+@pytest.fixture(scope="module")
+def pages(
+    deployment: Simulation, example_runs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Path, Future[None]]]:
+    """All pages, two at a time: their blocks mostly wait for short runs."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            page: pool.submit(_run, page, deployment, example_runs, tmp_path_factory.mktemp(page.stem))
+            for page in RUN
+        }
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_in_order(page: Path, pages: dict[Path, Future[None]]) -> None:
+    pages[page].result()

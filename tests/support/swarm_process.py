@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import secrets
 import socket
 import subprocess
@@ -59,7 +60,7 @@ class Process:
     """A process in a session of its own, its stderr read line by line, its stdout in a file.
 
     A ``cold`` one imports all that it needs; otherwise it may be a fork of a process that has, unless
-    ``environ`` has what Python reads at its start.
+    ``environ`` has what Python reads at its start. ``limits`` are of its resources, by their numbers.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Process:
         environ: Mapping[str, str] | None = None,
         stdout: str = "stdout",
         cold: bool = False,
+        limits: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
         own = inherited | {"COLUMNS": "200"} | QUIET | dict(environ or {})
@@ -78,8 +80,9 @@ class Process:
         with self._stdout.open("wb") as file:
             cold = cold or any(name.startswith("PYTHON") for name in environ or {})
             if not cold and command[:2] == [sys.executable, "-m"] and command[2] in PRELOADED:
-                self._popen = WarmProcess(command[2], command[3:], folder, own, file)
+                self._popen = WarmProcess(command[2], command[3:], folder, own, file, limits or {})
             else:
+                assert limits is None, "of a warm process only"
                 self._popen = subprocess.Popen(
                     command,
                     cwd=folder,
@@ -231,11 +234,12 @@ def locust(
 ) -> Iterator[Process]:
     """One ``locust`` command, ended with the block. A limited size of files stands for a full disk."""
     command = [sys.executable, "-m", "locust", "-f", str(locustfile), *options]
+    limits = {}
     if largest_file_kib is not None:
-        command = ["bash", "-c", f'ulimit -f {largest_file_kib}; exec "$@"', "bash", *command]
+        limits[resource.RLIMIT_FSIZE] = (largest_file_kib * 1024,) * 2
     if most_open_files is not None:
-        command = ["bash", "-c", f'ulimit -n {most_open_files}; exec "$@"', "bash", *command]
-    process = Process(command, folder, environ, stdout, cold)
+        limits[resource.RLIMIT_NOFILE] = (most_open_files,) * 2
+    process = Process(command, folder, environ, stdout, cold, limits or None)
     try:
         yield process
     except TimeoutError as e:

@@ -13,6 +13,7 @@ import gc
 import marshal
 import os
 import random
+import resource
 import secrets
 import select
 import shutil
@@ -63,6 +64,7 @@ _LENGTH = 4
 
 #: As they are before gevent is imported, whose own wait for its event loop.
 _FORK, _WAITPID, _CLOSE, _POLL, _SOCKET = os.fork, os.waitpid, os.close, select.poll, socket.socket
+_GETPPID = os.getppid
 
 #: A run that the tests have left has this long to end by SIGTERM.
 _LEAVING_MS = 10_000
@@ -81,6 +83,7 @@ class WarmProcess:
         cwd: Path,
         environ: Mapping[str, str],
         stdout: IO[bytes],
+        limits: Mapping[int, tuple[int, int]],
     ) -> None:
         asked = {
             "module": module,
@@ -89,6 +92,7 @@ class WarmProcess:
             "cwd": str(cwd),
             "environ": dict(environ),
             "leaving_ms": _LEAVING_MS,
+            "limits": dict(limits),
         }
         self._news = _connected(module)
         read, write = os.pipe()
@@ -245,9 +249,11 @@ def _become(asked: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     if added:
         at = 0 if asked["safe"] else 1
         sys.path[at:at] = [path for path in added.split(os.pathsep) if path not in sys.path]
+    for number, limit in asked["limits"].items():
+        resource.setrlimit(number, limit)
     random.seed()
     if "stand_in" in asked:  # a process may end with its parent, which is that of its stand-in
-        os.getppid = partial(_parent_of, asked["stand_in"])
+        os.getppid = partial(_parent, os.getpid(), asked["stand_in"])
     for module, name, draw in _OWN:
         if module in sys.modules:
             setattr(sys.modules[module], name, draw())
@@ -281,9 +287,11 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
     os._exit(code or 0)
 
 
-def _parent_of(pid: int) -> int:
+def _parent(child: int, stand_in: int) -> int:
+    if os.getpid() != child:  # forked by the child
+        return _GETPPID()
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return int(Path(f"/proc/{stand_in}/stat").read_text().rpartition(")")[2].split()[1])
     except FileNotFoundError:
         return 1
 

@@ -6,6 +6,7 @@ process has imported is run by Python itself. It imports as little as it can: it
 
 import marshal
 import os
+import resource
 import signal
 import socket
 import sys
@@ -24,6 +25,9 @@ _OF_MODULE = {
 #: What a name in the search path of programs stands for.
 _OF_NAME = {"llm-locust": "llm_locust", "locust": "locust"}
 
+#: What a process inherits.
+_LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
+
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -39,6 +43,7 @@ def _asked(name: str, words: list[str]) -> tuple[str, dict[str, object]] | None:
         "environ": dict(os.environ),
         "leaving_ms": 0,
         "stand_in": os.getpid(),
+        "limits": {number: resource.getrlimit(number) for number in _LIMITS},
     }
     if name in _OF_NAME:
         return what, asked | {"module": what}
