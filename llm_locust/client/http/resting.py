@@ -29,21 +29,14 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from socket import IPPROTO_TCP, SOL_SOCKET, TCP_QUICKACK
-from typing import TYPE_CHECKING
 
 import gevent
 
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair, monotonic_times
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts
 from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.looks import PATIENCE_NS, Looks
 from llm_locust.client.packets.stream import Stream
-
-if TYPE_CHECKING:
-    from gevent._types import _IoWatcher, _TimerWatcher
-
-#: How often the capture is looked at while a connection rests: before ten packets of a stream with one each
-#: millisecond are unread. The end of a response rings a bell, at most so often.
-TICK_S, BELL_S = 0.004, 0.002
 
 #: A connection at rest of which no packet came for so long is read, and watched by the loop again.
 SILENCE_S = 0.05
@@ -51,6 +44,10 @@ SILENCE_S = 0.05
 #: The kernel wakes the loop for a connection at rest if it has this many unread bytes, whatever the capture
 #: has seen, and always at the end of the connection.
 _WAKE_BYTES = 16 << 10
+
+#: With ``SO_RCVLOWAT`` the kernel acknowledges at once when more than a full packet of the peer's is
+#: unacknowledged (since Linux 4.18). That is in time if so many small packets are as many bytes.
+_ACKED_PACKETS = 6
 
 #: Of the proof in step 2: packets sent before an earlier one was acknowledged, small packets of the response,
 #: and the longest round trip, because packets that are under way are unacknowledged too.
@@ -60,9 +57,7 @@ _ENOUGH_PACKETS = 4 * _UNACKED_SENT
 _LONGEST_RTT_NS = 20_000_000
 
 _MOST_STRIKES = 3
-_TICKS_PER_SWEEP = round(SILENCE_S / TICK_S)
 _SO_RCVLOWAT = 18
-_EV_READ = 1
 
 #: Steps of the proof that a connection has passed.
 _NONE, _SENT_UNACKED, _PROVEN, _WITHDRAWN = range(4)
@@ -82,54 +77,24 @@ class Rests:
         self.closed = False
         self._capture = capture
         self._asleep: dict[Stream, Rest] = {}
-        self._timer: _TimerWatcher | None = None
-        self._bell: _IoWatcher | None = None
-        self._bell_again: _TimerWatcher | None = None
-        self._ticks = 0
+        self._looks = Looks(capture, self._look, self._sweep, SILENCE_S)
         self._dropped = 0
 
-    def enter(self, stream: Stream, rest: "Rest") -> None:
-        self._asleep[stream] = rest
-        if self._timer is None:
+    def enter(self, stream: Stream, rest: "Rest", *, is_patient: bool) -> None:
+        if not self._asleep:
             self._dropped = self._capture.dropped
-            loop = gevent.get_hub().loop
-            self._timer, self._bell_again = loop.timer(TICK_S, TICK_S), loop.timer(BELL_S, BELL_S)
-            self._bell = loop.io(self._capture.bell(), _EV_READ)
-            self._timer.start(self._on_tick)
-            self._hear()
+        self._asleep[stream] = rest
+        self._looks.begin(stream, is_patient=is_patient)
 
     def leave(self, stream: Stream) -> None:
         self._asleep.pop(stream, None)
-        if not self._asleep:
-            for watcher in (self._timer, self._bell, self._bell_again):
-                if watcher is not None:
-                    watcher.close()
-            self._timer = self._bell = self._bell_again = None
+        self._looks.end(stream)
 
     def close(self) -> None:
         """Let no connection rest any longer, before the capture is closed."""
         self.closed = True
         for rest in list(self._asleep.values()):
             rest.stop()
-
-    def _hear(self) -> None:
-        if self._bell is not None and self._bell_again is not None:
-            self._bell_again.stop()
-            self._bell.start(self._on_bell)
-
-    def _on_bell(self) -> None:
-        if self._bell is not None and self._bell_again is not None:
-            self._bell.stop()
-            self._bell_again.again(self._hear)  # a timer that is only started again expires at once
-            self._capture.silence_bell()  # before the look: what comes after it is heard again
-            self._look()
-
-    def _on_tick(self) -> None:
-        self._look()
-        self._ticks += 1
-        if self._ticks >= _TICKS_PER_SWEEP:
-            self._ticks = 0
-            self._sweep()
 
     def _look(self) -> None:
         """Read what is due."""
@@ -169,15 +134,17 @@ class Rest:
     """
 
     __slots__ = (
-        *("_begun", "_repeats", "_rests", "_silent_ns", "_slept", "_small", "_sock", "_step", "_stream"),
-        *("_strikes", "asleep", "is_ready", "read"),
+        *("_begun", "_begun_small", "_payload", "_repeats", "_rests", "_silent_ns", "_slept", "_sock"),
+        *("_step", "_stream", "_strikes", "asleep", "is_ready", "read"),
     )
 
     def __init__(self, rests: Rests, sock: _socket.socket, packets: Tracked) -> None:
         self._rests, self._sock, self._stream = rests, sock, packets.stream
         self._begun: TcpFacts | None = None
         self._silent_ns: int | None = None  # stamp of the last packet before a silence
-        self._small = self._repeats = self._strikes = 0
+        self._begun_small = 0, 0  # small packets before the response, and their payload
+        self._payload = 0.0  # usual payload of a small packet
+        self._repeats = self._strikes = 0
         self._step, self._slept = _NONE, False
         self.asleep = self.is_ready = False
         self.read: Callable[[], object] = lambda: None
@@ -185,7 +152,10 @@ class Rest:
     def begin(self, facts: TcpFacts | None) -> None:
         """Begin an exchange, with the facts of the connection just before its request."""
         self._begun, self._slept, self._silent_ns = facts, False, None
-        self._small, self._repeats = self._stream.small, self._stream.repeats
+        self._begun_small, self._repeats = (
+            (self._stream.small, self._stream.small_bytes),
+            self._stream.repeats,
+        )
         self.is_ready = self._step == _PROVEN and facts is not None
         self.delay_acks()
 
@@ -209,9 +179,16 @@ class Rest:
         self.asleep = self._slept = True
         self.is_ready = False
         self._sock.setsockopt(SOL_SOCKET, _SO_RCVLOWAT, _WAKE_BYTES)
+        is_patient = self._is_acked()
+        self._stream.patience_ns = PATIENCE_NS if is_patient else 0
         self._stream.due_ns, self._stream.resting = 0, True
-        self._rests.enter(self._stream, self)
+        self._rests.enter(self._stream, self, is_patient=is_patient)
         return True
+
+    def _is_acked(self) -> bool:
+        """Whether the kernel acknowledges what is unread before the peer has to wait for that."""
+        facts = tcp_facts(self._sock)
+        return facts is not None and 0 < facts.full_bytes <= _ACKED_PACKETS * self._payload
 
     def stop(self) -> None:
         """Rest no longer: the loop watches it again."""
@@ -266,8 +243,10 @@ class Rest:
         """End the exchange: see whether its response proves that the connection may rest."""
         self.stop()
         self.is_ready = False
-        begun, small = self._begun, self._stream.small - self._small
+        begun, small = self._begun, self._stream.small - self._begun_small[0]
         self._begun = None
+        if small:
+            self._payload = (self._stream.small_bytes - self._begun_small[1]) / small
         if complete and self._silent_ns == self._stream.last_ns:  # its end rang no bell and was noticed late
             self._step, self._rests.withdrawn = _WITHDRAWN, self._rests.withdrawn + 1
         if begun is None or self._step == _WITHDRAWN or small < _FEWEST_PACKETS:

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
-#: tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out and tcpi_data_segs_out (4.6).
-_FIELDS = struct.Struct("=68xI48xQ8xI16xI")
+#: tcpi_rcv_mss, tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out and tcpi_data_segs_out
+#: (4.6).
+_FIELDS = struct.Struct("=20xI44xI48xQ8xI16xI")
 
 
 #: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
@@ -17,11 +18,13 @@ STALE_WITHIN_S = 0.05
 
 class TcpFacts(NamedTuple):
     """Smoothed round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged; packets without
-    data sent so far, which acknowledge what the peer sent."""
+    data sent so far, which acknowledge what the peer sent; the peer's full packet, as estimated from what it
+    sent."""
 
     rtt_ns: int
     bytes_acked: int
     acks: int
+    full_bytes: int
 
 
 def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
@@ -34,8 +37,8 @@ def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
         return None
     if len(info) != _FIELDS.size:
         return None
-    rtt_us, bytes_acked, segments, with_data = _FIELDS.unpack(info)
-    return TcpFacts(rtt_us * 1000, bytes_acked, (segments - with_data) % 2**32)
+    full_bytes, rtt_us, bytes_acked, segments, with_data = _FIELDS.unpack(info)
+    return TcpFacts(rtt_us * 1000, bytes_acked, (segments - with_data) % 2**32, full_bytes)
 
 
 def was_unprocessed(

@@ -124,12 +124,11 @@ class Capture:
                     stream.open(seq + 1)
                 else:
                     marks &= ~END  # an acknowledgement
-                if stream.resting:
-                    if marks & (END | FIN | RST) and not stream.due_ns:
-                        stream.due_ns = at_ns
-                    if stream.due_ns:
-                        stream.resting = False
-                        due.append(stream)
+                if marks & (END | FIN | RST) and not 0 < stream.due_ns <= at_ns:  # an end waits for nothing
+                    stream.due_ns = at_ns
+                if stream.due_ns and stream.resting:
+                    stream.resting = False
+                    due.append(stream)
             self.packets += packets
             if not self._ring.cut:  # on a busy machine new ones have come, and a pass of few costs as much
                 break

@@ -35,12 +35,12 @@ class Stream:
     before its predecessor arrives with that one. Packets are added in order of capture, and reads are taken
     in order.
 
-    A connection at rest (``resting``) is not read packet by packet. ``due_ns`` is set to the stamp of the
-    packet that makes a read due.
+    A connection at rest (``resting``) is not read packet by packet. ``due_ns`` is set to the time at which a
+    read is due: the stamp of the packet that makes it so, or ``patience_ns`` later if there are just many.
 
     Attributes:
         tracked: whether the first sequence number is known.
-        small: number of small packets that arrived in order.
+        small, small_bytes: number of small packets that arrived in order, and their payload.
         repeats: number of packets that brought nothing new, or came before a predecessor.
         last_ns: stamp of the last packet.
     """
@@ -55,9 +55,11 @@ class Stream:
         "_stamps",
         "due_ns",
         "last_ns",
+        "patience_ns",
         "repeats",
         "resting",
         "small",
+        "small_bytes",
         "tracked",
     )
 
@@ -70,7 +72,7 @@ class Stream:
         self._ends: deque[int] = deque()  # of packets that are not read yet, offsets after their last bytes
         self._stamps: deque[int] = deque()  # of the same packets
         self._pending: list[tuple[int, int]] = []  # offsets of packets that came before their predecessors
-        self.small = self.repeats = self.last_ns = self.due_ns = 0
+        self.small = self.small_bytes = self.repeats = self.last_ns = self.due_ns = self.patience_ns = 0
         self.resting = False
 
     def open(self, first_seq: int) -> None:
@@ -92,6 +94,7 @@ class Stream:
             stamps.append(at_ns)
             if size < SMALL_BYTES:
                 self.small += 1
+                self.small_bytes += size
             if self.resting and not self.due_ns:
                 unread = len(stamps)
                 if (
@@ -99,7 +102,7 @@ class Stream:
                     or end - self._read >= MOST_RESTING_BYTES
                     or (unread >= MOST_UNACKED and at_ns - stamps[-MOST_UNACKED] < UNACKED_NS)
                 ):
-                    self.due_ns = at_ns
+                    self.due_ns = at_ns + self.patience_ns
             return True
         return self._add_other(seq, size, at_ns)
 

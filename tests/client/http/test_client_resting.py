@@ -36,6 +36,7 @@ from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.http.tcp_info import tcp_facts
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.looks import LONG_TICK_S, PATIENCE_NS, TICK_S, Looks
 from llm_locust.client.packets.stream import (
     MOST_RESTING,
     MOST_RESTING_BYTES,
@@ -55,12 +56,13 @@ class FakeSocket:
     """A socket whose kernel says what it is told to say."""
 
     def __init__(self) -> None:
-        self.acks, self.rtt_us = 0, 50
+        self.acks, self.rtt_us, self.full_bytes = 0, 50, 0
         self.options: dict[int, int] = {}
 
     def getsockopt(self, level: int, name: int, size: int) -> bytes:
         assert (level, name) == (socket.IPPROTO_TCP, socket.TCP_INFO)
         info = bytearray(size)
+        struct.pack_into("=I", info, 20, self.full_bytes)
         struct.pack_into("=I", info, 68, self.rtt_us)
         struct.pack_into("=I", info, 136, self.acks + 7)  # all segments
         struct.pack_into("=I", info, 156, 7)  # those with data
@@ -272,6 +274,50 @@ def test_a_read_is_due_before_a_window_of_unacknowledged_packets_can_be_full(
     assert stream.due_ns == 1 + (unread - 1) * gap_ns
 
 
+@pytest.mark.parametrize(
+    ("full_bytes", "size", "is_patient"),
+    [(536, 200, True), (1200, 200, True), (1201, 200, False), (536, 60, False), (0, 200, False)],
+    ids=["usual", "six packets", "more than six", "tiny packets", "unknown"],
+)
+def test_looks_are_rare_only_while_the_kernel_acknowledges_in_time_what_is_unread(
+    full_bytes: int, size: int, is_patient: bool
+) -> None:
+    line = Line()
+    line.socket.full_bytes = full_bytes
+    line.answer(acks=58, size=size)
+    line.answer(acks=30, size=size)
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    assert line.rest.start()
+    looks = line.rests._looks
+    assert looks._tick_s == (LONG_TICK_S if is_patient else TICK_S)
+    assert line.packets.stream.patience_ns == (PATIENCE_NS if is_patient else 0)
+    line.rest.stop()
+
+
+def test_one_connection_that_cannot_wait_makes_looks_frequent_as_long_as_it_rests() -> None:
+    looks, swept = (
+        Looks(cast("Capture", FakeCapture()), lambda: None, lambda: swept.append(1), 0.05),
+        list[int](),
+    )
+    patient, hasty = Stream(), Stream()
+    looks.begin(patient, is_patient=True)
+    assert looks._tick_s == LONG_TICK_S
+    looks.begin(hasty, is_patient=False)
+    assert looks._tick_s == TICK_S
+    for _ in range(12):  # 48 ms
+        looks._on_tick()
+    assert (looks._tick_s, swept) == (TICK_S, [1])
+    looks.end(hasty)
+    while len(swept) < 2:
+        looks._on_tick()
+    assert looks._tick_s == LONG_TICK_S
+    for _ in range(3):
+        looks._on_tick()
+    assert len(swept) == 3
+    looks.end(patient)
+    assert looks._timer is None
+
+
 def test_a_read_is_due_after_many_bytes_and_after_a_packet_that_came_twice() -> None:
     stream = resting_stream()
     stream.add(0, MOST_RESTING_BYTES, 5)
@@ -283,7 +329,7 @@ def test_a_read_is_due_after_many_bytes_and_after_a_packet_that_came_twice() -> 
 
 
 def test_a_bell_wakes_what_is_due_without_waiting_for_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_locust.client.http.resting.TICK_S", 60.0)
+    monkeypatch.setattr("llm_locust.client.packets.looks.TICK_S", 60.0)
     line, woken = Line().proven(), Event()
     heard, rope = os.pipe()
     capture = cast(Any, line.rests._capture)
@@ -305,8 +351,8 @@ def test_a_bell_wakes_what_is_due_without_waiting_for_the_next_look(monkeypatch:
 
 
 def test_a_bell_that_rings_without_end_is_heard_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llm_locust.client.http.resting.TICK_S", 60.0)
-    monkeypatch.setattr("llm_locust.client.http.resting.BELL_S", 0.02)
+    monkeypatch.setattr("llm_locust.client.packets.looks.TICK_S", 60.0)
+    monkeypatch.setattr("llm_locust.client.packets.looks.BELL_S", 0.02)
     line, enough, heard_s = Line().proven(), Event(), list[float]()
     heard, rope = os.pipe()
     loop, capture = gevent.get_hub().loop, cast(Any, line.rests._capture)
@@ -392,7 +438,7 @@ def test_nothing_rests_once_the_capture_is_closed() -> None:
     Stamping("packet", None, line.rests).close()
     line.rest.begin(tcp_facts(cast(Any, line.socket)))
     assert not line.rest.start()
-    assert line.rests._bell is None
+    assert line.rests._looks._bell is None
 
 
 def test_a_connection_that_still_rests_is_awake_when_its_capture_closes() -> None:
@@ -403,7 +449,7 @@ def test_a_connection_that_still_rests_is_awake_when_its_capture_closes() -> Non
     Stamping("packet", None, line.rests).close()
     assert not line.rest.asleep
     assert line.socket.options[18] == 1
-    assert line.rests._bell is None
+    assert line.rests._looks._bell is None
 
 
 def test_a_ring_that_was_full_wakes_every_connection() -> None:

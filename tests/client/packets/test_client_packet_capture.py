@@ -9,9 +9,12 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 from capturing import captures
+from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, Packet, slot
 
 from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.heads import FRAME_BYTES, connection_key
 from llm_locust.client.packets.ring import CaptureError, PacketRing
+from llm_locust.client.packets.stream import MOST_RESTING, UNACKED_NS
 
 pytestmark = [captures, pytest.mark.usefixtures("kernel_stamping")]
 
@@ -234,3 +237,21 @@ def test_one_look_has_all_packets_that_were_there_however_many(capture: Capture)
             assert line.tracked.stream._arrived - line.tracked.stream._read == 4000
             assert line.tracked.pieces(4000) is not None
     assert (capture.dropped, capture.unseen_reads) == (0, 0)
+
+
+@pytest.mark.parametrize(("last_flags", "late_ns"), [(0x10, 12_000_000), (FIN_ACK, 1)])
+def test_a_read_of_many_packets_may_wait_and_that_of_an_end_may_not(
+    capture: Capture, last_flags: int, late_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a client that notices an end late would not be late in its record."""
+    stream = Tracked(capture, connection_key((HOST, HERE_PORT), (PEER, PEER_PORT))).stream
+    stream.open(0)
+    stream.resting, stream.patience_ns = True, 12_000_000
+    at_ns = [10**18 + n * UNACKED_NS for n in range(MOST_RESTING)]
+    packets = [slot(Packet(seq=100 * n).data, at) for n, at in enumerate(at_ns)]
+    packets.append(slot(Packet(seq=100 * MOST_RESTING, flags=last_flags).data, at_ns[-1] + 1))
+    frames = np.frombuffer(b"".join(packets), np.uint8).reshape(-1, FRAME_BYTES)
+    monkeypatch.setattr(capture._ring, "read", iter([frames]).__next__)
+    capture.drain()
+    assert capture.take_due() == [stream]
+    assert stream.due_ns == at_ns[-1] + late_ns
