@@ -17,9 +17,6 @@ from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.trajectories.pool import TrajectoryPool
 from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, answered, marked
 
-#: A wait for the next stage, or after a failure, is longer than this; what is shorter is the program's own.
-_WAITED_NS = 1_000_000
-
 
 class Walk:
     """One trajectory, walked once.
@@ -98,11 +95,8 @@ class Walk:
 
     def _admitted(self, due_ns: int) -> int:
         """Wait until a request may start; return when it was due, which such a wait moves."""
-        before_ns = time.time_ns()
-        self._requester.session.backoffs.wait(self._requester.number)
-        self._requester.session.enter()
-        now_ns = time.time_ns()
-        return now_ns if not due_ns or now_ns - before_ns > _WAITED_NS else due_ns
+        waited = self._requester.admitted()
+        return time.time_ns() if waited or not due_ns else due_ns
 
     def _fork(self, turn: Turn | None) -> None:
         for fork in () if turn is None else turn.forks:

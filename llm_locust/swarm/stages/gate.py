@@ -47,6 +47,10 @@ class StageGate:
     def close(self) -> None:
         self._opened.clear()
 
+    @property
+    def is_open(self) -> bool:
+        return self._opened.is_set()
+
     def wait(self) -> None:
         """Return at once if the gate is open, else when it opens."""
         if not self._opened.is_set():

@@ -7,6 +7,7 @@ makes. An open loop sends at the times of its schedule, whatever the server does
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gevent.event import Event
 
@@ -88,19 +89,21 @@ class Backoffs:
         asked_s = min(answer.retry_after_s or 0.0, MOST_RETRY_AFTER_S)
         state.ready_s = self._now_s() + asked_s + draw * bound_s(state.failures)
 
-    def wait(self, user: int) -> None:
-        """Wait until the next request of a user may start; return at once if the load has ended."""
+    def wait(self, user: int) -> bool:
+        """Wait until the next request of a user may start, not at all if the load has ended; return whether
+        there was a wait."""
         state = self._users.get(user)
         if state is None or self._ended.is_set():
-            return
+            return False
         began_s = self._now_s()
         if state.ready_s <= began_s:
-            return
+            return False
         self.waits += 1
         try:
             self._pause(state.ready_s - began_s)
         finally:  # also if the user is ended meanwhile
             self.waited_s += self._now_s() - began_s
+        return True
 
     def counts(self) -> dict[str, int]:
         """Number and sum of the waits, as in :class:`~llm_locust.swarm.channel.messages.LoadCounts`."""
@@ -109,3 +112,25 @@ class Backoffs:
     def end(self) -> None:
         """End all waits: the load has ended."""
         self._ended.set()
+
+
+class LoadGate(Protocol):
+    """A gate at which users wait between two stages."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+
+def admitted(user: int, backoffs: Backoffs, gate: LoadGate, enter: Callable[[], object]) -> bool:
+    """Wait until a request of a user may start; return whether there was a wait, for a next stage or after a
+    failure. A process that is merely late has not waited.
+
+    Args:
+        enter: waits at the gate, and ends a user whose load is over.
+    """
+    waited = not gate.is_open
+    enter()
+    waited |= backoffs.wait(user)
+    waited |= not gate.is_open
+    enter()
+    return waited

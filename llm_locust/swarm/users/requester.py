@@ -9,6 +9,7 @@ from numpy.random import Generator
 from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
+from llm_locust.swarm.users.backoff import admitted
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.wire.images import images_in
@@ -49,6 +50,11 @@ class Requester:
     @property
     def session(self) -> LoadSession:
         return self._session.enter()
+
+    def admitted(self) -> bool:
+        """Wait until a request may start; return whether there was a wait."""
+        session = self._session
+        return admitted(self.number, session.backoffs, session.gate, session.enter)
 
     def workload(self, warm_up: bool | None = None) -> Workload:
         """Workload of the next prompt.

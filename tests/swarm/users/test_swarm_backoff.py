@@ -14,7 +14,7 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import retry_after_s
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.swarm.users.backoff import FIRST_S, MOST_RETRY_AFTER_S, MOST_S, Backoffs, bound_s
+from llm_locust.swarm.users.backoff import FIRST_S, MOST_RETRY_AFTER_S, MOST_S, Backoffs, admitted, bound_s
 from llm_locust.wire.draft import Draft
 
 FAILURES = sorted(set(Outcome) - {Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED, Outcome.RESENT})
@@ -190,3 +190,42 @@ def test_requests_of_no_user_cause_no_wait() -> None:
     users.note(ended(Outcome.HTTP_ERROR, None))
     users.wait(0)
     assert clock.waited_s == []
+
+
+class Door:
+    """A gate that opens while it is waited for, and takes some time where it is open."""
+
+    def __init__(self, clock: VirtualTime, *, is_open: bool = True, late_s: float = 0.0) -> None:
+        self.is_open = is_open
+        self._clock = clock
+        self._late_s = late_s
+
+    def enter(self) -> None:
+        self.is_open = True
+        self._clock.now_s += self._late_s
+
+
+def test_a_process_that_is_held_up_at_an_open_gate_has_not_waited() -> None:
+    clock = VirtualTime()
+    door = Door(clock, late_s=0.5)
+    assert not admitted(0, backoffs(clock), door, door.enter)
+    assert clock.now_s == 1001.0
+
+
+def test_who_comes_between_two_stages_or_after_a_failure_has_waited() -> None:
+    clock = VirtualTime()
+    users, door = backoffs(clock), Door(clock, is_open=False)
+    assert admitted(0, users, door, door.enter)
+    assert not admitted(0, users, door, door.enter)
+    users.note(ended(Outcome.HTTP_ERROR, retry_after_s=2.0))
+    assert admitted(0, users, door, door.enter)
+    assert clock.now_s > 1002.0
+    assert not admitted(0, users, door, door.enter)
+
+
+def test_a_stage_that_ends_during_a_wait_is_one_too() -> None:
+    clock = VirtualTime()
+    users, door = backoffs(clock), Door(clock)
+    assert not admitted(0, users, door, lambda: setattr(door, "is_open", True))
+    closing = iter([False, True])
+    assert admitted(0, users, door, lambda: setattr(door, "is_open", next(closing)))
