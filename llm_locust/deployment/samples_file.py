@@ -133,7 +133,8 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
             for group in range(file.num_row_groups):
                 yield _checked(file.read_row_group(group))
     for segment in _segments(path):
-        yield from _groups(_stream_batches(segment))
+        with _reading(segment):
+            yield from _groups(_stream_batches(segment))
 
 
 def _stream_batches(segment: Path) -> Iterator[pa.Table]:
@@ -177,7 +178,7 @@ def _rows(path: Path) -> int:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as e:
+    except (pa.ArrowException, OSError, ValueError) as e:  # plain, of a null where none may be
         reason = next(iter(str(e).splitlines()), type(e).__name__)
         raise SamplesError(f"{str(path)!r} cannot be read as server metrics: {reason}") from e
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -86,6 +87,20 @@ def test_a_file_that_is_none_is_named(path: Path) -> None:
     with pytest.raises(SamplesError, match=r"server_metrics\.parquet.*cannot be read") as raised:
         rows(path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("columns", [{"value": pa.array([None], pa.float64())}, {"value": pa.array(["x"])}])
+def test_a_file_or_stream_of_another_form_is_named(path: Path, columns: dict[str, pa.Array]) -> None:
+    other = pa.table({**{name: pa.array(["1"]) for name in SCHEMA.names[1:4]}, "at_ns": [1], **columns})
+    other = other.select(SCHEMA.names)
+    pq.write_table(other, path)
+    stream = path.with_name("server_metrics-0.arrows")
+    with pa.ipc.new_stream(stream, other.schema) as writer:
+        writer.write_table(other)
+    for damaged in (path, stream):
+        with pytest.raises(SamplesError, match=rf"{damaged.name}.*cannot be read"):
+            rows(path)
+        damaged.unlink()
 
 
 def test_texts_are_stored_once(path: Path) -> None:

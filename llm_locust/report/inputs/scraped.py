@@ -1,11 +1,12 @@
 """What was scraped of a run's servers, for whichever window is asked for."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfile
 
 from llm_locust.core.manifest import Manifest
+from llm_locust.deployment.samples_check import CheckedSamples
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, holds_samples, read_samples
 from llm_locust.metrics.deployment.server_series import PARTS, ServerSeries, joined, read_server_series
 from llm_locust.metrics.window import Window
@@ -51,10 +52,12 @@ class Scraped:
 
 
 def _series(path: Path, window: Window, parts: int, failure: str) -> ServerSeries:
+    samples = CheckedSamples(read_samples(path))
     try:
-        return read_server_series(read_samples(path), window, parts, failure)
+        found = read_server_series(samples, window, parts, failure)
     except SamplesError as e:
         return read_server_series([], window, parts, str(e))
+    return replace(found, failure="; ".join(filter(None, [failure, samples.failure])))
 
 
 def carry_over(sources: Iterable[Path], out: Path, run: str) -> None:

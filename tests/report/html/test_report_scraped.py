@@ -94,6 +94,23 @@ def test_a_report_made_later_is_the_same(tmp_path: Path) -> None:
     assert again.scraped is not None
 
 
+def test_a_file_with_what_no_server_can_tell_is_reported_without_that(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    odd = [
+        ServerSample(ns(3.0), "b:8000", "ttft_s_bucket", '{"le":"foo"}', 1.0),
+        ServerSample(ns(3.0), "b:8000", "generation_tokens", "{}", 1e308),
+    ]
+    with SampleWriter(run / SERVER_METRICS_FILE) as writer:
+        writer.write([ServerSample(ns(row[0]), *row[1:]) for row in sorted(replica("b:8000"))] + odd)
+    server = build_report(run).summary.server
+    assert server is not None
+    assert server.total.generation_tokens == 500
+    assert server.failure is not None
+    assert "2 samples cannot be right and were left out" in server.failure
+    page = Page((run / REPORT_HTML_FILE).read_text(encoding="utf-8")).text("servers")
+    assert "'generation_tokens' (the value is not within ±1e+18)" in page
+
+
 def test_of_a_selection_and_of_several_runs_there_are_no_servers(tmp_path: Path) -> None:
     run, other = scraped(tmp_path / "run"), write_run(tmp_path / "other", [])
     with open_source([run]) as source:
