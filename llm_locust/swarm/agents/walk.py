@@ -43,6 +43,7 @@ class Walk:
         unique = walk_name(session.client.new_request_id(), trajectory.index)
         self._id = session_name(unique, len(trajectory.turns))
         self._forks = Group()
+        self._forks_ended_ns = 0
         if parent is not None:
             requester.follow(self._id, parent)
 
@@ -68,7 +69,7 @@ class Walk:
             prompt = self._requester.bounded(self._prompt(turn, messages))
             ready = self._requester.prepared(prompt, self._id)
             self._forks.join()
-            due_ns = max(due_ns, time.time_ns() if turns[number - 1].forks and number else 0)
+            due_ns = max(due_ns, self._forks_ended_ns)
             pauses().until(due_ns)
             scheduled_ns = self._admitted(due_ns)
             if self._requester.session.gate.phase != self._phase:
@@ -106,3 +107,4 @@ class Walk:
         # The load is over, or this worker's requests are used up: the agent itself finds that too.
         with suppress(StopUser, GreenletExit):
             Walk(self._requester, self._pool, trajectory, self._mark, self._id).hold()
+        self._forks_ended_ns = time.time_ns()
