@@ -45,17 +45,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def transformers_serve(venv: Path, folder: Path) -> Iterator[Server]:
+def transformers_serve(venv: Path, folder: Path, *tasks: Path) -> Iterator[Server]:
     """``transformers serve`` with the tiny model, which it finds in a hub cache of its own.
 
-    In a cache rather than a plain folder, because ``/v1/models`` lists what the cache holds.
+    In a cache rather than a plain folder, because ``/v1/models`` lists what the cache holds. With a folder of
+    recorded tasks the model is one for long histories.
     """
     cached = folder / "hub" / f"models--{MODEL.replace('/', '--')}"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs" / "main").write_text("local")
     offline = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     subprocess.run(
-        [venv / "bin/python", Path(__file__).with_name("tiny_model.py"), cached / "snapshots/local"],
+        [venv / "bin/python", Path(__file__).with_name("tiny_model.py"), cached / "snapshots/local", *tasks],
         env=os.environ | offline,
         check=True,
         timeout=READY_WITHIN_S,
