@@ -42,7 +42,7 @@ PRELOADED = {
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
     ),
     "llm_locust": (
-        *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge", "pandas"),
+        *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge"),
         *("llm_locust.cli.run", "llm_locust.cli.sweep", "llm_locust.sim.command", "llm_locust.sim.gateway"),
     ),
     "llm_locust.sim": ("llm_locust.sim.command", "llm_locust.sim.gateway"),
