@@ -58,7 +58,7 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"--replica-ports \d+", "--replica-ports 0"),
     (r"http://gpu-host:9400/metrics", "{url}/gpu/metrics"),
     (r"/mnt/spools/\*", "runs/demo"),
-    (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 4s"),
+    (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 2s"),
     (r'--rate "steps:[^"]*" --for \S+', '--rate "steps:10@2s,20@2s,30@2s" --for 6s --warmup 100ms'),
     (r'--rate "spike:[^"]*" --for \S+', '--rate "spike:20,40,3s,1s" --for 7s --warmup 100ms'),
     (r'(--find "[^"]*")', r"\1 --warmup 300ms"),
@@ -159,7 +159,7 @@ class Session:
         keep_warm(*PRELOADED)
         path = os.pathsep.join([str(warm_place()), str(Path(sys.executable).parent), os.environ["PATH"]])
         # Of a scenario, and of a command that says nothing.
-        small = {"LOCUST_RUN_TIME": "4s", "LOCUST_USERS": "4"}
+        small = {"LOCUST_RUN_TIME": "2s", "LOCUST_USERS": "4"}
         small |= {"LLM_LOCUST_WARMUP": "0s", "LLM_LOCUST_DRAIN": "10s"}
         self._environ = inherited | {**ports} | small | {"PATH": path, "COLUMNS": "120"}
         self._environ["PYTHONPATH"] = str(ROOT)
