@@ -54,7 +54,8 @@ def transformers_serve(venv: Path, folder: Path, *tasks: Path) -> Iterator[Serve
     cached = folder / "hub" / f"models--{MODEL.replace('/', '--')}"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs" / "main").write_text("local")
-    offline = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    # Of several threads, those that have nothing to do take CPU too.
+    offline = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run(
         [venv / "bin/python", Path(__file__).with_name("tiny_model.py"), cached / "snapshots/local", *tasks],
         env=os.environ | offline,
