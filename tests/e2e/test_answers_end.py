@@ -34,14 +34,14 @@ def letters_and_an_end(server: Server) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def run(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
     body = json.dumps(letters_and_an_end(transformers_serve))
-    arguments = ["-u", "2", "-r", "2", "-t", "3m", "--num-requests", "40", "--dataset", str(QUESTIONS)]
+    arguments = ["-u", "2", "-r", "2", "-t", "3m", "--num-requests", "24", "--dataset", str(QUESTIONS)]
     arguments += ["--output-tokens", str(BOUND), "--body", body]
     return load(transformers_serve.url, tmp_path_factory.mktemp("ends") / "run", CHAT, arguments)
 
 
 def test_an_end_is_counted_and_comes_with_the_finish_reason(run: Run) -> None:
     ended = [row for row in run.ok if row["finish_reason"] == "stop"]
-    assert len(ended) > 10
+    assert len(ended) > 5
     for row in ended:
         assert row["output_tokens"] == len(row["arrivals_ns"]) + 1
         assert row["finish_ns"] >= row["arrivals_ns"][-1]

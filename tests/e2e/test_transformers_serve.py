@@ -28,7 +28,7 @@ LOAD = ["-u", str(USERS), "-r", str(USERS)]
 #: The sampling that gives one question one answer. The penalty keeps the random model from saying one token
 #: for ever, which might be a byte that is never a character.
 GREEDY = {"temperature": 0, "frequency_penalty": 1.0, "max_tokens": OUTPUT_TOKENS}
-KNOWN = [*LOAD, "-t", "5s", "--body", json.dumps(GREEDY)]
+KNOWN = [*LOAD, "-t", "3s", "--body", json.dumps(GREEDY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def ask(server: Server) -> Answer:
 
 @pytest.fixture(scope="module")
 def counted(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, int]:
-    """20 s of the repository's own questions, and how many of them the server served; the model is found by
+    """10 s of the repository's own questions, and how many of them the server served; the model is found by
     ``/v1/models``."""
-    arguments = [*LOAD, "-t", "20s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
+    arguments = [*LOAD, "-t", "10s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
     before = served(transformers_serve)
     run = load(transformers_serve.url, tmp_path_factory.mktemp("questions") / "run", CHAT, arguments)
     return run, served(transformers_serve) - before
