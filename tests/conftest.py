@@ -43,9 +43,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if _WHOLE_RUNS.search(collection_path.read_bytes()) else True
 
 
+# Almost nothing that collecting tests makes is garbage.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spare every later collection of garbage the look at ten thousand tests."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

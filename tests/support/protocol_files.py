@@ -1,6 +1,7 @@
 """What stands for the files that public protocols need."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 from llm_locust.options.table import GRAMMAR
@@ -13,6 +14,7 @@ FILES = {
 }
 
 
+@cache
 def needs(name: str) -> tuple[str, ...]:
     """The options that a protocol needs."""
     return load_scenario(scenario_path(name), GRAMMAR).needs
