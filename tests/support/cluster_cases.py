@@ -3,19 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
+from cluster_server import serving
 from swarm_process import wait_until
+from warm_process import WarmProcess
 
 from llm_locust.k8s.hold import ENDED, FETCHED
-
-SERVER = Path(__file__).with_name("cluster_server.py")
 
 Object = dict[str, Any]
 
@@ -109,13 +108,7 @@ def _replace(path: Path, text: str) -> None:
 @contextmanager
 def fake_cluster(folder: Path) -> Iterator[FakeCluster]:
     cluster = FakeCluster(folder)
-    server = subprocess.Popen(
-        [sys.executable, str(SERVER), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        port = int(server.stdout.readline())
+    with serving(folder) as port:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -126,10 +119,6 @@ def fake_cluster(folder: Path) -> Iterator[FakeCluster]:
         }
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         yield cluster
-    finally:
-        server.stdin.close()
-        server.wait(30)
-        server.stdout.close()
 
 
 class Run:
@@ -138,30 +127,24 @@ class Run:
     def __init__(self, cluster: FakeCluster, folder: Path, *words: str) -> None:
         scenario = folder / "s.yaml"
         scenario.write_text("users: 5\nrun_time: 1m\nhost: http://llm:8000\n")
-        command = [sys.executable, "-m", "llm_locust", "k8s", "run", "--scenario", str(scenario)]
+        command = ["k8s", "run", "--scenario", str(scenario), "--workers", "1", "-n", "perf", *words]
         home = {"KUBECONFIG": str(cluster.folder / "kubeconfig"), "HOME": str(cluster.folder)}
-        self.out, self.err = folder / "out", folder / "err"
-        with self.out.open("w") as out, self.err.open("w") as err:
-            self._process = subprocess.Popen(
-                [*command, "--workers", "1", "-n", "perf", *words],
-                cwd=folder,
-                env={**os.environ, **home},
-                stdout=out,
-                stderr=err,
-            )
+        self.out = folder / "out"
+        with self.out.open("wb") as out:
+            self._process = WarmProcess("llm_locust", command, folder, os.environ | home, out)
 
-    def interrupt(self, number: int = signal.SIGINT) -> None:
+    def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         self._process.send_signal(number)
 
     def code(self) -> int:
         """Wait for its end."""
         return self._process.wait(120)
 
-    @property
+    @cached_property
     def said(self) -> str:
-        return self.err.read_text()
+        """All of its stderr, once it has ended."""
+        return self._process.stderr.read()
 
     def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.stderr.close()

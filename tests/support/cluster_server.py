@@ -1,20 +1,19 @@
 """A stand-in for a cluster's API server, which the real kubectl creates, watches, reads and removes a run by.
 
-    python tests/support/cluster_server.py FOLDER
-
 It keeps the objects that it is sent. Pods are those of FOLDER/pods.json, a list of ``kind: Pod`` objects that
 is read anew for each request, once the run's Jobs are there; ``{name}`` in it stands for the run. A pod's log
 is FOLDER/log; ``exec`` runs its command here, with folders of FOLDER for /tmp and /runs. FOLDER/events.json
-are its events. Requests are lines of FOLDER/requests. It says its port on standard output, and ends with its
-standard input.
+are its events. Requests are lines of FOLDER/requests.
 """
 
 import asyncio
-import contextlib
 import json
-import os
-import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from aiohttp import web
@@ -191,17 +190,28 @@ def _status(code: int, message: str) -> web.Response:
     return web.json_response({**status, "code": code}, status=code)
 
 
-async def main(folder: Path) -> None:
-    app = web.Application(client_max_size=1 << 24)
-    app.router.add_route("*", "/{any:.*}", ApiServer(folder).answer)
-    runner = web.AppRunner(app, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    os._exit(0)
+@contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """The server in a thread while it lasts; gives its port."""
+    begun: Future[tuple[int, Callable[[], object]]] = Future()
 
+    async def serve() -> None:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_route("*", "/{any:.*}", ApiServer(folder).answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.01)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ended = asyncio.Event()
+        end = partial(asyncio.get_running_loop().call_soon_threadsafe, ended.set)
+        begun.set_result((runner.addresses[0][1], end))
+        await ended.wait()
+        await runner.cleanup()
 
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(Path(sys.argv[1])))
+    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    port, end = begun.result(30)
+    try:
+        yield port
+    finally:
+        end()
+        thread.join()
