@@ -107,7 +107,8 @@ class RecordBatch:
         Raises:
             BatchError: another column is missing or of another type, or a request has too many arrivals.
         """
-        absent = [name for name in columns if name not in table.column_names]
+        present = set(table.column_names)
+        absent = [name for name in columns if name not in present]
         missing = [name for name in absent if name not in ADDED]
         if missing:
             raise BatchError(f"columns are missing: {', '.join(missing)}")

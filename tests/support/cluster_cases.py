@@ -131,7 +131,7 @@ class Run:
         home = {"KUBECONFIG": str(cluster.folder / "kubeconfig"), "HOME": str(cluster.folder)}
         self.out = folder / "out"
         with self.out.open("wb") as out:
-            self._process = WarmProcess("llm_locust", command, folder, os.environ | home, out)
+            self._process = WarmProcess("llm_locust", command, folder, os.environ | home, out, {})
 
     def interrupt(self, number: signal.Signals = signal.SIGINT) -> None:
         self._process.send_signal(number)

@@ -122,19 +122,22 @@ def _u32(flat: bytes, at: int) -> int:
 
 
 def _check_types(found: pa.Schema, schema: pa.Schema) -> None:
+    if found.equals(schema):
+        return
     if len(set(found.names)) != len(found.names):
         raise StreamError("a column appears twice")
+    wanted = {field.name: field.type for field in schema}
     for field in found:
-        if field.name in schema.names and field.type != schema.field(field.name).type:
-            wanted = schema.field(field.name).type
-            raise StreamError(f"column {field.name!r} is of type {field.type}, not {wanted}")
+        if field.type != wanted.get(field.name, field.type):
+            raise StreamError(f"column {field.name!r} is of type {field.type}, not {wanted[field.name]}")
 
 
 def _check_nulls(table: pa.Table, schema: pa.Schema) -> None:
-    for name in table.column_names:
-        if name not in schema.names:
+    known = set(schema.names)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name not in known:
             continue
-        field, column = schema.field(name), table.column(name)
+        field = schema.field(name)
         nulls = 0 if field.nullable else column.null_count
         for chunk in column.chunks:
             if pa.types.is_dictionary(field.type):
