@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.metrics.charts.axis import TimeAxis
+from llm_locust.metrics.charts.increases import increases, over
+from llm_locust.metrics.charts.roles import RoleCurves, role_curves
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.deployment.server_metrics import in_parts, one_per_gpu, together
 from llm_locust.metrics.deployment.server_series import MetricSeries, SeriesKey, ServerSeries
@@ -28,17 +30,15 @@ class ServerCurves:
     in the cache, and for ``acceptance_length``, the tokens a step of speculative decoding. ``of_all`` has
     ``running`` and ``waiting`` of all together, and ``generation_tokens_per_s``. ``ttft_s`` is the mean TTFT
     of the first tokens of each span, by ``client`` and by ``servers``. ``failed`` counts, for each target
-    that had any, the scrapes that gave nothing.
+    that had any, the scrapes that gave nothing. ``by_role`` is of disaggregated serving.
     """
 
     by_server: Mapping[str, Curves]
     of_all: Curves
     ttft_s: Curves
     failed: Curves
+    by_role: RoleCurves | None = None
 
-
-#: So much of a part may lack at its edge for its increase to be that of the part.
-_EDGE = 0.05
 
 _BY_ENGINE = ("running", "waiting", "kv_cache_usage")
 _BY_GPU = ("gpu_utilisation", "power_w")
@@ -62,12 +62,14 @@ def server_curves(series: ServerSeries, axis: TimeAxis, c: Columns) -> ServerCur
     by_server["prefix_hits"] = _hits(series)
     by_server["acceptance_length"] = _acceptance(series)
     of_all = {name: in_parts(series, name) for name in ("running", "waiting")}
-    of_all["generation_tokens_per_s"] = _increases(series, "generation_tokens") / axis.width_s
+    of_all["generation_tokens_per_s"] = increases(series, "generation_tokens") / axis.width_s
+    client_s = _client_ttft(axis, c)
     return ServerCurves(
         by_server={name: _few(curves) for name, curves in by_server.items() if _told(curves)},
         of_all=_told(of_all),
-        ttft_s=_ttft(series, axis, c),
+        ttft_s=_ttft(series, client_s),
         failed=_few_failed(_failed(series)),
+        by_role=role_curves(series, client_s),
     )
 
 
@@ -92,8 +94,8 @@ def _label(series: ServerSeries, key: SeriesKey) -> str:
 def _hits(series: ServerSeries) -> Curves:
     curves: Curves = {}
     for target in series.targets:
-        found, asked = (_increases(series, f"prefix_cache_{name}", target) for name in ("hits", "queries"))
-        curves[target] = _over(found, asked)
+        found, asked = (increases(series, f"prefix_cache_{name}", target) for name in ("hits", "queries"))
+        curves[target] = over(found, asked)
         if np.isnan(curves[target]).all():
             curves[target] = in_parts(series, "prefix_cache_hit_rate", target)
     return curves
@@ -103,33 +105,23 @@ def _acceptance(series: ServerSeries) -> Curves:
     curves: Curves = {}
     for target in series.targets:
         accepted, drafts = (
-            _increases(series, f"spec_{name}", target) for name in ("accepted_tokens", "drafts")
+            increases(series, f"spec_{name}", target) for name in ("accepted_tokens", "drafts")
         )
-        curves[target] = 1 + _over(accepted, drafts)
+        curves[target] = 1 + over(accepted, drafts)
         if np.isnan(curves[target]).all():
             curves[target] = in_parts(series, "spec_accept_length", target)
     return curves
 
 
-def _increases(series: ServerSeries, name: str, target: str | None = None) -> Floats:
-    """Of a counter in each part, added up; NaN where it was not watched all of the part."""
-    total = np.zeros(len(series.edges_s) - 1)
-    watched = np.zeros(len(total), np.bool_)
-    slack_s = _EDGE * float(series.edges_s[-1]) / len(total)
-    for each in series.named(name, target).values():
-        total += each.amounts
-        for first_s, last_s in each.watched_s:
-            begun = first_s <= series.edges_s[:-1] + slack_s
-            watched |= begun & (last_s >= series.edges_s[1:] - slack_s)
-    return np.where(watched, total, np.nan)
-
-
-def _ttft(series: ServerSeries, axis: TimeAxis, c: Columns) -> Curves:
+def _client_ttft(axis: TimeAxis, c: Columns) -> Floats:
     first = c.streamed & ~c.stepped & ~np.isnan(c.first_event_s)
     at_s = np.where(first, c.sent_s + c.first_event_s, np.nan)
-    client = _over(axis.sums(at_s, np.where(first, c.first_event_s, 0.0)), axis.sums(at_s))
-    servers = _over(_increases(series, "ttft_s_sum"), _increases(series, "ttft_s_count"))
-    return {"client": client, "servers": servers} if not np.isnan(servers).all() else {}
+    return over(axis.sums(at_s, np.where(first, c.first_event_s, 0.0)), axis.sums(at_s))
+
+
+def _ttft(series: ServerSeries, client_s: Floats) -> Curves:
+    servers = over(increases(series, "ttft_s_sum"), increases(series, "ttft_s_count"))
+    return {"client": client_s, "servers": servers} if not np.isnan(servers).all() else {}
 
 
 def _failed(series: ServerSeries) -> Curves:
@@ -160,8 +152,3 @@ def _few(curves: Curves) -> Curves:
 
 def _told(curves: Curves) -> Curves:
     return {label: curve for label, curve in curves.items() if not np.isnan(curve).all()}
-
-
-def _over(amounts: Floats, by: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(by > 0, amounts / by, np.nan)

@@ -26,7 +26,9 @@ _BY_SERVER = (
 
 def servers(run: RunCharts, found: ServerCurves | None) -> list[Chart]:
     """What they said of themselves, beside the client's own figures; none where none was scraped."""
-    return [] if found is None else [*_of_all(run, found), *_by_server(run, found), *_failed(run, found)]
+    if found is None:
+        return []
+    return [*_of_all(run, found), *_by_role(run, found), *_by_server(run, found), *_failed(run, found)]
 
 
 def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
@@ -41,7 +43,7 @@ def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         )
         client = {"in flight at the client": run.rates["concurrency"]}
         yield _chart(run, words, client | requests, "requests")
-    if found.ttft_s:
+    if found.ttft_s and found.by_role is None:  # a mean over two kinds of servers says nothing
         words = _words(
             run,
             "ttft",
@@ -58,6 +60,29 @@ def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         )
         both = {"client": run.rates["output_tokens"], "servers": found.of_all["generation_tokens_per_s"]}
         yield _chart(run, words, both, "tokens/s")
+
+
+def _by_role(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    if found.by_role is None:
+        return
+    if found.by_role.parts_s:
+        words = _words(
+            run,
+            "role-ttft",
+            "Parts of the TTFT with separate prefill and decode, mean ms",
+            "By the servers, of the requests that ended in each span. The queue of a prefill server is a "
+            "part of its whole request. What is missing to the client's TTFT lies at the gateway and at the "
+            "decode servers.",
+        )
+        yield _chart(run, words, dict(found.by_role.parts_s), "ms", 1e3)
+    if found.by_role.waiting:
+        words = _words(
+            run,
+            "role-waiting",
+            "Waiting requests, by role",
+            "In the queues of all prefill servers, and of all decode servers.",
+        )
+        yield _chart(run, words, dict(found.by_role.waiting), "requests")
 
 
 def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:

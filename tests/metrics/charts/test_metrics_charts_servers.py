@@ -107,3 +107,47 @@ def test_scrapes_that_failed_are_counted_for_each_target_that_had_any() -> None:
 def test_without_any_server_there_are_no_curves() -> None:
     empty = read_server_series([], axis_window(AXIS, CLIENT), AXIS.bins)
     assert server_curves(empty, AXIS, CLIENT) is None
+
+
+def pool(target: str, role: str, waiting: float, queue_s: float, took_s: float) -> list[Row]:
+    """A server that ends ten requests a second."""
+    means = {"queue_s": queue_s, "e2el_s": took_s}
+    sums = {f"{name}_sum": [10 * mean_s * i for i in ALL] for name, mean_s in means.items()}
+    counts = {f"{name}_count": [10 * i for i in ALL] for name in means}
+    counters = [row for name, values in (sums | counts).items() for row in rows(target, name, values)]
+    return [
+        *counters,
+        *rows(target, "waiting", [waiting] * 10),
+        *rows(target, "role", [1] * 10, role=role, source="the run"),
+    ]
+
+
+def test_servers_with_roles_have_curves_of_their_queues_and_of_the_parts_of_the_ttft() -> None:
+    transfers = [
+        *rows("d", "kv_transfer_s_sum", [10 * 0.02 * i for i in ALL]),
+        *rows("d", "kv_transfer_s_count", [10 * i for i in ALL]),
+    ]
+    first, second = pool("p1", "prefill", 2, 0.01, 0.1), pool("p2", "prefill", 4, 0.03, 0.2)
+    by_role = told(*first, *second, *pool("d", "decode", 1, 0.04, 2.0), *transfers).by_role
+    assert by_role is not None
+    assert {name: curve.tolist() for name, curve in by_role.waiting.items()} == {
+        "prefill servers": [6] * 5,
+        "decode servers": [1] * 5,
+    }
+    parts_s = {
+        "TTFT of the client": 0.25,
+        "prefill server, queue": 0.02,
+        "prefill server, whole request": 0.15,
+        "KV transfer": 0.02,
+        "decode server, queue": 0.04,
+    }
+    assert by_role.parts_s.keys() == parts_s.keys()
+    for name, mean_s in parts_s.items():
+        assert by_role.parts_s[name] == pytest.approx([mean_s] * 5), name
+
+
+def test_without_roles_or_without_their_histograms_there_are_no_such_curves() -> None:
+    assert told(*rows("a", "running", [1])).by_role is None
+    by_role = told(*rows("a", "role", [1] * 10, role="prefill", source="the run")).by_role
+    assert by_role is not None
+    assert (by_role.parts_s, by_role.waiting) == ({}, {})

@@ -27,6 +27,7 @@ from llm_locust.report.run.finish import finish_run
 from llm_locust.store import MANIFEST_FILE, REPORT_HTML_FILE, SUMMARY_FILE, read_manifest
 
 ALL = range(12)
+QUEUES = ["prefill server, queue", "decode server, queue"]
 HOSTILE = "<b>x</b>:8000"
 
 
@@ -80,6 +81,23 @@ def test_servers_and_energy_are_in_the_summary_and_on_the_page(tmp_path: Path) -
     ]  # fmt: skip
     of_client = found["concurrency-over-time"]["data"][0]["columns"]["time (s)"]
     assert found["servers-running"]["data"][0]["columns"]["time (s)"] == of_client
+
+
+def test_servers_with_roles_have_charts_by_role_and_none_of_a_ttft_of_both_kinds(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with SampleWriter(run / SERVER_METRICS_FILE) as writer:
+        for target, role in (("p:8000", "prefill"), ("d:8000", "decode")):
+            told = rows(target, "queue_s_sum", [0.1 * i for i in ALL])
+            told += rows(target, "queue_s_count", [5 * i for i in ALL])
+            told += [*replica(target), *rows(target, "role", [1 for _ in ALL], role=role, source="the run")]
+            writer.write([ServerSample(ns(row[0]), *row[1:]) for row in sorted(told)])
+    build_report(run)
+    drawn = charts(run)
+    assert {"servers-role-ttft", "servers-role-waiting"} <= drawn.keys()
+    assert "servers-ttft" not in drawn
+    parts = drawn["servers-role-ttft"]["data"]
+    columns = list(parts[0]["columns"])
+    assert columns[1:] == [f"{name} (ms)" for name in ("TTFT of the client", *QUEUES)]
 
 
 def test_a_report_made_later_is_the_same(tmp_path: Path) -> None:
