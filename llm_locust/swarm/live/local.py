@@ -38,16 +38,20 @@ class LocalLive:
             environment, LOCAL_SETTLE_S, lambda: {runner.client_id: worker()}, self._on_reset, stopped_ago_s
         )
         self._counter = RequestCounter(environment)
+        # At once: the run's last live figures may be read as soon as this greenlet waits.
         environment.events.test_stop.add_listener(lambda **_: self._report())
-        every(COUNT_INTERVAL_S, self._report, "the live numbers' report")
+        every(COUNT_INTERVAL_S, self._report_in_turns, "the live numbers' report")
 
     @property
     def store(self) -> LiveStore:
         return self._watch.store
 
-    def _report(self) -> None:
+    def _report_in_turns(self) -> None:
         self._counter.count()
         TURN.wait_for_next()  # the report, too, takes a millisecond
+        self._report()
+
+    def _report(self) -> None:
         report = self._counter.report()
         if report is not None:
             self.store.take(self._runner.client_id, report)
