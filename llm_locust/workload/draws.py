@@ -15,8 +15,8 @@ def seed_of(seed: int, stream: str) -> int:
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """Create the generator of ``key`` under ``seed``, both non-negative integers. Takes about 20 µs."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+    """Create the generator of ``key`` under ``seed``, both non-negative integers. Takes about 15 µs."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:

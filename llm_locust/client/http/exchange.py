@@ -9,7 +9,7 @@ from typing import Any
 
 import httptools
 
-from llm_locust.client.http.clock import NO_STAMP, ReadLog, pack_stamps
+from llm_locust.client.http.clock import NO_STAMP, ReadLog, pack_stamps, stamp_message
 from llm_locust.client.http.errors import OversizeError, ResponseError, size_text
 from llm_locust.client.http.polling import EXACT, FILLED
 
@@ -124,6 +124,9 @@ class Exchange:
         Raises:
             ResponseError: as :meth:`on_read`.
         """
+        if len(pieces) == 1:  # as it mostly is where a connection does not rest
+            self.on_read(data, stamp_message(pieces[0][1]), monotonic_ns[0], empty_ns | EXACT)
+            return len(data)
         feed, chunks, mark = self._parser.feed_data, self._chunks, self._marks.append
         first, begin, before = len(self._marks), 0, self.bytes_received
         self._mono += monotonic_ns
@@ -222,11 +225,8 @@ class Exchange:
         self.reads.add([ends[mark] for mark in self._marks], self._stamps, self._mono, self._empty)
         self._body_bytes = ends[-1]
         self._rest += b"".join(self._chunks)
-        self._chunks.clear()
-        self._marks.clear()
-        self._stamps.clear()
-        self._mono.clear()
-        self._empty.clear()
+        for taken in (self._chunks, self._marks, self._stamps, self._mono, self._empty):
+            taken.clear()
 
     def release(self) -> None:
         """Release the parser after the last read: it and the exchange are a reference cycle."""

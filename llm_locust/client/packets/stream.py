@@ -146,6 +146,8 @@ class Stream:
             return None
         self._read = upto
         if upto == self._arrived:  # the usual case
+            if len(ends) == 1:
+                return [(ends.pop() - begin, self._stamps.pop())]
             pieces = list(zip([end - begin for end in ends], self._stamps, strict=True))
             ends.clear()
             self._stamps.clear()
