@@ -14,9 +14,10 @@ def bottleneck(df: Frame, seconds: float, client: str, causes: list[dict[str, An
     """By the definitions; the golden run has a client that is valid, or one that is wrong in several ways."""
     sent = df[df.sent.notna()]
     assert sent.replica.isna().any()  # so that all replicas count as one
-    first = (sent.sent + sent.first_event).fillna(sent.ended)
+    at = sent.sent.to_numpy()
+    first = (sent.sent + sent.first_event).fillna(sent.ended).to_numpy()
     df = df.assign(
-        waiting=[max(0, int((sent.sent < t).sum() - (first <= t).sum())) for t in df.sent],
+        waiting=[max(0, int((at < t).sum() - (first <= t).sum())) for t in df.sent],
         rtt0=np.minimum(df.rtt.fillna(0), df.first_event.fillna(0)),
     )
     df = df.sort_values(["scheduled", "ended"], kind="stable")
@@ -63,9 +64,10 @@ def bottleneck(df: Frame, seconds: float, client: str, causes: list[dict[str, An
 def _load(df: Frame, answers: Frame) -> Any:
     """Mean number in flight between the first and the last event of each."""
     spans = df[df.ended > df.sent]
+    ended, sent = spans.ended.to_numpy(), spans.sent.to_numpy()
     loads = []
     for begin, end in zip(answers.sent + answers.first_event, answers.sent + answers.last_event, strict=True):
-        overlaps = spans.ended.clip(begin, end) - spans.sent.clip(begin, end)
+        overlaps = ended.clip(begin, end) - sent.clip(begin, end)
         loads.append(overlaps.sum() / (end - begin) if end > begin else np.nan)
     return answers.tpot * 0 + np.round(loads, 6)
 

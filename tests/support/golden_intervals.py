@@ -1,6 +1,7 @@
 """Intervals by the definitions of docs/metrics.md, by numpy and pandas: what the golden test computes by."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,9 +236,10 @@ class _Cut:
                 self.steps.append((x[i], lasting * (1 - 1 / watched), lasting / watched))
                 lasting *= 1 - 1 / watched
             watched -= 1
+        self.times = [t for t, _, _ in self.steps]
 
     def lasting(self, limit: float) -> float:
-        return [left for t, left, _ in self.steps if t <= limit][-1]
+        return self.steps[bisect_right(self.times, limit) - 1][1]
 
     def at_most(self, limit: float) -> Array:
         found = (self.x <= limit).astype(float)

@@ -73,7 +73,7 @@ def files(draw: st.DrawFn) -> Growing:
     return Growing(data, [*sorted(cuts), len(data)])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=files())
 def test_many_readings_of_a_growing_file_count_what_one_reading_of_it_counts(
     tmp_path: Path, file: Growing
@@ -117,8 +117,8 @@ def rolled(tmp_path_factory: pytest.TempPathFactory) -> Rolled:
     with pytest.MonkeyPatch.context() as patch, (run / FRAMES_FILE).open("wb", buffering=0) as file:
         patch.setattr(segments, "index_frames", noted)
         for begin in range(0, 300, 60):
-            for at in range(begin, begin + 60):
-                each = [at + i / 10 for i in range(10)]
+            for at in range(begin, begin + 60, 2):
+                each = [at + i / 10 for i in range(20)]
                 records = [request(t, (0.05 + t / 1e4, 0.2), request_id=f"{t:.1f}") for t in each]
                 file.write(encoded("a", at, records))
             write_so_far(run)
@@ -166,8 +166,8 @@ def test_a_damaged_state_and_one_of_another_run_begin_anew(tmp_path: Path) -> No
 
 def test_more_keys_than_are_kept_fold_alike_in_one_reading_and_in_many(tmp_path: Path) -> None:
     path, data, totals = tmp_path / FRAMES_FILE, b"", FrameTotals(run="run")
-    for seq in range(0, MOST_KEYS + 40, 7):
-        records = [request(10.0, name="x", replica=f"r{seq + i}", request_id=f"{seq + i}") for i in range(7)]
+    for seq in range(0, MOST_KEYS + 40, 28):
+        records = [request(10.0, name="x", replica=f"r{seq + i}", request_id=f"{seq + i}") for i in range(28)]
         data += encoded("a", seq, records)
         path.write_bytes(data)
         totals = decode_totals(
