@@ -11,11 +11,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from chromium import ARGUMENTS, CHROMIUM
 from playwright.sync_api import Page, sync_playwright
 from swarm_process import Process, free_port, locust, simulation, wait_until
-
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
 

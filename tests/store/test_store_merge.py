@@ -180,7 +180,7 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files(finished(tmp_path_factory.mktemp("well"), ALL, manifest(*COUNTS)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12)
 @given(
     st.lists(st.sets(st.sampled_from(["log", "spool", "a", "b"]), min_size=1), min_size=12, max_size=12),
     st.randoms(use_true_random=False),
@@ -209,7 +209,7 @@ def test_the_run_is_the_same_however_its_batches_are_spread_repeated_cut_and_ord
     assert done.tears == ()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6)
 @given(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 5)), st.booleans())
 def test_a_finished_run_and_the_batches_that_it_lacks_are_the_run(
     tmp_path_factory: pytest.TempPathFactory, well: dict[str, bytes], first: tuple[int, int, int], twice: bool

@@ -107,23 +107,24 @@ def stage(number: int, measured: float, ended: float, **fields: Any) -> StageFac
     return StageFacts(**{"number": number, **known, **fields})
 
 
+_MILLISECONDS = st.integers(0, 5_000).map(lambda ms: ms / 1000)
+_GAPS_MS = st.lists(st.integers(0, 900), max_size=8)
+_SENT = st.booleans()
+_DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "outcome": st.sampled_from([each for each in Outcome if each is not Outcome.RESENT]),
+    "name": st.sampled_from(["chat", "long"]),
+    "slo_class": st.sampled_from(["", "fast"]),
+    "replica": st.sampled_from([None, "a", "b"]),
+    "error": st.sampled_from([None, "boom", "bang"]),
+    "streamed": st.booleans(),
+    "output_tokens": st.none() | st.integers(0, 20),
+}
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> RequestRecord:
     """Any request: every outcome that one can have, with and without tokens, streamed or not, sent or not."""
-    milliseconds = st.integers(0, 5_000).map(lambda ms: ms / 1000)
-    gaps = draw(st.lists(st.integers(0, 900), max_size=8))
-    arrivals = tuple(float(ms) / 1000 for ms in np.cumsum(gaps))
-    outcome = draw(st.sampled_from([each for each in Outcome if each is not Outcome.RESENT]))
-    return request(
-        draw(milliseconds),
-        arrivals,
-        late=draw(milliseconds) / 100,
-        sent=bool(arrivals) or outcome is Outcome.OK or draw(st.booleans()),
-        outcome=outcome,
-        name=draw(st.sampled_from(["chat", "long"])),
-        slo_class=draw(st.sampled_from(["", "fast"])),
-        replica=draw(st.sampled_from([None, "a", "b"])),
-        error=draw(st.sampled_from([None, "boom", "bang"])),
-        streamed=draw(st.booleans()),
-        output_tokens=draw(st.none() | st.integers(0, 20)),
-    )
+    arrivals = tuple(float(ms) / 1000 for ms in np.cumsum(draw(_GAPS_MS)))
+    drawn = {name: draw(values) for name, values in _DRAWN.items()}
+    sent = bool(arrivals) or drawn["outcome"] is Outcome.OK or draw(_SENT)
+    return request(draw(_MILLISECONDS), arrivals, late=draw(_MILLISECONDS) / 100, sent=sent, **drawn)

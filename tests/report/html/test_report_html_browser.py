@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from chromium import ARGUMENTS, CHROMIUM, markup, texts
 from metrics_cases import failed, request
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_cases import write_run
@@ -14,9 +15,8 @@ from report_cases import write_run
 from llm_locust.report.run.build import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 WHITE = "rgb(255, 255, 255)"
+MARKUP = "<b>x<i>y<br>&lt;"  # what plotly reads as markup in a text
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=http://evil.example/x onerror=alert(1)>"
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
@@ -46,7 +46,12 @@ class Visit:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = [
         request(
-            i * 0.02, (0.05 + 2e-5 * (i % 300), 0.09, 0.12), input_tokens=i % 300, name=f"{HOSTILE}{i % 2}"
+            i * 0.02,
+            (0.05 + 2e-5 * (i % 300), 0.09, 0.12),
+            input_tokens=i % 300,
+            name=f"{HOSTILE}{i % 2}",
+            replica=f"{MARKUP}{i % 3}",
+            request_id=f"{MARKUP}{i}",
         )
         for i in range(400)
     ]
@@ -98,6 +103,11 @@ def test_every_chart_is_drawn_on_a_desk(desk: Visit) -> None:
     assert desk.is_within_the_screen()
     assert desk.wrong == []
     assert desk.page.title() != "owned"
+
+
+def test_names_from_a_server_are_text_in_the_charts(desk: Visit) -> None:
+    assert [name for name in texts(desk.page) if MARKUP in name], texts(desk.page)
+    assert markup(desk.page) == []
 
 
 def test_every_chart_is_drawn_on_a_phone(phone: Visit) -> None:

@@ -89,8 +89,10 @@ def segmented(run: Path, run_id: str = "r", at_s: float = 0.0) -> None:
     assert len(segments_of(run)) > 3
 
 
-def whole(run: Path) -> dict[str, object]:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Summary of the same records in a run without ``--keep``."""
+    run = tmp_path_factory.mktemp("whole") / "run"
     begin(run)
     log = FrameLog(run / "batches.frames")
     log.append(*frames())
@@ -109,7 +111,9 @@ def dropped_now(run: Path, to: Path) -> dropping.DroppedRecords:
     return drop(run, str(to), 0.0, ended=False, now_s=4e9)
 
 
-def test_what_was_dropped_and_what_was_not_are_the_whole_run(tmp_path: Path) -> None:
+def test_what_was_dropped_and_what_was_not_are_the_whole_run(
+    tmp_path: Path, whole: dict[str, object]
+) -> None:
     run, to = tmp_path / "run", tmp_path / "to"
     segmented(run)
     upload_run(run, str(to))
@@ -131,7 +135,7 @@ def test_what_was_dropped_and_what_was_not_are_the_whole_run(tmp_path: Path) -> 
     upload_run(run, str(to))
     assert (to / "r" / "batches" / f"{0:015d}.frames").exists()  # an upload keeps what only it has
     merge([run, to], tmp_path / "merged")
-    assert figures(tmp_path / "merged") == whole(tmp_path / "plain")
+    assert figures(tmp_path / "merged") == whole
 
 
 def test_the_warm_up_is_not_taken_again_of_what_was_not_dropped(tmp_path: Path) -> None:
@@ -225,7 +229,7 @@ STEPS = ("has_segment", "rest_of", "write_expired", "sync_directory")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(0, 2)), max_size=3))
 def test_crashes_between_any_two_steps_neither_lose_nor_double_a_record(
-    tmp_path_factory: pytest.TempPathFactory, crashes: list[tuple[str, bool, int]]
+    tmp_path_factory: pytest.TempPathFactory, crashes: list[tuple[str, bool, int]], whole: dict[str, object]
 ) -> None:
     place = tmp_path_factory.mktemp("crashes")
     run, to = place / "run", place / "to"
@@ -247,7 +251,7 @@ def test_crashes_between_any_two_steps_neither_lose_nor_double_a_record(
     assert report.completeness.records_stored == len(open_requests(place / "here"))
     upload_run(run, str(to))
     merge([run, to] if to.exists() else [run], place / "merged")
-    assert figures(place / "merged") == whole(place / "plain")
+    assert figures(place / "merged") == whole
 
 
 def test_nothing_is_dropped_of_a_run_that_has_ended_or_is_not_uploaded(tmp_path: Path) -> None:
@@ -302,7 +306,9 @@ def test_a_copy_in_slices_that_cut_a_frame_is_sent_again(tmp_path: Path) -> None
     assert len(open_requests(tmp_path / "merged")) == ROWS * BATCHES
 
 
-def test_the_copy_alone_is_the_whole_run_once_that_has_ended(tmp_path: Path) -> None:
+def test_the_copy_alone_is_the_whole_run_once_that_has_ended(
+    tmp_path: Path, whole: dict[str, object]
+) -> None:
     run, to = tmp_path / "run", tmp_path / "to"
     segmented(run)
     upload_run(run, str(to))
@@ -310,7 +316,7 @@ def test_the_copy_alone_is_the_whole_run_once_that_has_ended(tmp_path: Path) -> 
     finish_run(run)
     upload_run(run, str(to))
     merge([to], tmp_path / "merged")
-    assert figures(tmp_path / "merged") == whole(tmp_path / "plain")
+    assert figures(tmp_path / "merged") == whole
 
 
 def test_the_last_segment_of_a_part_stays_while_its_manifest_is_written(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
+from chromium import ARGUMENTS, CHROMIUM
 from page_server import hang, serving
 from playwright.sync_api import expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
-from web_browser import ARGUMENTS, CHROMIUM, Watch
+from web_browser import Watch
 
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
 DARK, LIGHT = "rgb(18, 18, 18)", "rgb(255, 255, 255)"
