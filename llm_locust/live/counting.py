@@ -1,6 +1,6 @@
 """Conversion of records to counts, a batch in one pass over its columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,21 +20,39 @@ from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 
+#: Steps of :func:`count_in_steps`.
+STEPS = 3
+
 #: An amount of each request.
 Amounts = np.ndarray[tuple[int], np.dtype[np.generic]]
 
 
 def count(batch: ColumnSource, limit: KeyLimit, run: LiveRun) -> dict[LiveKey, Counts]:
     """Counts of each key's requests. Without any limit none is good."""
+    steps = count_in_steps(batch, limit, run)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: dict[LiveKey, Counts] = end.value
+            return found
+
+
+def count_in_steps(
+    batch: ColumnSource, limit: KeyLimit, run: LiveRun
+) -> Generator[None, None, dict[LiveKey, Counts]]:
+    """The same in :data:`STEPS`, each of 1 to 2 ms for some records, for a loop that has other work."""
     if not len(batch):
         return {}
     part = Part.from_batch(batch, int(batch.ints("scheduled_ns")[0]))
     values = per_request(part)
     judgement = judge(part, values, run.limits, run.measured_from) if run.limits else None
+    yield
     latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric in FORMULAS}
     keys, group = _grouped(part, limit)
     gaps = itl(part)
     turns = _turns(part, batch, run)
+    yield
     scalars = _sums(_amounts(part, judgement, latencies, gaps, turns), group)
     tallies = _tallies(part, latencies, gaps, group, len(keys))
     return {key: Counts(scalars[:, g], tallies[g]) for g, key in enumerate(keys)}

@@ -1,12 +1,12 @@
 """Worker's side: records are counted as they end, and sent with each report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.rows import RecordRows
-from llm_locust.live.counting import count
+from llm_locust.live.counting import count_in_steps
 from llm_locust.live.counts import Counts
 from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, encode_report
@@ -60,15 +60,11 @@ class LiveCounts:
         self._finished = 0
         self._waiting: dict[int, list[RequestRecord]] = {}  # records by their second, the newest last
         self._arrivals = 0  # token arrivals of the newest second's
+        self._pass: Iterator[None] | None = None
         self._counted: dict[int, dict[LiveKey, Counts]] = {}
 
-    def add(self, record: RequestRecord) -> bool:
-        """Add a request that has just ended.
-
-        Returns:
-            Whether a second has passed whose requests are to be counted: soon, but not before the next
-            request can start.
-        """
+    def add(self, record: RequestRecord) -> None:
+        """Add a request that has just ended."""
         second = self._clock_ns() // _SECOND_NS
         arrivals = len(record.arrivals_ns)
         records = self._waiting.get(second)
@@ -79,12 +75,11 @@ class LiveCounts:
             records, self._arrivals = self._waiting.setdefault(second, []), 0
         records.append(record)
         self._arrivals += arrivals
-        return len(self._waiting) > 1
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether there are records to be counted."""
-        return bool(self._waiting)
+    def is_due(self) -> bool:
+        """Whether records should be counted soon: their second has passed, or they have many arrivals."""
+        return self._pass is not None or len(self._waiting) > 1 or self._arrivals > PASS_ARRIVALS
 
     def report(self) -> bytes:
         """Return the counts since the last report, and forget them."""
@@ -98,16 +93,23 @@ class LiveCounts:
 
     def count(self) -> None:
         """Count the waiting records."""
-        while self._waiting:
-            self.count_second()
+        while self.step():
+            pass
 
-    def count_second(self) -> None:
-        """Count the waiting records of the oldest second."""
-        second = next(iter(self._waiting), None)
-        if second is None:
-            return
-        records = self._waiting.pop(second)
+    def step(self) -> bool:
+        """Take one step of a pass over the oldest second; return whether there is another step to take."""
+        if self._pass is None and self._waiting:
+            second = next(iter(self._waiting))
+            self._pass = self._count(second, self._waiting.pop(second))
+            if not self._waiting:
+                self._arrivals = 0
+        if self._pass is not None and next(self._pass, self) is self:
+            self._pass = None
+        return self._pass is not None or bool(self._waiting)
+
+    def _count(self, second: int, records: list[RequestRecord]) -> Iterator[None]:
+        found = yield from count_in_steps(RecordRows(records, worker=""), self._limit, self.run)
         self._finished += len(records)
         counts = self._counted.setdefault(second, {})
-        for key, more in count(RecordRows(records, worker=""), self._limit, self.run).items():
+        for key, more in found.items():
             counts[key] = Counts.merge([counts[key], more]) if key in counts else more

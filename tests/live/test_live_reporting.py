@@ -8,6 +8,7 @@ from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.live.counting import STEPS
 from llm_locust.live.keys import LiveKey
 from llm_locust.live.messages import (
     LiveReport,
@@ -60,6 +61,38 @@ def test_passes_of_any_number_lose_nothing(n: int) -> None:
         counts.add(request())
     report = decode_report(counts.report())
     assert sum(amount for _, amount in ended(report)) == report.finished == n
+
+
+@given(st.lists(st.sampled_from(["ended", "step", "tick", "report"]), max_size=40))
+def test_steps_at_any_time_between_lose_nothing_and_count_nothing_twice(happened: list[str]) -> None:
+    clock = Clock(1000.0)
+    counts, reports = worker(clock), list[LiveReport]()
+    for what in [*happened, "report"]:
+        if what == "ended":
+            counts.add(request())
+        elif what == "step":
+            counts.step()
+        elif what == "tick":
+            clock.tick()
+        else:
+            reports.append(decode_report(counts.report()))
+            told = sum(amount for report in reports for _, amount in ended(report))
+            assert told == reports[-1].finished
+            assert not counts.is_due
+    assert reports[-1].finished == happened.count("ended")
+
+
+def test_a_second_that_has_passed_is_due_and_counted_in_some_steps() -> None:
+    clock = Clock(1000.0)
+    counts = worker(clock)
+    counts.add(request())
+    assert not counts.is_due
+    clock.tick()
+    counts.add(request())
+    assert counts.is_due
+    assert [counts.step() for _ in range(STEPS)] == [True] * STEPS  # the second that goes on is left
+    assert not counts.is_due
+    assert [counts.step() for _ in range(STEPS + 1)] == [True, True, False, False]
 
 
 def test_a_reset_forgets_what_was_not_reported() -> None:

@@ -5,9 +5,10 @@ import time
 import gevent
 from locust.env import Environment
 
-from llm_locust.client.http.turns import TURN
+from llm_locust.client.http.turns import DECODING_S, TURN
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.reporting import PASS_ARRIVALS, LiveCounts
+from llm_locust.live.counting import STEPS
+from llm_locust.live.reporting import LiveCounts
 from llm_locust.swarm.live.watch import EPOCH_OPTION, live_run
 from llm_locust.swarm.process.hooks import events
 
@@ -18,7 +19,7 @@ class RequestCounter:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.counts: LiveCounts | None = None
-        self._pass: gevent.Greenlet[..., None] | None = None
+        self._pass: gevent.Greenlet[[], None] | None = None
         environment.events.test_start.add_listener(lambda **_: self._begin())
         events.llm_request.add_listener(self._on_request)
         self._begin()  # a worker may join in the middle of a run
@@ -28,10 +29,12 @@ class RequestCounter:
         return None if self.counts is None else self.counts.report()
 
     def count(self) -> None:
-        """Count what has ended, in a turn for each second: :meth:`report` need not do it then."""
-        counts = self.counts
-        while counts is not None and counts.is_waiting:
-            TURN.take(counts.count_second)
+        """Count what has ended in several turns of the loop, so that little is left to :meth:`report`."""
+        self._catch_up()
+        for _ in range(STEPS):  # of the second that goes on
+            TURN.wait_for_next()
+            if self.counts is not None:
+                self.counts.step()
 
     def _begin(self) -> None:
         run = live_run(self._environment)
@@ -42,6 +45,13 @@ class RequestCounter:
     def _on_request(self, record: RequestRecord, **_: object) -> None:
         if self.counts is None:
             return
-        is_due = self.counts.add(record)
-        if (is_due or len(record.arrivals_ns) > PASS_ARRIVALS) and (self._pass is None or self._pass.ready()):
-            self._pass = gevent.spawn(TURN.take, self.counts.count_second)  # as for the record's batch
+        self.counts.add(record)
+        if self.counts.is_due and (self._pass is None or self._pass.ready()):
+            self._pass = gevent.spawn(self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Count the seconds that have passed, each step in a turn of its own, as for the record's batch."""
+        while (counts := self.counts) is not None and counts.is_due:
+            TURN.wait()
+            TURN.spend(DECODING_S)
+            counts.step()
