@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from scripted import Step, response_head, scripted_server, write
 
 ROOT = Path(__file__).parents[2]
@@ -19,40 +18,49 @@ from llm_locust.swarm.run.preflight import check_target
 from llm_locust.options.settings import UsageError, parse_settings
 parser = LocustArgumentParser()
 add_arguments(parser)
-try:
-    print(check_target(sys.argv[1], parse_settings(parser.parse_args([]))))
-except UsageError as e:
-    print("refused:", e)
+for url in sys.argv[1:]:
+    try:
+        print(check_target(url, parse_settings(parser.parse_args([]))), end="\\0")
+    except UsageError as e:
+        print("refused:", e, end="\\0")
 """
 
 
-@pytest.mark.parametrize(
-    ("begin", "unit", "count", "end", "why"),
-    [
-        (b"", b"x", 8 << 20, b"", "cannot be reached: the answer has more than 4 MiB"),
-        (b'{"data":[{"id":"a"}', b',{"id":"a"}', 200_000, b"]}", "does not list its models: give --model"),
-        (b'{"data":[],"later":', b"[", 100_000, b"", "does not list its models: give --model"),
-        (
-            b'{"data":[{"id":"\\u001b[31m',
-            b"m",
-            5_000,
-            b'"}]}',
-            "has 1 models, give --model NAME: \ufffd[31m",
-        ),
-        (b'{"data":[{"id":"a', b"\\n", 1, b'b"}]}', "has 1 models, give --model NAME: a\ufffdb"),
-    ],
-)
-def test_a_list_of_models_is_bounded_and_fit_to_be_shown(
-    begin: bytes, unit: bytes, count: int, end: bytes, why: str
-) -> None:
+#: What is around many times the same bytes, and why it is refused.
+LISTS = [
+    (b"", b"x", 8 << 20, b"", "cannot be reached: the answer has more than 4 MiB"),
+    (b'{"data":[{"id":"a"}', b',{"id":"a"}', 200_000, b"]}", "does not list its models: give --model"),
+    (b'{"data":[],"later":', b"[", 100_000, b"", "does not list its models: give --model"),
+    (
+        b'{"data":[{"id":"\\u001b[31m',
+        b"m",
+        5_000,
+        b'"}]}',
+        "has 1 models, give --model NAME: \ufffd[31m",
+    ),
+    (b'{"data":[{"id":"a', b"\\n", 1, b'b"}]}', "has 1 models, give --model NAME: a\ufffdb"),
+]
+
+
+def test_a_list_of_models_is_bounded_and_fit_to_be_shown() -> None:
     head = response_head(content_type="application/json", chunked=False)
-    script = [write(0, head + begin), Step(send_b64=unit, repeat=count), write(None, end), Step(close=True)]
+    routes = {
+        f"/{i}/v1/models": [
+            write(0, head + begin),
+            Step(send_b64=unit, repeat=count),
+            write(None, end),
+            Step(close=True),
+        ]
+        for i, (begin, unit, count, end, _) in enumerate(LISTS)
+    }
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
-    with scripted_server(routes={"*": script}) as server:
-        command = [sys.executable, "-c", CHECK, server.url]
+    with scripted_server(routes=routes) as server:
+        command = [sys.executable, "-c", CHECK, *(f"{server.url}/{i}" for i in range(len(LISTS)))]
         done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
-    said = done.stdout.decode().removesuffix("\n")
-    assert said.startswith("refused: "), done.stderr.decode()
-    assert why in said
-    assert said.isprintable()
-    assert len(said) < 500
+    said = done.stdout.decode().removesuffix("\0").split("\0")
+    assert len(said) == len(LISTS), done.stderr.decode()
+    for text, (*_, why) in zip(said, LISTS, strict=True):
+        assert text.startswith("refused: ")
+        assert why in text
+        assert text.isprintable()
+        assert len(text) < 500

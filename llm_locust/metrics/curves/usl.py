@@ -128,5 +128,7 @@ def _fit(n: Floats, x: Floats) -> Usl:
         if found[0] > 0 and (found >= 0).all() and error < least:
             best, least = np.zeros(3), error
             best[list(columns)] = found
+            if len(columns) == 3:  # no part of it fits better than the whole law
+                break
     one, serial, pairs = best.tolist()
     return Usl(1 / one, serial / one, pairs / one)
