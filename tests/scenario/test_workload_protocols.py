@@ -329,12 +329,12 @@ def test_points_of_mlperf_endpoints_lie_in_its_regions(
         assert sum(first <= p <= last for p in points.planned) == 2
 
 
-@pytest.mark.parametrize("c_max", range(33, 400))
-def test_every_plan_of_points_has_no_point_twice(c_max: int) -> None:
-    for c_min in (1, 2, 31, 32):
+@pytest.mark.parametrize("c_min", [1, 2, 31, 32])
+def test_every_plan_of_points_has_no_point_twice(c_min: int) -> None:
+    for c_max in range(33, 400):
         points = plan_points(c_min, c_max).planned
-        assert sorted(set(points)) == list(points)
-        assert len(points) == 7 or c_max - c_min < 30
+        assert sorted(set(points)) == list(points), c_max
+        assert len(points) == 7 or c_max - c_min < 30, c_max
 
 
 def test_a_file_of_the_working_directory_is_taken_before_a_protocol_of_its_name(

@@ -202,28 +202,21 @@ def of_summary(summary: dict[str, Any], name: str) -> float | None:
     return part[paths.get(name, name)]  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def both() -> tuple[Compared, dict[str, Any]]:
-    """One run measured for a comparison, and its summary."""
+def test_every_figure_is_the_one_of_the_summary() -> None:
     rng = np.random.default_rng(1)
     made = made_batch(rng, lognormal(rng, 700), failed=rng.random(700) < 0.1)
     lost = [WorkerFacts(id="w1", index=0, announced=730, received=700, lost=True)]
     known = facts(
         700, slo="ttft=60ms tpot=30ms e2el_scheduled=1s", warmup_s=5.0, open_loop=True, workers=lost
     )
-    return measure_for_comparison(made, known, PLAIN), summarise(made, known)
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_every_figure_is_the_one_of_the_summary(both: tuple[Compared, dict[str, Any]], name: str) -> None:
-    run, summary = both
-    estimate = run.estimate(METRICS[name])
-    expected = of_summary(summary, name)
-    assert (estimate is None) == (expected is None)
-    if estimate is not None and expected is not None:
-        assert estimate.value == pytest.approx(expected, rel=1e-12)
-        low, high = estimate.ends(0.95)
-        assert low <= estimate.value <= high
+    run, summary = measure_for_comparison(made, known, PLAIN), summarise(made, known)
+    for name in METRICS:
+        estimate, expected = run.estimate(METRICS[name]), of_summary(summary, name)
+        assert (estimate is None) == (expected is None), name
+        if estimate is not None and expected is not None:
+            assert estimate.value == pytest.approx(expected, rel=1e-12), name
+            low, high = estimate.ends(0.95)
+            assert low <= estimate.value <= high, name
 
 
 def test_every_figure_is_the_one_of_the_summary_where_requests_were_cut_lost_and_never_sent() -> None:

@@ -44,12 +44,12 @@ def same(a: Sketch, b: Sketch) -> bool:
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-@pytest.mark.parametrize("n", [1, 2, 17, 5000])
-def test_every_percentile_is_within_the_stated_error(name: str, n: int) -> None:
-    values = DISTRIBUTIONS[name](np.random.default_rng(n), n)
-    sketch = Sketch.of(values)
-    told = [sketch.percentile(p) for p in PERCENTS]
-    np.testing.assert_allclose(told, np.percentile(values, PERCENTS), rtol=RELATIVE_ERROR, atol=1e-9)
+def test_every_percentile_is_within_the_stated_error(name: str) -> None:
+    for n in (1, 2, 17, 5000):
+        values = DISTRIBUTIONS[name](np.random.default_rng(n), n)
+        sketch = Sketch.of(values)
+        told = [sketch.percentile(p) for p in PERCENTS]
+        np.testing.assert_allclose(told, np.percentile(values, PERCENTS), rtol=RELATIVE_ERROR, atol=1e-9)
 
 
 def test_the_stated_error_is_at_most_one_per_cent() -> None:
