@@ -81,9 +81,14 @@ class LiveCounts:
         """Whether records should be counted soon: their second has passed, or they have many arrivals."""
         return self._pass is not None or len(self._waiting) > 1 or self._arrivals > PASS_ARRIVALS
 
-    def report(self) -> bytes:
-        """Return the counts since the last report, and forget them."""
-        self.count()
+    def report(self, *, whole: bool = True) -> bytes:
+        """Return the counts since the last report, and forget them.
+
+        Args:
+            whole: count first what waits; else the next report has it.
+        """
+        if whole:
+            self.count()
         counted, self._counted = self._counted, {}
         now_s = self._clock_ns() / _SECOND_NS
         slices = [LiveSlice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]

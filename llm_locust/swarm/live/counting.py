@@ -24,9 +24,9 @@ class RequestCounter:
         events.llm_request.add_listener(self._on_request)
         self._begin()  # a worker may join in the middle of a run
 
-    def report(self) -> bytes | None:
+    def report(self, *, whole: bool = True) -> bytes | None:
         """Return the counts since the last report; None before the first run."""
-        return None if self.counts is None else self.counts.report()
+        return None if self.counts is None else self.counts.report(whole=whole)
 
     def count(self) -> None:
         """Count what has ended in several turns of the loop, so that little is left to :meth:`report`."""

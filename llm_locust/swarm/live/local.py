@@ -49,10 +49,10 @@ class LocalLive:
     def _report_in_turns(self) -> None:
         self._counter.count()
         TURN.wait_for_next()  # the report, too, takes a millisecond
-        self._report()
+        self._report(whole=False)
 
-    def _report(self) -> None:
-        report = self._counter.report()
+    def _report(self, *, whole: bool = True) -> None:
+        report = self._counter.report(whole=whole)
         if report is not None:
             self.store.take(self._runner.client_id, report)
 
