@@ -184,7 +184,7 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
 
 def stuck(df: Frame) -> Frame:
     """From before the window, given up when they had been in it for longer than a limit of their class."""
-    start = df.attrs["start"]
+    start = df.window_start.iloc[0]
     before = df[(df.scheduled < start) & df.given_up & (df.ended > start)]
     before = before.assign(lasted=before.ended - before.sent.fillna(before.started).clip(lower=start))
     last = before.sent + before.arrivals.map(lambda a: a[-1] if len(a) else np.nan)

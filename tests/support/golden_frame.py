@@ -18,7 +18,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     for column in ("input_tokens", "cached_tokens", "n", "chars", "ttft", "ttfo", "e2el", "tpot", "sent"):
         df[column] = df[column].astype(float)
     start, end = df.scheduled.min() + run.WARMUP_S, run.STOP_S
-    df.attrs["start"] = start
+    df["window_start"] = start
     df["inside"] = (df.scheduled >= start) & (df.scheduled < end)
     df["ended_inside"] = (df.ended >= start) & (df.ended < end)
     df["share"] = [_share(*each, start, end) for each in zip(df.sent, df.arrivals, strict=True)]
