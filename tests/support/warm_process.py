@@ -281,6 +281,7 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
             stream.flush()
     if "zmq" in sys.modules:  # what a worker said last is still to be sent
         context = sys.modules["zmq"].Context
+        gc.unfreeze()  # else it lists nothing that was there when the load began
         for each in gc.get_objects():
             if isinstance(each, context):
                 each.destroy()
