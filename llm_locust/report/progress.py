@@ -36,7 +36,7 @@ class Progress:
 class _Column:
     head: str
     cell: Callable[[Figures], str]
-    wide: bool = False
+    goes: int = 0  # where there is no room, columns go from the highest number on; those of 0 stay
     of_inputs: bool | None = None  # shown only where requests have inputs, or where they generate tokens
     of_agents: bool = False  # shown only where agents walk through trajectories
 
@@ -44,24 +44,24 @@ class _Column:
 _COLUMNS = (
     _Column("req/s", lambda f: number(f.requests_per_s)),
     _Column("errors", lambda f: count(f.failures if f.seconds else None)),
-    _Column("in tok/s", lambda f: number(f.input_tokens_per_s), wide=True),
-    _Column("inputs/s", lambda f: number(f.inputs_per_s), of_inputs=True),
+    _Column("in tok/s", lambda f: number(f.input_tokens_per_s), goes=7),
+    _Column("inputs/s", lambda f: number(f.inputs_per_s), of_inputs=True, goes=1),
     _Column("jobs", lambda f: count(f.agents.jobs if f.agents else None), of_agents=True),
-    _Column("failed", lambda f: count(f.agents.jobs_failed if f.agents else None), of_agents=True, wide=True),
+    _Column("failed", lambda f: count(f.agents.jobs_failed if f.agents else None), of_agents=True, goes=6),
     _Column(
         "p25 tok/s",
         lambda f: number(f.agents.output_tokens_per_s_p25 if f.agents else None),
         of_agents=True,
-        wide=True,
+        goes=8,
     ),
-    _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False),
+    _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False, goes=2),
     _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms), of_inputs=False),
     _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms), of_inputs=False),
-    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), wide=True, of_inputs=False),
-    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), wide=True, of_inputs=False),
-    _Column("E2EL p50", lambda f: number(f.latencies["e2el"].p50_ms), of_inputs=True),
-    _Column("p99 ms", lambda f: number(f.latencies["e2el"].p99_ms), of_inputs=True),
-    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), wide=True, of_inputs=False),
+    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), goes=9, of_inputs=False),
+    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), goes=10, of_inputs=False),
+    _Column("E2EL p50", lambda f: number(f.latencies["e2el"].p50_ms), of_inputs=True, goes=3),
+    _Column("p99 ms", lambda f: number(f.latencies["e2el"].p99_ms), of_inputs=True, goes=4),
+    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), goes=11, of_inputs=False),
     _Column("goodput", lambda f: percent(f.goodput)),
 )
 
@@ -177,31 +177,25 @@ def _table(progress: Progress, room: int) -> Text:
 
     They are aligned here, because a table of rich's takes 6 ms of the event loop's time.
     """
-    wide, narrow = (_lines(progress, wide=wide) for wide in (True, False))
-    lines = wide if len(wide[0]) <= room else narrow
+    whole, recent = progress.whole.total, progress.recent.total
+    kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
+    rows = ["", f"last {recent.seconds or RECENT_S:g} s", "since start"]
+    width = max(map(len, rows))
+    shown = []
+    for column in _COLUMNS:
+        if kinds[column.of_inputs] and (whole.agents is not None or not column.of_agents):
+            cells = [column.head, column.cell(recent), column.cell(whole)]
+            most = max(map(len, cells))
+            shown.append((column.goes, [cell.rjust(most) for cell in cells]))
+    while width + sum(2 + len(cells[0]) for _, cells in shown) > room and any(goes for goes, _ in shown):
+        shown.remove(max(shown, key=lambda each: each[0]))
+    lines = [
+        "  ".join([row.ljust(width), *cells])
+        for row, *cells in zip(rows, *(c for _, c in shown), strict=True)
+    ]
     table = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
     table.stylize("bold", 0, len(lines[0]))
     return table
-
-
-def _lines(progress: Progress, *, wide: bool) -> list[str]:
-    """Lines of one length: the columns' heads, and two rows of figures."""
-    whole, recent = progress.whole.total, progress.recent.total
-    kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
-    columns = [
-        column
-        for column in _COLUMNS
-        if kinds[column.of_inputs]
-        and (wide or not column.wide)
-        and (whole.agents is not None or not column.of_agents)
-    ]
-    rows = [
-        ["", *(column.head for column in columns)],
-        [f"last {recent.seconds or RECENT_S:g} s", *(column.cell(recent) for column in columns)],
-        ["since start", *(column.cell(whole) for column in columns)],
-    ]
-    first, *widths = (max(map(len, cells)) for cells in zip(*rows, strict=True))
-    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in rows]
 
 
 def _verdict(progress: Progress) -> str:

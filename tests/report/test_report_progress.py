@@ -1,6 +1,7 @@
 """A running load test in a few lines, on a terminal and in a log."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from live_cases import LIMITS, Run, observation, worker
@@ -8,6 +9,8 @@ from metrics_cases import failed, request
 from rich.cells import cell_len
 from rich.console import Console
 
+from llm_locust.live.counts import METRICS
+from llm_locust.live.figures import AgentFigures, LiveLatency
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import MISSING, LiveRun, Observation
 from llm_locust.metrics.agents.walks import PerTurn
@@ -70,6 +73,32 @@ def test_the_panel_fits_its_width_and_loses_no_figure(going: Run, width: int) ->
     assert "46.4 %" in text
     assert "client ok" in text
     assert "…" not in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_what_does_not_fit_goes_by_columns_and_goodput_stays(going: Run, width: int) -> None:
+    found = progress(going)
+    agents = AgentFigures(
+        turns=1, ok=1, jobs=12_345, jobs_failed=234, tools_s=1.0, output_tokens_per_s_p25=123.4
+    )
+    large = replace(
+        found.whole.total,
+        failures=1_234_567,
+        agents=agents,
+        inputs_per_s=123_456.7,
+        input_tokens_per_s=12_345_678.9,
+        output_tokens_per_s=1_234_567.8,
+        latencies=dict.fromkeys(METRICS, LiveLatency(1, 12_345.6, 123_456.7, 234_567.8)),
+    )
+    lines = drawn(replace(found, whole=replace(found.whole, total=large)), width)
+    assert all(cell_len(text) == width for text in lines)
+    assert "…" not in "\n".join(lines)
+    heads, figures = next(
+        (a.split(), c.split()) for a, c in zip(lines, lines[2:], strict=False) if "req/s" in a
+    )
+    assert (heads[-2], figures[-3:-1]) == ("goodput", ["46.4", "%"])
+    assert "1,234,567" in figures
+    assert ("TTFT" in heads) <= ("p99" in heads)
 
 
 def test_a_wide_panel_has_more_columns(going: Run) -> None:
@@ -166,4 +195,4 @@ def test_agents_have_their_jobs_and_the_speed_of_their_turns_at_any_width() -> N
         assert "…" not in text
         heads = next(text for text in lines if "req/s" in text)
         assert "jobs" in heads
-        assert ("p25 tok/s" in heads) == (width > 120)
+        assert ("p25 tok/s" in heads) == (width >= 120)
