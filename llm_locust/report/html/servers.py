@@ -43,12 +43,14 @@ def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         )
         client = {"in flight at the client": run.rates["concurrency"]}
         yield _chart(run, words, client | requests, "requests")
-    if found.ttft_s and found.by_role is None:  # a mean over two kinds of servers says nothing
+    if found.ttft_s and not (found.by_role and found.by_role.parts_s):  # which tell the two kinds apart
+        mixed = " The mean of the servers is of all roles together." * (found.by_role is not None)
         words = _words(
             run,
             "ttft",
             "Mean TTFT of client and servers, ms",
-            "Of the first tokens of each span. Between them lie the network, the gateway and the balancer.",
+            "Of the first tokens of each span. Between them lie the network, the gateway and the balancer."
+            + mixed,
         )
         yield _chart(run, words, found.ttft_s, "ms", 1e3)
     if "generation_tokens_per_s" in found.of_all:

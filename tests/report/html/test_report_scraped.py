@@ -100,6 +100,19 @@ def test_servers_with_roles_have_charts_by_role_and_none_of_a_ttft_of_both_kinds
     assert columns[1:] == [f"{name} (ms)" for name in ("TTFT of the client", *QUEUES)]
 
 
+def test_servers_with_roles_that_tell_no_part_of_the_ttft_keep_its_chart(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with SampleWriter(run / SERVER_METRICS_FILE) as writer:
+        roles = rows("p:8000", "role", [1 for _ in ALL], role="prefill", source="the run")
+        told = sorted([*replica("p:8000"), *roles])
+        writer.write([ServerSample(ns(row[0]), *row[1:]) for row in told])
+    build_report(run)
+    drawn = charts(run)
+    assert drawn.keys() >= {"servers-ttft", "servers-role-waiting"}
+    assert "servers-role-ttft" not in drawn
+    assert "of all roles together" in (run / REPORT_HTML_FILE).read_text(encoding="utf-8")
+
+
 def test_a_report_made_later_is_the_same(tmp_path: Path) -> None:
     run = scraped(tmp_path / "run")
     first = finish_run(run)
