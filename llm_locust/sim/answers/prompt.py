@@ -1,7 +1,7 @@
 """Messages of a prompt, and their texts and images as tokens of the simulated model."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,8 +16,11 @@ TOKEN_SIDE = 32
 LEAST_TOKENS, MOST_TOKENS = 64, 16_384
 
 
+#: At most, of a token in a list: a string of up to 12 letters or of one character, and its place.
+_TOKEN_BYTES = 96
+
 #: Of one more text in :class:`RecentTexts`, so that short ones are bounded too.
-_ENTRY_CHARS = 16
+_ENTRY_BYTES = 384
 
 
 class RequestError(ValueError):
@@ -46,12 +49,12 @@ class RecentTexts:
     """Tokens of the texts that came last: each turn of a conversation repeats all earlier ones.
 
     Args:
-        most_chars: of all texts that are kept, each with some more for what keeps it.
+        most_bytes: bound of the memory of all texts that are kept and of their tokens.
     """
 
-    def __init__(self, most_chars: int) -> None:
-        self._most_chars = most_chars
-        self._chars = 0
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._known: dict[str, list[str]] = {}  # the oldest first
 
     def tokens(self, text: str) -> list[str]:
@@ -59,17 +62,21 @@ class RecentTexts:
         found = self._known.pop(text, None)
         if found is None:
             found = split_tokens(text)
-            self._chars += len(text) + _ENTRY_CHARS
+            self._bytes += _kept_bytes(text, found)
         self._known[text] = found
-        while self._chars > self._most_chars:
+        while self._bytes > self._most_bytes:
             oldest = next(iter(self._known))
-            del self._known[oldest]
-            self._chars -= len(oldest) + _ENTRY_CHARS
+            self._bytes -= _kept_bytes(oldest, self._known.pop(oldest))
         return found
 
 
-#: Some 30 MB. A longer text is not kept.
-_RECENT = RecentTexts(most_chars=1 << 21)
+def _kept_bytes(text: str, tokens: Sequence[str]) -> int:
+    """Upper bound of the memory of a text and its tokens."""
+    return _ENTRY_BYTES + len(text) * (1 if text.isascii() else 4) + len(tokens) * _TOKEN_BYTES
+
+
+#: Some two million letters of English words. A text above the bound is not kept.
+_RECENT = RecentTexts(most_bytes=40 << 20)
 
 
 def content_tokens(messages: Iterable[PromptMessage]) -> list[str]:

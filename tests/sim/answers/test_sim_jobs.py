@@ -1,5 +1,6 @@
 import json
 import random
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -236,14 +237,27 @@ def test_an_image_that_is_no_png_or_jpeg_is_refused(url: Any) -> None:
 
 @given(st.lists(st.text(st.sampled_from("ab 1."), max_size=60), max_size=40))
 def test_recent_texts_have_the_tokens_of_any_other_and_are_bounded(texts: list[str]) -> None:
-    recent = RecentTexts(most_chars=200)
+    recent = RecentTexts(most_bytes=2000)
     for text in texts:
         assert recent.tokens(text) == split_tokens(text)
-        assert recent._chars == sum(len(known) + 16 for known in recent._known) <= 200
+        kept = [384 + len(known) + 96 * len(found) for known, found in recent._known.items()]
+        assert recent._bytes == sum(kept) <= 2000
+
+
+@pytest.mark.parametrize("piece", ["word ", "漢", "\U0001f642", "é", "7 ", ""])
+def test_recent_texts_take_no_more_memory_than_is_said_whatever_their_characters(piece: str) -> None:
+    recent = RecentTexts(most_bytes=200_000)
+    tracemalloc.start()
+    try:
+        for i in range(600):
+            recent.tokens(f"{piece * 100}{i}")
+        assert 20_000 < tracemalloc.get_traced_memory()[0] <= 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_text_that_came_again_is_kept_longer_than_one_that_did_not() -> None:
-    recent = RecentTexts(most_chars=3 * 20)
+    recent = RecentTexts(most_bytes=3 * (384 + 4 + 96))
     first = recent.tokens("aaaa")
     recent.tokens("bbbb")
     assert recent.tokens("aaaa") is first
