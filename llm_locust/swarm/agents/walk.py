@@ -71,7 +71,7 @@ class Walk:
             self._forks.join()
             due_ns = max(due_ns, self._forks_ended_ns)
             pauses().until(due_ns)
-            scheduled_ns = self._admitted(due_ns)
+            scheduled_ns = self._requester.admitted(due_ns or time.time_ns())
             if self._requester.session.gate.phase != self._phase:
                 return
             answer = self._requester.send(ready, scheduled_ns, session_id=self._id, turn=number)
@@ -93,11 +93,6 @@ class Walk:
             asked_output_tokens=turn.asked_output_tokens,
             extra=turn.extra,
         )
-
-    def _admitted(self, due_ns: int) -> int:
-        """Wait until a request may start; return when it was due, which such a wait moves."""
-        waited = self._requester.admitted()
-        return time.time_ns() if waited or not due_ns else due_ns
 
     def _fork(self, turn: Turn | None) -> None:
         for fork in () if turn is None else turn.forks:

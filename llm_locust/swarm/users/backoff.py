@@ -89,21 +89,24 @@ class Backoffs:
         asked_s = min(answer.retry_after_s or 0.0, MOST_RETRY_AFTER_S)
         state.ready_s = self._now_s() + asked_s + draw * bound_s(state.failures)
 
-    def wait(self, user: int) -> bool:
-        """Wait until the next request of a user may start, not at all if the load has ended; return whether
-        there was a wait."""
+    def wait(self, user: int) -> float | None:
+        """Wait until the next request of a user may start, not at all if the load has ended.
+
+        Return for how many seconds it has been allowed to: a process may notice the end of a wait late. None:
+        no failure kept it from that.
+        """
         state = self._users.get(user)
-        if state is None or self._ended.is_set():
-            return False
-        began_s = self._now_s()
-        if state.ready_s <= began_s:
-            return False
+        if state is None or not state.failures or self._ended.is_set():
+            return None
+        began_s, ready_s = self._now_s(), state.ready_s  # which another walk of this user may set meanwhile
+        if ready_s <= began_s:
+            return began_s - ready_s
         self.waits += 1
         try:
-            self._pause(state.ready_s - began_s)
+            self._pause(ready_s - began_s)
         finally:  # also if the user is ended meanwhile
             self.waited_s += self._now_s() - began_s
-        return True
+        return max(0.0, self._now_s() - ready_s)
 
     def counts(self) -> dict[str, int]:
         """Number and sum of the waits, as in :class:`~llm_locust.swarm.channel.messages.LoadCounts`."""
@@ -121,16 +124,22 @@ class LoadGate(Protocol):
     def is_open(self) -> bool: ...
 
 
-def admitted(user: int, backoffs: Backoffs, gate: LoadGate, enter: Callable[[], object]) -> bool:
-    """Wait until a request of a user may start; return whether there was a wait, for a next stage or after a
-    failure. A process that is merely late has not waited.
+def admitted(user: int, due_ns: int, backoffs: Backoffs, gate: LoadGate, enter: Callable[[], object]) -> int:
+    """Wait until a request of a user may start; return when it was due, by the wall clock: a next stage or
+    the end of a back-off may be later than ``due_ns``. A process that is merely late moves nothing.
 
     Args:
         enter: waits at the gate, and ends a user whose load is over.
     """
-    waited = not gate.is_open
+    due_ns = _entered(due_ns, gate, enter)
+    ready_for_s = backoffs.wait(user)
+    if ready_for_s is not None:
+        due_ns = max(due_ns, time.time_ns() - round(ready_for_s * 1e9))
+    return _entered(due_ns, gate, enter)
+
+
+def _entered(due_ns: int, gate: LoadGate, enter: Callable[[], object]) -> int:
+    """Pass the gate; return when a request is due that was so at ``due_ns`` before it."""
+    was_open = gate.is_open
     enter()
-    waited |= backoffs.wait(user)
-    waited |= not gate.is_open
-    enter()
-    return waited
+    return due_ns if was_open else time.time_ns()

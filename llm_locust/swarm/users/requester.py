@@ -51,10 +51,10 @@ class Requester:
     def session(self) -> LoadSession:
         return self._session.enter()
 
-    def admitted(self) -> bool:
-        """Wait until a request may start; return whether there was a wait."""
+    def admitted(self, due_ns: int) -> int:
+        """Wait until a request may start; return when it was due, which such a wait moves."""
         session = self._session
-        return admitted(self.number, session.backoffs, session.gate, session.enter)
+        return admitted(self.number, due_ns, session.backoffs, session.gate, session.enter)
 
     def workload(self, warm_up: bool | None = None) -> Workload:
         """Workload of the next prompt.

@@ -205,27 +205,69 @@ class Door:
         self._clock.now_s += self._late_s
 
 
-def test_a_process_that_is_held_up_at_an_open_gate_has_not_waited() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """A clock that is the wall clock too."""
     clock = VirtualTime()
-    door = Door(clock, late_s=0.5)
-    assert not admitted(0, backoffs(clock), door, door.enter)
+    monkeypatch.setattr(time, "time_ns", lambda: round(clock.now_s * 1e9))
+    return clock
+
+
+def due_s(users: Backoffs, door: Door, at_s: float = 1000.0) -> float:
+    return admitted(0, round(at_s * 1e9), users, door, door.enter) / 1e9
+
+
+def test_a_process_that_is_held_up_at_an_open_gate_has_not_waited(clock: VirtualTime) -> None:
+    assert due_s(backoffs(clock), Door(clock, late_s=0.5)) == 1000.0
     assert clock.now_s == 1001.0
 
 
-def test_who_comes_between_two_stages_or_after_a_failure_has_waited() -> None:
-    clock = VirtualTime()
-    users, door = backoffs(clock), Door(clock, is_open=False)
-    assert admitted(0, users, door, door.enter)
-    assert not admitted(0, users, door, door.enter)
+def test_a_request_is_due_when_the_next_stage_begins_or_a_back_off_ends(clock: VirtualTime) -> None:
+    users, door = backoffs(clock), Door(clock, is_open=False, late_s=0.5)
+    assert due_s(users, door) == 1000.5
+    assert due_s(users, door) == 1000.0
+    door = Door(clock)
     users.note(ended(Outcome.HTTP_ERROR, retry_after_s=2.0))
-    assert admitted(0, users, door, door.enter)
-    assert clock.now_s > 1002.0
-    assert not admitted(0, users, door, door.enter)
+    ready_s = due_s(users, door)
+    assert ready_s == pytest.approx(clock.now_s, abs=1e-6)
+    assert clock.now_s > 1003.0
+    users.note(ended(Outcome.OK))
+    assert due_s(users, door) == 1000.0
 
 
-def test_a_stage_that_ends_during_a_wait_is_one_too() -> None:
-    clock = VirtualTime()
-    users, door = backoffs(clock), Door(clock)
-    assert not admitted(0, users, door, lambda: setattr(door, "is_open", True))
-    closing = iter([False, True])
-    assert admitted(0, users, door, lambda: setattr(door, "is_open", next(closing)))
+@pytest.mark.parametrize("late_before_s", [0.0, 20.0], ids=["in the wait", "before it too"])
+def test_the_end_of_a_back_off_that_is_noticed_late_is_lateness(
+    clock: VirtualTime, late_before_s: float
+) -> None:
+    def pause(seconds: float) -> None:
+        clock.now_s += seconds + 0.3
+
+    users = Backoffs(7, 0, clock.read, pause)
+    users.note(ended(Outcome.HTTP_ERROR, retry_after_s=2.0))
+    ready_s = users._users[0].ready_s
+    clock.now_s += late_before_s
+    assert due_s(users, Door(clock)) == pytest.approx(ready_s, abs=1e-6)
+    assert clock.now_s >= ready_s + 0.299
+    assert due_s(users, Door(clock), 1010.0) == 1010.0
+
+
+def test_what_other_walks_of_a_user_do_during_its_wait_does_not_move_it(clock: VirtualTime) -> None:
+    def pause(seconds: float) -> None:
+        clock.pause(seconds)
+        users.note(ended(next(others), retry_after_s=9.0))
+
+    users, others = Backoffs(7, 0, clock.read, pause), iter([Outcome.OK, Outcome.TIMEOUT])
+    for _ in range(2):
+        users.note(ended(Outcome.HTTP_ERROR, retry_after_s=2.0))
+        ready_s = users._users[0].ready_s
+        assert due_s(users, Door(clock)) == pytest.approx(ready_s, abs=1e-6)
+
+
+def test_a_stage_that_ends_during_a_wait_moves_it_too(clock: VirtualTime) -> None:
+    users, door, closing = backoffs(clock), Door(clock), iter([False, True])
+
+    def enter() -> None:
+        door.is_open = next(closing)
+        clock.now_s += 1
+
+    assert admitted(0, 10**12, users, door, enter) == 1002 * 10**9
