@@ -43,12 +43,13 @@ class Walk:
         unique = walk_name(session.client.new_request_id(), trajectory.index)
         self._id = session_name(unique, len(trajectory.turns))
         self._forks = Group()
-        self._forks_ended_ns = 0
+        self._ended_ns = self._forks_ended_ns = 0  # ends of the last answers: its own, and its sub-agents'
         if parent is not None:
             requester.follow(self._id, parent)
 
-    def hold(self) -> None:
-        """Walk to the end, that of the sub-agents included.
+    def hold(self) -> int:
+        """Walk to the end, that of the sub-agents included; return when the last answer ended, or the present
+        time if nothing was sent.
 
         It ends with its last turn, with the first one that is not answered ``ok``, or with the stage of a
         sweep in which it began: what a cache has of it belongs to that load.
@@ -58,6 +59,7 @@ class Walk:
             self._forks.join()
         finally:
             self._forks.kill()
+        return max(self._ended_ns, self._forks_ended_ns) or time.time_ns()
 
     def _walk(self) -> None:
         turns = self._trajectory.turns
@@ -75,11 +77,12 @@ class Walk:
             if self._requester.session.gate.phase != self._phase:
                 return
             answer = self._requester.send(ready, scheduled_ns, session_id=self._id, turn=number)
+            self._ended_ns = answer.record.ended_ns
             if answer.record.outcome is not Outcome.OK or number + 1 == len(turns):
                 self._fork(turn if answer.record.outcome is Outcome.OK else None)
                 return
             self._fork(turn)
-            due_ns = answer.record.ended_ns + round(turn.pause_s * 1e9)
+            due_ns = self._ended_ns + round(turn.pause_s * 1e9)
             following = turns[number + 1]
             if self._pool.history == "own":
                 messages = answered(messages, turn, following, answer.reply.text)
@@ -101,5 +104,5 @@ class Walk:
     def _hold_fork(self, trajectory: Trajectory) -> None:
         # The load is over, or this worker's requests are used up: the agent itself finds that too.
         with suppress(StopUser, GreenletExit):
-            Walk(self._requester, self._pool, trajectory, self._mark, self._id).hold()
-        self._forks_ended_ns = time.time_ns()
+            ended_ns = Walk(self._requester, self._pool, trajectory, self._mark, self._id).hold()
+            self._forks_ended_ns = max(self._forks_ended_ns, ended_ns)
