@@ -166,6 +166,7 @@ def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 def _checked(table: pa.Table) -> pa.Table:
     if table.schema.names != SCHEMA.names:
         raise pa.ArrowInvalid(f"its columns are {', '.join(table.schema.names)}")
+    table.validate(full=True)  # that texts are UTF-8, too, which neither format sees to
     return table.cast(SCHEMA)
 
 

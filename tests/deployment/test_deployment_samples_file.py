@@ -103,6 +103,21 @@ def test_a_file_or_stream_of_another_form_is_named(path: Path, columns: dict[str
         damaged.unlink()
 
 
+@pytest.mark.parametrize("column", ["target", "name", "labels"])
+def test_a_file_or_stream_with_a_text_that_is_not_utf_8_is_named(path: Path, column: str) -> None:
+    texts = {column: pa.array([b"{}", b"\xff"], pa.binary()).view(pa.string())}
+    plain = {name: pa.array(["{}", "{}"]) for name in SCHEMA.names[1:4]}
+    odd = pa.table({"at_ns": [1, 2], **plain, **texts, "value": [1.0, 2.0]})
+    pq.write_table(odd, path)
+    stream = path.with_name("server_metrics-0.arrows")
+    with pa.ipc.new_stream(stream, odd.schema) as writer:
+        writer.write_table(odd)
+    for damaged in (path, stream):
+        with pytest.raises(SamplesError, match=rf"{damaged.name}.*cannot be read.*UTF8"):
+            rows(path)
+        damaged.unlink()
+
+
 def test_texts_are_stored_once(path: Path) -> None:
     with SampleWriter(path) as writer:
         writer.write([sample(i) for i in range(20_000)])
