@@ -35,7 +35,7 @@ import gevent
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair, monotonic_times
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts
 from llm_locust.client.packets.capture import Capture, Tracked
-from llm_locust.client.packets.looks import PATIENCE_NS, Looks
+from llm_locust.client.packets.looks import Looks
 from llm_locust.client.packets.stream import Stream
 
 #: A connection at rest of which no packet came for so long is read, and watched by the loop again.
@@ -180,7 +180,6 @@ class Rest:
         self.is_ready = False
         self._sock.setsockopt(SOL_SOCKET, _SO_RCVLOWAT, _WAKE_BYTES)
         is_patient = self._is_acked()
-        self._stream.patience_ns = PATIENCE_NS if is_patient else 0
         self._stream.due_ns, self._stream.resting = 0, True
         self._rests.enter(self._stream, self, is_patient=is_patient)
         return True

@@ -40,6 +40,7 @@ class Looks:
         self._resting: set[Stream] = set()
         self._hasty: set[Stream] = set()  # those that are not patient
         self._tick_s = self._unswept_s = 0.0
+        self._patience_ns = 0  # of patient streams: none while looks are frequent
         self._timer: _TimerWatcher | None = None
         self._bell: _IoWatcher | None = None
         self._bell_again: _TimerWatcher | None = None
@@ -54,8 +55,12 @@ class Looks:
             self._bell_again = loop.timer(BELL_S, BELL_S)
             self._bell = loop.io(self._capture.bell(), _EV_READ)
             self._hear()
-        if self._timer is None or (self._hasty and self._tick_s > TICK_S):
+        if self._timer is None:
             self._start_ticking()
+            self._set_patience()
+        elif self._hasty and self._tick_s > TICK_S:
+            self._start_ticking()  # what came before its first tick was to be looked at rarely
+        stream.patience_ns = self._patience_ns if is_patient else 0
 
     def end(self, stream: Stream) -> None:
         """Look for it no longer."""
@@ -74,8 +79,16 @@ class Looks:
         self._timer = gevent.get_hub().loop.timer(self._tick_s, self._tick_s)
         self._timer.start(self._on_tick)
 
+    def _set_patience(self) -> None:
+        patience_ns = PATIENCE_NS if self._tick_s > TICK_S else 0
+        if patience_ns != self._patience_ns:
+            self._patience_ns = patience_ns
+            for stream in self._resting - self._hasty:
+                stream.patience_ns = patience_ns
+
     def _on_tick(self) -> None:
         self._look()
+        self._set_patience()
         self._unswept_s += self._tick_s
         if self._unswept_s <= self._sweep_s - TICK_S:
             return
@@ -83,6 +96,7 @@ class Looks:
         self._sweep()
         if self._timer is not None and not self._hasty and self._tick_s < LONG_TICK_S:
             self._start_ticking()
+            self._set_patience()
 
     def _hear(self) -> None:
         if self._bell is not None and self._bell_again is not None:

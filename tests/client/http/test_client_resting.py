@@ -304,13 +304,17 @@ def test_one_connection_that_cannot_wait_makes_looks_frequent_as_long_as_it_rest
     assert looks._tick_s == LONG_TICK_S
     looks.begin(hasty, is_patient=False)
     assert looks._tick_s == TICK_S
+    assert patient.patience_ns == PATIENCE_NS  # of what came since the last tick, which was to be late
     for _ in range(12):  # 48 ms
         looks._on_tick()
+        # Looks are frequent: 12 ms more would hide that the process is late.
+        assert (patient.patience_ns, hasty.patience_ns) == (0, 0)
     assert (looks._tick_s, swept) == (TICK_S, [1])
     looks.end(hasty)
     while len(swept) < 2:
         looks._on_tick()
     assert looks._tick_s == LONG_TICK_S
+    assert (patient.patience_ns, hasty.patience_ns) == (PATIENCE_NS, 0)
     for _ in range(3):
         looks._on_tick()
     assert len(swept) == 3
