@@ -69,6 +69,9 @@ _GETPPID = os.getppid
 #: A run that the tests have left has this long to end by SIGTERM.
 _LEAVING_MS = 10_000
 
+#: Longest time for which the last messages of a process are sent.
+_LAST_WORDS_MS = 500
+
 #: Under these names Python and this package's commands are looked for.
 _STAND_INS = ("python", "llm-locust", "locust")
 
@@ -284,7 +287,7 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
         gc.unfreeze()  # else it lists nothing that was there when the load began
         for each in gc.get_objects():
             if isinstance(each, context):
-                each.destroy()
+                each.destroy(_LAST_WORDS_MS)  # not for ever: a master may be gone
     os._exit(code or 0)
 
 
