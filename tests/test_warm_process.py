@@ -130,6 +130,30 @@ def test_signals_pass_through_the_stand_in_and_its_death_ends_the_fork(
         wait_until(lambda: not listens(), "the end of the simulation")
 
 
+def test_a_fork_that_nobody_waits_for_any_more_has_not_ended_well(stand_in: str) -> None:
+    code = """
+forgo_pandas = lambda: None
+forgo_pandas()
+import os, sys
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [stand_in, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        waiter = psutil.Process(int(process.stdout.readline())).parent()
+        assert waiter is not None
+        waiter.kill()
+        assert process.wait(120) == 1
+        _, said = process.communicate()  # the fork ends with its standard input
+        assert "who waits for the fork of a warm process was killed" in said
+
+
 LEFT = """
 import subprocess
 import sys

@@ -89,18 +89,23 @@ def test_a_file_that_is_none_is_named(path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
+def _refused(path: Path, table: pa.Table, why: str) -> None:
+    """A table is refused, with its file's name, in both formats."""
+    pq.write_table(table, path)
+    stream = path.with_name("server_metrics-0.arrows")
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    for damaged in (path, stream):
+        with pytest.raises(SamplesError, match=rf"{damaged.name}.*{why}"):
+            rows(path)
+        damaged.unlink()
+
+
 @pytest.mark.parametrize("columns", [{"value": pa.array([None], pa.float64())}, {"value": pa.array(["x"])}])
 def test_a_file_or_stream_of_another_form_is_named(path: Path, columns: dict[str, pa.Array]) -> None:
     other = pa.table({**{name: pa.array(["1"]) for name in SCHEMA.names[1:4]}, "at_ns": [1], **columns})
     other = other.select(SCHEMA.names)
-    pq.write_table(other, path)
-    stream = path.with_name("server_metrics-0.arrows")
-    with pa.ipc.new_stream(stream, other.schema) as writer:
-        writer.write_table(other)
-    for damaged in (path, stream):
-        with pytest.raises(SamplesError, match=rf"{damaged.name}.*cannot be read"):
-            rows(path)
-        damaged.unlink()
+    _refused(path, other, "cannot be read")
 
 
 @pytest.mark.parametrize("column", ["target", "name", "labels"])
@@ -108,14 +113,7 @@ def test_a_file_or_stream_with_a_text_that_is_not_utf_8_is_named(path: Path, col
     texts = {column: pa.array([b"{}", b"\xff"], pa.binary()).view(pa.string())}
     plain = {name: pa.array(["{}", "{}"]) for name in SCHEMA.names[1:4]}
     odd = pa.table({"at_ns": [1, 2], **plain, **texts, "value": [1.0, 2.0]})
-    pq.write_table(odd, path)
-    stream = path.with_name("server_metrics-0.arrows")
-    with pa.ipc.new_stream(stream, odd.schema) as writer:
-        writer.write_table(odd)
-    for damaged in (path, stream):
-        with pytest.raises(SamplesError, match=rf"{damaged.name}.*cannot be read.*UTF8"):
-            rows(path)
-        damaged.unlink()
+    _refused(path, odd, "cannot be read.*UTF8")
 
 
 def test_texts_are_stored_once(path: Path) -> None:

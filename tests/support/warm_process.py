@@ -32,8 +32,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn
 
-_CHILDREN = "llm_locust.swarm.process.children"
-
 #: What is imported before the first process of a kind starts.
 PRELOADED = {
     "locust": (

@@ -34,10 +34,9 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sign
 def _asked(name: str, words: list[str]) -> tuple[str, dict[str, object]] | None:
     """The warm process that can run Python's arguments, and what it is to run."""
     safe = words[:1] == ["-P"]
-    flag, what, *rest = [*words[safe:], "", ""]
-    rest = rest[: len(words) - safe - 2]
+    flag, what = [*words[safe:], "", ""][:2]
     asked: dict[str, object] = {
-        "words": rest,
+        "words": words[safe + 2 :],
         "safe": safe,
         "cwd": os.getcwd(),
         "environ": dict(os.environ),
@@ -64,10 +63,18 @@ def _proxy(source: str, asked: dict[str, object]) -> int | None:
         told = marshal.dumps(asked)
         socket.send_fds(connection, [len(told).to_bytes(_LENGTH)], [0, 1, 2])
         connection.sendall(told)
-        pid = int.from_bytes(connection.recv(_LENGTH, socket.MSG_WAITALL))
+        pid = _told(connection)
         for number in _FORWARDED:
             signal.signal(number, lambda number, _: os.kill(pid, number))
-        return int.from_bytes(connection.recv(_LENGTH, socket.MSG_WAITALL), signed=True)
+        return _told(connection)
+
+
+def _told(connection: socket.socket) -> int:
+    """A number of the fork. Without one it would pass for the process group 0, or for one that ended well."""
+    heard = connection.recv(_LENGTH, socket.MSG_WAITALL)
+    if len(heard) < _LENGTH:
+        sys.exit("who waits for the fork of a warm process was killed")
+    return int.from_bytes(heard, signed=True)
 
 
 def main() -> None:
