@@ -71,7 +71,7 @@ def _by_role(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         words = _words(
             run,
             "role-ttft",
-            "Parts of the TTFT with separate prefill and decode, mean ms",
+            "Parts of the TTFT by role, mean ms",
             "By the servers, of the requests that ended in each span. The queue of a prefill server is a "
             "part of its whole request. What is missing to the client's TTFT lies at the gateway and at the "
             "decode servers.",
