@@ -29,18 +29,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 #: Who starts processes with these starts a whole run.
 _STARTERS = ("locust", "simulation", "swarm")
 
-#: What a file with whole runs has in its text.
-_WHOLE_RUNS = re.compile(rb"\bswarm_process\b|\bmark\.run\b")
-
 #: The client against a server whose times are known: what another process takes from either changes them.
 _TIMED = {"_server_process", "_tls_server_process", "kernel_stamping"}
 
+#: What a file has in its text that has tests of a kind; of whole runs, those of every day judge times too.
+_NAMED = {
+    "run": re.compile(rb"\bswarm_process\b|\bmark\.run\b"),
+    "alone": re.compile(rb"\bmark\.(alone|everyday)\b|\b(tls_)?server: ScriptedServer\b|\bkernel_stamping\b"),
+}
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import only files with whole runs where nothing else is asked for: that takes a fifth of the time."""
-    if not config.option.markexpr.startswith("run and ") or not collection_path.name.startswith("test_"):
+    """Import only files with tests of the kind that is asked for first: that takes a fifth of the time."""
+    named = _NAMED.get(config.option.markexpr.lstrip("(").partition(" ")[0])
+    if named is None or not collection_path.name.startswith("test_"):
         return None
-    return None if _WHOLE_RUNS.search(collection_path.read_bytes()) else True
+    return None if named.search(collection_path.read_bytes()) else True
 
 
 # Almost nothing that collecting tests makes is garbage.
@@ -60,10 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert isinstance(item, pytest.Function)
         named = (getattr(item.module, name, None) for name in _STARTERS)
         if any(getattr(each, "__module__", "") == "swarm_process" for each in named):
-            assert _WHOLE_RUNS.search(item.path.read_bytes()), f"{item.path} must name swarm_process"
             item.add_marker("run")
         if _TIMED & {*item.fixturenames}:
             item.add_marker("alone")
+        for kind, text in _NAMED.items():
+            if item.get_closest_marker(kind):
+                assert text.search(item.path.read_bytes()), f"{item.path} must name what makes it {kind}"
 
 
 @pytest.fixture(scope="session")

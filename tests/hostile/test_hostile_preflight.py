@@ -1,13 +1,7 @@
 """The list of models is under the same bounds as the run's own answers, and fit to be shown."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 from scripted import Step, response_head, scripted_server, write
-
-ROOT = Path(__file__).parents[2]
+from warm_process import warm_code
 
 #: Locust patches the standard library when it is imported: in a process of its own.
 CHECK = """
@@ -53,12 +47,10 @@ def test_a_list_of_models_is_bounded_and_fit_to_be_shown() -> None:
         ]
         for i, (begin, unit, count, end, _) in enumerate(LISTS)
     }
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     with scripted_server(routes=routes) as server:
-        command = [sys.executable, "-c", CHECK, *(f"{server.url}/{i}" for i in range(len(LISTS)))]
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
-    said = done.stdout.decode().removesuffix("\0").split("\0")
-    assert len(said) == len(LISTS), done.stderr.decode()
+        printed = warm_code(CHECK, *(f"{server.url}/{i}" for i in range(len(LISTS))))
+    said = printed.removesuffix("\0").split("\0")
+    assert len(said) == len(LISTS)
     for text, (*_, why) in zip(said, LISTS, strict=True):
         assert text.startswith("refused: ")
         assert why in text

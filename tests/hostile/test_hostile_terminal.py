@@ -4,13 +4,13 @@ Locust patches the process that imports it: what needs it runs in a process of i
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 from report_cases import write_run
+from warm_process import warm_code
 
 from llm_locust.cli.main import main
 from llm_locust.options.settings import UsageError
@@ -36,6 +36,7 @@ print(json.dumps([line.getMessage(), trace.exc_text]))
 
 GREENLET = """
 import gevent, json, sys
+sys.stderr = sys.stdout
 from llm_locust.swarm.process.hush import attach_hush, hush
 from locust.env import Environment
 from locust.log import setup_logging
@@ -56,9 +57,7 @@ gevent.sleep(0.05)
 
 
 def test_what_is_said_of_a_greenlet_that_failed_is_clean_and_without_secrets() -> None:
-    command = [sys.executable, "-c", GREENLET, json.dumps(ODD)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    said = done.stdout + done.stderr
+    said = warm_code(GREENLET, json.dumps(ODD))
     assert said.count("/ERROR/llm_locust.swarm.process.hush: ") == 3
     assert said.count("ValueError: \ufffd]0;owned") == 3
     assert "sk-secret-of-the-run" not in said
@@ -103,10 +102,7 @@ def test_an_error_line_is_one_line_without_control_characters(
 
 
 def test_lines_of_the_log_have_no_control_characters_and_tables_keep_their_lines() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOG, json.dumps(ODD)], capture_output=True, text=True, timeout=120, check=True
-    )
-    line, trace = json.loads(done.stdout)
+    line, trace = json.loads(warm_code(LOG, json.dumps(ODD)))
     assert line.startswith("a table\n\tof \ufffd]0;owned")
     assert line.endswith("\n2nd line")
     assert trace.startswith("Traceback")

@@ -31,6 +31,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, NoReturn
+from weakref import WeakSet
 
 #: What is imported before the first process of a kind starts.
 PRELOADED = {
@@ -71,7 +72,7 @@ _LEAVING_MS = 10_000
 _LAST_WORDS_MS = 500
 
 #: Under these names Python and this package's commands are looked for.
-_STAND_INS = ("python", "llm-locust", "locust")
+_STAND_INS = ("python", "llm-locust", "locust", "locust-code")
 
 
 class WarmProcess:
@@ -135,6 +136,7 @@ class WarmProcess:
             os.kill(self.pid, number)
 
 
+_contexts: WeakSet[Any] = WeakSet()
 _sources: dict[str, subprocess.Popen[bytes]] = {}
 _starting = threading.Lock()
 _place: list[Path] = []
@@ -166,18 +168,33 @@ def keep_warm(*sources: str) -> None:
             atexit.register(process.communicate)
 
 
-def _connected(source: str) -> socket.socket:
+def warm_code(code: str, *words: str, **options: Any) -> str:
+    """What code prints in a process of its own that has imported Locust, which patches its process.
+
+    ``options`` are those of ``subprocess.run``.
+    """
+    _listening("locust")
+    command = [str(warm_place() / "locust-code"), code, *words]
+    done = subprocess.run(command, stdout=-1, stderr=-1, text=True, timeout=120, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def _listening(source: str) -> str:
+    """Where the warm process can be asked, as soon as it can be."""
     keep_warm(source, "report")
+    path = warm_place() / f"{source}.sock"
+    while not path.exists():
+        if _sources[source].poll() is not None:
+            raise ChildProcessError(f"the process that imports {source} has ended")
+        time.sleep(0.02)
+    return str(path)
+
+
+def _connected(source: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    while True:
-        try:
-            connection.connect(str(warm_place() / f"{source}.sock"))
-        except OSError:
-            if _sources[source].poll() is not None:
-                raise
-            time.sleep(0.02)
-        else:
-            return connection
+    connection.connect(_listening(source))
+    return connection
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -260,6 +277,19 @@ def _become(asked: Mapping[str, Any], descriptors: Sequence[int]) -> None:
             setattr(sys.modules[module], name, draw())
     if "gevent" in sys.modules:
         import_module("gevent").reinit()
+    if "zmq" in sys.modules:
+        _note_contexts(sys.modules["zmq"].Context)
+
+
+def _note_contexts(kind: Any) -> None:
+    """Note each that is made. To look for them among all objects at the end would copy all of these."""
+    made = kind.__init__
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
+        _contexts.add(self)
+
+    kind.__init__ = noted
 
 
 def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> NoReturn:
@@ -280,12 +310,8 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if "zmq" in sys.modules:  # what a worker said last is still to be sent
-        context = sys.modules["zmq"].Context
-        gc.unfreeze()  # else it lists nothing that was there when the load began
-        for each in gc.get_objects():
-            if isinstance(each, context):
-                each.destroy(_LAST_WORDS_MS)  # not for ever: a master may be gone
+    for context in _contexts:  # what a worker said last is still to be sent
+        context.destroy(_LAST_WORDS_MS)  # not for ever: a master may be gone
     os._exit(code or 0)
 
 

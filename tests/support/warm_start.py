@@ -44,6 +44,8 @@ def _asked(name: str, words: list[str]) -> tuple[str, dict[str, object]] | None:
         "stand_in": os.getpid(),
         "limits": {number: resource.getrlimit(number) for number in _LIMITS},
     }
+    if name == "locust-code":
+        return "locust", asked | {"words": words[1:], "code": words[0]}
     if name in _OF_NAME:
         return what, asked | {"module": what}
     if flag == "-m" and what in _OF_MODULE:

@@ -1,10 +1,9 @@
 """When the turns of one walk are due, on a virtual clock: a process that is late hides nothing of it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from warm_process import warm_code
 
 # Locust patches the standard library: agents walk in a process of their own. An answer takes 100 ms, and the
 # process handles each 300 ms late.
@@ -73,9 +72,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def walks() -> dict[str, tuple[list[tuple[str, int, int]], int]]:
     """Of each walk what was sent, when it was due and when it ended; and when the walk ended."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(warm_code(SCRIPT)))
 
 
 def test_a_turn_is_due_when_what_it_waits_for_ended_however_late_that_is_noticed(

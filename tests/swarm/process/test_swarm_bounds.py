@@ -1,11 +1,6 @@
 """Locust's statistics over days. (Locust patches the process that imports it: each test has its own.)"""
 
-import subprocess
-import sys
-
-import pytest
-
-pytestmark = pytest.mark.alone
+from warm_process import warm_code
 
 COMMON = """
 import random
@@ -52,10 +47,7 @@ def errors_of(counts):
 
 
 def run(code: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMON + code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    warm_code(COMMON + code)
 
 
 def test_forgotten_seconds_change_no_figure_that_locust_shows() -> None:

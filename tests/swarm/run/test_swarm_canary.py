@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from scripted import (
     write,
 )
 from swarm_process import Result, locust, simulation
+from warm_process import warm_code
 
-ROOT = Path(__file__).parents[3]
 KEY = "sk-canary-0123456789abcdef"
 
 #: Locust patches the standard library when it is imported: all cases in one process of their own.
@@ -147,18 +145,7 @@ def found(server: ScriptedServer) -> dict[str, Any]:
         ("too long for long", server.url + path_of("too long"), [*waiting, "1h"]),
         ("two targets", server.url, [*common, "--targets", both(server)]),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "CANARY_KEY": KEY},
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return dict(json.loads(warm_code(ASK, env=os.environ | {"CANARY_KEY": KEY}, input=json.dumps(cases))))
 
 
 def bounds(name: str) -> str:

@@ -1,10 +1,9 @@
 """Names of a user class that would replace what this package or Locust calls under that name."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from warm_process import warm_code
 
 # Locust patches the standard library: classes are made in a process of their own.
 CLASSES = """
@@ -87,16 +86,7 @@ TAKEN = (
 @pytest.fixture(scope="module")
 def found() -> dict[str, str]:
     """What each class was refused with; "" for one that was made."""
-    done = subprocess.run(
-        [sys.executable, "-c", CLASSES],
-        input=json.dumps([*REFUSED, *TAKEN]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, str] = json.loads(done.stdout)
-    return answers
+    return dict(json.loads(warm_code(CLASSES, input=json.dumps([*REFUSED, *TAKEN]))))
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -1,11 +1,10 @@
 """Prompts of a locustfile's own code have the images that the run asks for."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from warm_process import warm_code
 
 # Locust patches the standard library: users are made in a process of their own.
 SCRIPT = """
@@ -59,9 +58,7 @@ print(json.dumps({"one": shown(one), "plain": shown(plain), "ends": ends}))
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(warm_code(SCRIPT)))
 
 
 def test_texts_and_messages_get_images_and_what_has_some_and_turns_are_sent_as_they_are(
