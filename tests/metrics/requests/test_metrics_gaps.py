@@ -48,8 +48,19 @@ def test_a_course_without_gaps_adds_nothing_to_another() -> None:
     some.add(np.array([2, 3]), np.array([1, 1]), np.array([0, 1]))
     whole = joined([some, none])
     assert whole is not None
-    assert whole.counts.tolist() == some.counts.tolist()
-    assert np.sum(whole.counts) == 2
+    assert whole.counts.tolist() == some.counts.tolist() == [1, 1]
+    assert whole.sums == pytest.approx([2e-9, 3e-9])
+    assert none.table.size == 0
+
+
+@pytest.mark.parametrize(("within_bin", "at_most"), [(0.2, 5), (0.8, 15)])
+def test_a_limit_within_a_bin_counts_its_gaps_where_that_is_nearer(within_bin: float, at_most: int) -> None:
+    """Bins above 2^20 ns are 4096 ns wide; of 20 gaps 10 are in that of the limit, 5 below and 5 above it."""
+    start_ns, wide_ns = 1 << 20, 4096
+    gaps_ns = np.repeat([start_ns - 1000, start_ns + 5, start_ns + wide_ns], [5, 10, 5])
+    course = GapCourse(1)
+    course.add(gaps_ns, np.array([20]), np.array([0]))
+    assert course.at_most(np.array([(start_ns + within_bin * wide_ns) / 1e9])).tolist() == [[at_most]]
 
 
 def test_names_beyond_the_most_have_no_course_and_nor_has_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ def test_rates_are_of_good_requests_and_their_tokens() -> None:
     assert result["requests_per_s"] == pytest.approx(2 / 4)
     assert result["output_tokens_per_s"] == pytest.approx(6 / 4)
     assert result["slo"] == {"ttft": 1000.0}
+    assert of(request(), slo=Slo(ttft_s=1.0), seconds=1.0)["requests_per_s"] == 1.0
 
 
 def test_attainment_is_for_each_limit_alone() -> None:
