@@ -28,6 +28,6 @@ def known_work() -> float:
     return cpu_s(lambda: msgspec.json.decode(document), 10)
 
 
-def bound_s() -> float:
-    """The bound for this machine as it is now: a slower one may take longer, by what it is slower."""
-    return HOLD_S * max(1.0, known_work() / KNOWN_WORK_S)
+def is_short(held_s: float) -> bool:
+    """Whether work held the loop within the bound, which a machine that is slower now has longer for."""
+    return held_s <= HOLD_S or held_s <= HOLD_S * known_work() / KNOWN_WORK_S

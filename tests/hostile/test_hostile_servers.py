@@ -15,7 +15,7 @@ import gevent
 import pytest
 from calls import GOOD, Caller, caller
 from cases import OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
-from holding import HOLD_S, bound_s
+from holding import HOLD_S, is_short
 from scripted import Script, ScriptedServer, Step, scripted_server
 
 from llm_locust.client.http.timeouts import Timeouts
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.alone
 
 CASES = list(cases())
 
-#: Bounds of each case, beside :func:`~holding.bound_s`.
+#: Bounds of each case, beside :func:`~holding.is_short`.
 GROWTH_MIB, LASTS_S = 100, 15.0
 
 #: A machine that is busy with something else makes even CPU time longer: a case that held the loop too long
@@ -116,7 +116,7 @@ def test_a_hostile_answer_is_a_record_and_holds_and_fills_nothing(
     assert case.error in (record.error or "")
     assert len(record.arrivals_ns) >= case.tokens
     assert fit_to_be_kept(record)
-    assert seen.hold_s <= bound_s()
+    assert is_short(seen.hold_s)
     assert seen.growth_mib <= GROWTH_MIB
     assert seen.lasted_s <= LASTS_S
 
@@ -148,7 +148,7 @@ def test_many_hostile_answers_at_once_share_the_loop(hostile: ScriptedServer) ->
         with watching() as seen:
             gevent.joinall(calls)
     assert {answer.record.outcome for answer in ask.answers[1:]} == {Outcome.INVALID}
-    assert seen.hold_s <= bound_s()
+    assert is_short(seen.hold_s)
 
 
 def test_long_answers_that_end_at_once_have_their_records_one_after_another(hostile: ScriptedServer) -> None:
@@ -167,7 +167,7 @@ def test_long_answers_that_end_at_once_have_their_records_one_after_another(host
     assert {len(answer.record.arrivals_ns) for answer in ask.answers[1:]} == {
         ask.answers[1].reply.output_chars
     }
-    assert seen.hold_s <= bound_s()
+    assert is_short(seen.hold_s)
 
 
 @pytest.mark.parametrize("name", ["r\x1b[31m\x07", "r" * 5_000, "\u202eevil", "<script>alert(1)</script>"])
