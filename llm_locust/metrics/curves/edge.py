@@ -93,13 +93,8 @@ class _Curve:
 
     def crossings(self, draws: Floats, parts: Floats, required: float) -> tuple[Floats, Floats]:
         """The crossings of each draw of the shares: by the line, and at the drawn part of the open span."""
-        weights = self.within + self.beyond
-        fits = [falling(shares, weights) for shares in draws]
-        by_line = [crossing(self.loads, fit, required) for fit in fits]
-        drawn = [
-            crossing(self.loads, fit, required, part) for fit, part in zip(fits, parts.tolist(), strict=True)
-        ]
-        return np.array(by_line), np.array(drawn)
+        fits = falling(draws, self.within + self.beyond)
+        return crossing(self.loads, fits, required), crossing(self.loads, fits, required, parts)
 
 
 def find_edge(probes: Sequence[Probe], required: Sequence[float], seed: int = 0) -> Edge:

@@ -15,7 +15,7 @@ from statistics import stdev
 
 import numpy as np
 
-from llm_locust.metrics.columns import Floats, Mask
+from llm_locust.metrics.columns import Floats, Mask, Rows
 from llm_locust.metrics.curves.isotonic import falling
 from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import GoodRate, Probe
@@ -33,15 +33,22 @@ _BELOW = 1e-9
 
 
 def unimodal(values: Floats, weights: Floats) -> Floats:
-    """The sequence nearest to ``values`` (weighted least squares) that rises to a peak and then falls."""
-    best, least = values, math.inf
-    for k in range(1, len(values) + 1):
-        rises = falling(values[:k][::-1], weights[:k][::-1])[::-1]
-        fit = np.concatenate([rises, falling(values[k:], weights[k:])])
-        error = float((weights * (fit - values) ** 2).sum())
-        if error < least:
-            best, least = fit, error
+    """The sequence nearest to each row of ``values`` (least squares) that rises to a peak, then falls."""
+    fits = np.array(
+        [
+            np.concatenate(
+                [_rising(values[..., :k], weights[:k]), falling(values[..., k:], weights[k:])], axis=-1
+            )
+            for k in range(1, len(weights) + 1)
+        ]
+    )
+    nearest = (weights * (fits - values) ** 2).sum(axis=-1).argmin(axis=0)
+    best: Floats = np.take_along_axis(fits, nearest[None, ..., None], axis=0)[0]
     return best
+
+
+def _rising(values: Floats, weights: Floats) -> Floats:
+    return falling(values[..., ::-1], weights[::-1])[..., ::-1]
 
 
 def _mean(rates: Sequence[GoodRate]) -> tuple[float, float]:
@@ -79,23 +86,23 @@ class _Curve:
         """The values with those of saturated loads below the best steady one of a lower load."""
         found = values.copy()
         for i in np.flatnonzero(self.saturated):
-            lower = values[:i][~self.saturated[:i]]
-            if len(lower):
-                found[i] = min(found[i], lower.max() * (1 - _BELOW))
+            lower = values[..., :i][..., ~self.saturated[:i]]
+            if lower.shape[-1]:
+                found[..., i] = np.minimum(found[..., i], lower.max(axis=-1) * (1 - _BELOW))
         return found
 
-    def peak(self, values: Floats) -> tuple[int, int]:
-        """Places of the first and the last load of the highest part of the fit."""
+    def peaks(self, values: Floats) -> tuple[Rows, Rows]:
+        """Of each row of values the places of the first and the last load of the highest part of the fit."""
         fit = unimodal(self.capped(values), self.errors**-2)
-        highest = np.flatnonzero(fit >= fit.max() * (1 - 1e-12))
-        return int(highest[0]), int(highest[-1])
+        highest = fit >= fit.max(axis=-1, keepdims=True) * (1 - 1e-12)
+        return highest.argmax(axis=-1), len(self.loads) - 1 - highest[..., ::-1].argmax(axis=-1)
 
     def spans(self, seed: int) -> Floats:
         """Of each draw the loads on both sides of the peak, shape (draws, 2); 0 and ∞ where there is none."""
         noise = np.random.default_rng([seed, len(self.loads)]).standard_normal((_DRAWS, len(self.loads)))
+        first, last = self.peaks(np.maximum(self.values + self.errors * noise, 0.0))
         edges = np.concatenate([[0.0], self.loads, [math.inf]])
-        peaks = [self.peak(np.maximum(self.values + self.errors * each, 0.0)) for each in noise]
-        return np.array([(edges[first], edges[last + 2]) for first, last in peaks])
+        return np.stack([edges[first], edges[last + 2]], axis=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class _Peak:
     @classmethod
     def of(cls, curve: _Curve, seed: int) -> "_Peak":
         spans = curve.spans(seed)
-        first, last = curve.peak(curve.values)
+        first, last = (int(place) for place in curve.peaks(curve.values))
         at = first + int(np.argmax(curve.capped(curve.values)[first : last + 1]))
         low = float(np.quantile(spans[:, 0], _ENDS[0], method="inverted_cdf"))
         high = float(np.quantile(spans[:, 1], _ENDS[1], method="inverted_cdf"))

@@ -22,8 +22,7 @@ def good(rate: float) -> float:
     return rate * (1 - math.exp(-(SERVED - rate) * LIMIT_S))
 
 
-RATES = np.linspace(1, SERVED, 100_000)
-BEST_RATE = float(RATES[np.argmax([good(rate) for rate in RATES])])
+BEST_RATE = max(np.linspace(1, SERVED, 10_000).tolist(), key=good)
 
 
 def probe(rate: float, found: ProbeReading) -> Probe:

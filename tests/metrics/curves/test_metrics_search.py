@@ -78,10 +78,14 @@ def test_an_isotonic_fit_falls_and_keeps_the_mean_and_what_fell_already(values: 
 
 
 def test_a_crossing_is_between_the_loads_that_it_parts() -> None:
-    loads, shares = np.array([1.0, 2.0, 4.0]), np.array([0.99, 0.9, 0.1])
-    assert crossing(loads, shares, 0.5) == pytest.approx(2 * math.sqrt(2))  # log-odds ±2.197
-    assert crossing(loads, shares, 0.995) == 0
-    assert crossing(loads, shares, 0.05) == math.inf
+    loads, shares = np.array([1.0, 2.0, 4.0]), np.array([[0.99, 0.9, 0.1], [0.9, 0.4, 0.1], [0.4, 0.4, 0.4]])
+    middle = [2 * math.sqrt(2), 2 ** (math.log(9) / math.log(9 * 1.5)), 0]  # log-odds ±2.197, and −0.405
+    assert crossing(loads, shares, 0.5).tolist() == pytest.approx(middle)
+    assert crossing(loads, shares, 0.5, np.array([0.5, 0.25, 0.5])).tolist() == pytest.approx(
+        [2**1.5, 2**0.25, 0]
+    )
+    assert crossing(loads, shares, 0.995).tolist() == [0, 0, 0]
+    assert crossing(loads, shares, 0.05).tolist() == [math.inf] * 3
 
 
 def reading(latency_s: Floats, limit_s: float) -> ProbeReading:
