@@ -1,7 +1,9 @@
 """One run measured for a comparison: its figures, each with what its interval is made of."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
 from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
+from llm_locust.metrics.stats.worth import Worth
 from llm_locust.metrics.window import Population, Window
 
 
@@ -86,12 +89,24 @@ class Compared:
             adjusted: of a percentile of a latency, count each failed request as +∞.
         """
         if metric.kind is MetricKind.LATENCY:
-            return _latency(self, metric, adjusted)
+            return _latency(self, metric.latency, [metric], adjusted)[0]
         if metric.name == "on_time":
             return _on_time(self)
         if metric.kind is MetricKind.SHARE:
             return _share(self, metric)
         return _rate(self, metric)
+
+    def estimates(self, metrics: Iterable[Metric]) -> dict[str, Estimate | None]:
+        """The figures of many metrics by name, those of one latency from one look at its samples."""
+        found = dict[str, Estimate | None]()
+        for latency, group in groupby(metrics, key=lambda metric: metric.latency):
+            theirs = [*group]
+            if latency:
+                them = _latency(self, latency, theirs, adjusted=False)
+            else:
+                them = [self.estimate(metric) for metric in theirs]
+            found |= zip((metric.name for metric in theirs), them, strict=True)
+        return found
 
 
 def measure_for_comparison(requests: Requests, manifest: Manifest, question: Question) -> Compared:
@@ -105,24 +120,24 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     return Compared(manifest, measured, population, gaps, lost, unsent)
 
 
-def _latency(run: Compared, metric: Metric, adjusted: bool) -> Estimate | None:
-    """None also where requests that were given up leave the figure open."""
+def _latency(run: Compared, latency: str, metrics: Sequence[Metric], adjusted: bool) -> list[Estimate | None]:
+    """Each None also where requests that were given up leave the figure open."""
     found = durations_of(
-        run.measured, run.population, metric.latency, adjusted=adjusted, unsent=run.unsent, gaps=run.gaps
+        run.measured, run.population, latency, adjusted=adjusted, unsent=run.unsent, gaps=run.gaps
     )
     if not len(found.observed):
-        return None
+        return [None] * len(metrics)
     mean, std = found.moments()
-    percent = PERCENTILES.get(metric.statistic, math.nan)
-    value = mean if metric.statistic == "mean" else found.quantile(percent / 100)
-    if math.isnan(value):
-        return None
-    worth, of_value = None, None
+    percents = [PERCENTILES.get(metric.statistic, math.nan) for metric in metrics]
+    values = [mean if math.isnan(p) else found.quantile(p / 100) for p in percents]
+    worth, of_values = None, list[Worth | None]([None] * len(metrics))
     if found.course is not None:
-        worth, (of_value,) = worths(found.course, mean, std, found.quantile(0.5), [value])
-    if metric.statistic == "mean":
-        return Average(value, worth)
-    return Percentile(value, percent, found, of_value)
+        worth, of_values = worths(found.course, mean, std, found.quantile(0.5), values)
+    made = [
+        Average(value, worth) if math.isnan(percent) else Percentile(value, percent, found, of_value)
+        for value, percent, of_value in zip(values, percents, of_values, strict=True)
+    ]
+    return [None if math.isnan(each.value) else each for each in made]
 
 
 def _on_time(run: Compared) -> Estimate | None:

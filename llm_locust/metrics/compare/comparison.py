@@ -83,7 +83,7 @@ def compare_in_turn(runs: Sequence[Compared]) -> list[Comparison]:
     The intervals of all comparisons hold together.
     """
     metrics = table_metrics(any(run.manifest.open_loop for run in runs))
-    figures = [{metric.name: run.estimate(metric) for metric in metrics} for run in runs]
+    figures = [run.estimates(metrics) for run in runs]
     tested = [a[name] is not None and b[name] is not None for a, b in pairwise(figures) for name in a]
     confidence = joint_confidence(sum(tested))
     return [
@@ -113,9 +113,9 @@ class FigureOverTime:
 
 def figures_over_time(runs: Sequence[Compared], metrics: Sequence[Metric]) -> dict[str, FigureOverTime]:
     """Each of ``metrics`` by its name, in the order of ``runs``."""
-    found = {}
+    found, of_runs = {}, [run.estimates(metrics) for run in runs]
     for metric in metrics:
-        estimates = [run.estimate(metric) for run in runs]
+        estimates = [each[metric.name] for each in of_runs]
         ends = [(None, None) if e is None else e.ends(CONFIDENCE) for e in estimates]
         found[metric.name] = FigureOverTime(
             metric,

@@ -17,6 +17,9 @@ from llm_locust.metrics.ragged import offsets_of
 #: Of a float32's bits, those below the exponent and the first 8 of the mantissa.
 _DROPPED_BITS = 15
 
+#: The bin just below 1 ns: gaps of 0 are in it, and no room is made for those in between.
+_ZERO = (127 << 8) - 1
+
 _Integers = NDArray[np.int64]
 
 
@@ -113,7 +116,8 @@ def joined(courses: Sequence[GapCourse]) -> GapCourse | None:
 
 
 def _bins(durations_ns: Rows | Floats) -> _Integers:
-    return (durations_ns.astype(np.float32).view(np.uint32) >> np.uint32(_DROPPED_BITS)).astype(np.int64)
+    bins: _Integers = (durations_ns.astype(np.float32).view(np.uint32) >> _DROPPED_BITS).astype(np.int64)
+    return np.maximum(bins, _ZERO)
 
 
 def _start_ns(bin_: int) -> float:

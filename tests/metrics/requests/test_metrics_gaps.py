@@ -53,6 +53,14 @@ def test_a_course_without_gaps_adds_nothing_to_another() -> None:
     assert none.table.size == 0
 
 
+def test_gaps_of_no_time_make_no_room_for_what_no_gap_can_be() -> None:
+    """Bins begin at 1 ns, 256 to a power of two: the 23 of them up to 5 ms, and not the 127 below."""
+    course = GapCourse(1)
+    course.add(np.array([0, 0, 0, 5_000_000]), np.array([4]), np.array([0]))
+    assert course.at_most(np.array([0.0, 1e-9, 0.004])).tolist() == [[3], [3], [3]]
+    assert course.table.shape[1] < 23 * 256
+
+
 @pytest.mark.parametrize(("within_bin", "at_most"), [(0.2, 5), (0.8, 15)])
 def test_a_limit_within_a_bin_counts_its_gaps_where_that_is_nearer(within_bin: float, at_most: int) -> None:
     """Bins above 2^20 ns are 4096 ns wide; of 20 gaps 10 are in that of the limit, 5 below and 5 above it."""
