@@ -39,6 +39,8 @@ PRELOADED = {
         *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.scenario_user"),
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
+        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.web.extension", "llm_locust.live.reporting"),
+        *("llm_locust.swarm.run.progress", "gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),
     "llm_locust": (
         *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge"),
@@ -48,7 +50,7 @@ PRELOADED = {
     "report": (
         *("llm_locust.report.run.finish", "llm_locust.report.run.join", "llm_locust.report.run.rolling"),
         *("llm_locust.report.run.stage_reading", "llm_locust.report.run.dropping"),
-        *("llm_locust.cli.upload", "llm_locust.deployment.scraper"),
+        *("llm_locust.cli.upload", "llm_locust.deployment.scraper", "numpy.ma", "numpy.random", "numpy.fft"),
     ),
 }
 
@@ -347,6 +349,12 @@ if __name__ == "__main__":
         import_module("llm_locust.report.without_pandas").forgo_pandas()
     for _each in PRELOADED[_source]:
         import_module(_each)
+    if _source == "locust":
+        import_module("llm_locust.swarm.process.signals").look_at_the_stack()
+    if _source in ("report", "llm_locust"):
+        _templates = import_module("llm_locust.report.html.shell").environment()
+        for _each in _templates.list_templates(["j2"]):
+            _templates.get_template(_each)
     gc.collect()
     gc.freeze()  # a collection would touch, and so copy, all that was imported
     _listener.bind(f"{_folder}/{_source}.part")
