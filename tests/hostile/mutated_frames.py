@@ -1,6 +1,6 @@
 """Run as a process: batches with random damage, in frames with right checksums, through all that reads them.
 
-    python mutated_frames.py SEED COUNT FOLDER
+    python mutated_frames.py COUNT FOLDER SEED...
 
 Damage to a frame itself is found by its checksum. This is what a hostile worker sends.
 """
@@ -64,9 +64,11 @@ def damaged(payload: bytes, chance: random.Random) -> bytes:
 
 
 def main(seed: int, count: int, folder: Path) -> None:
+    print("seed", seed, file=sys.stderr, flush=True)
     chance, originals = random.Random(seed), payloads()
+    folder = folder / str(seed)
     run = folder / "run"
-    run.mkdir()
+    run.mkdir(parents=True)
     frames = [
         encode_frame(FrameHeader("run", "w1", seq, ROWS), damaged(chance.choice(originals), chance))
         for seq in range(count)
@@ -84,4 +86,5 @@ def main(seed: int, count: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    for each in sys.argv[3:]:
+        main(int(each), int(sys.argv[1]), Path(sys.argv[2]))

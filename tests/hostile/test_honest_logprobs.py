@@ -2,13 +2,14 @@
 
 import json
 import random
-from functools import partial
+from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any
 
 import pytest
 from calls import caller
 from holding import cpu_s, is_short
-from scripted import Step, chunk, last_chunk, scripted_server
+from scripted import ScriptedServer, Step, chunk, last_chunk, scripted_server
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
@@ -26,6 +27,7 @@ def logprob(draw: random.Random) -> dict[str, Any]:
     return {"token": word, "logprob": -20 * draw.random(), "bytes": list(word.encode())}
 
 
+@cache
 def logprobs(tokens: int) -> list[dict[str, Any]]:
     """What a server sends for each token with ``logprobs=true`` and ``top_logprobs=20``."""
     draw = random.Random(7)
@@ -71,8 +73,9 @@ def response(tokens: int) -> dict[str, Any]:
     return {"object": "response", "status": "completed", "model": "m", "output": [item], "usage": usage}
 
 
-def response_stream(tokens: int, named: bool) -> list[bytes]:
-    """Its events. The last four repeat the whole answer."""
+@cache
+def response_events(tokens: int) -> list[tuple[bytes, bytes]]:
+    """Its events, each with its type. The last four repeat the whole answer."""
     whole = response(tokens)
     (item,) = whole["output"]
     (part,) = item["content"]
@@ -84,8 +87,11 @@ def response_stream(tokens: int, named: bool) -> list[bytes]:
     events.append({"part": part, "item_id": "m", "type": "response.content_part.done"})
     events.append({"item": item, "type": "response.output_item.done"})
     events.append({"type": "response.completed", "response": whole})
-    name = b"event: %b\n" if named else b"%.0b"
-    return [name % event["type"].encode() + b"data: " + encoded(event) + b"\n\n" for event in events]
+    return [(event["type"].encode(), b"data: " + encoded(event) + b"\n\n") for event in events]
+
+
+def response_stream(tokens: int, named: bool) -> list[bytes]:
+    return [b"event: %b\n" % of * named + data for of, data in response_events(tokens)]
 
 
 def completion(tokens: int, alternatives: int) -> bytes:
@@ -99,11 +105,23 @@ def completion(tokens: int, alternatives: int) -> bytes:
     return encoded({"object": "text_completion", "model": "m", "choices": [choice], "usage": USAGE})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def serving() -> Iterator[None]:
+    """One server for all tests."""
+    with scripted_server() as server:
+        _SERVING.append(server)
+        yield
+    _SERVING.clear()
+
+
+_SERVING: list[ScriptedServer] = []
+
+
 def asked(body: list[bytes], content_type: str, *, streamed: bool, endpoint: Dialect = CHAT) -> RequestRecord:
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n"
     pieces = [head.encode(), *map(chunk, body), last_chunk()]
     script = [Step(send_b64=piece) for piece in pieces]
-    with scripted_server() as server, caller(server.url) as ask:
+    with caller(_SERVING[0].url) as ask:
         return ask.ask([*script, Step(close=True)], streamed=streamed, endpoint=endpoint).record
 
 

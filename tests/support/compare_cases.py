@@ -36,7 +36,7 @@ def lognormal(
     own, common = rng.normal(size=(2, n))
     steps = common * np.sqrt(1 - memory**2)
     steps[:1] = common[:1]
-    level = np.fromiter(accumulate(steps, lambda before, step: memory * before + step), float, n)
+    level = np.array([*accumulate(steps.tolist(), lambda before, step: memory * before + step)])
     spread = np.sqrt(np.log(1 + 0.3**2))
     noise = np.sqrt(correlated) * level + np.sqrt(1 - correlated) * own
     values: Floats = 0.05 * np.exp(spread * noise - spread**2 / 2)

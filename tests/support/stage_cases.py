@@ -96,6 +96,12 @@ def closed_loop(
         n = round(seconds * 1.3 + 80)
         took = lognormal(rng, sigma, n)
         now = -float(rng.uniform(20, 25))
+        if hang is None and slow is None:
+            edges = np.cumsum([now, *took])
+            edges = edges[: np.searchsorted(edges, seconds) + 1]
+            due += edges[:-1].tolist()
+            ended += np.minimum(edges[1:], seconds * (1 + drain)).tolist()
+            continue
         for each in took:
             sent, lasts = now, float(each)
             if slow is not None:

@@ -108,27 +108,31 @@ def fit_usl(n: Floats, x: Floats, errors: Floats, seed: int = 0) -> UslFit:
             f"the concurrency went from {n.min():.3g} to {n.max():.3g}: it needs to grow at least "
             f"{LEAST_SPAN:g}-fold"
         )
-    law = _fit(n, x)
+    (law,) = _fits(n, x[None])
     residuals = np.log(x / law.at(n))
     residual = math.sqrt(float((residuals**2).sum()) / (len(n) - 3))
     sigma = np.maximum(errors, residual)
     fitted, noise = law.at(n), np.random.default_rng(seed).standard_normal((_DRAWS, len(n)))
-    return UslFit(law, tuple(_fit(n, fitted * np.exp(sigma * each)) for each in noise), residual)
+    return UslFit(law, _fits(n, fitted * np.exp(sigma * noise)), residual)
 
 
-def _fit(n: Floats, x: Floats) -> Usl:
-    """Least squares of (fit − N / X) over N / X; the best of the fits whose parameters are not negative."""
-    y = n / x
-    terms = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) / y[:, None]
-    best, least = np.array([1.0, 0.0, 0.0]), math.inf
+def _fits(n: Floats, x: Floats) -> tuple[Usl, ...]:
+    """Least squares of (fit − N / X) over N / X; the best of the fits whose parameters are not negative.
+
+    Args:
+        n: shape (loads,).
+        x: shape (fits, loads).
+    """
+    terms = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * (x / n)[..., None]
+    best, least = np.tile([1.0, 0.0, 0.0], (len(x), 1)), np.full(len(x), np.inf)
     for columns in ((0, 1, 2), (0, 1), (0, 2), (0,)):
-        some = terms[:, columns]
-        found, *_ = np.linalg.lstsq(some, np.ones(len(n)), rcond=None)
-        error = float(((some @ found - 1) ** 2).sum())
-        if found[0] > 0 and (found >= 0).all() and error < least:
-            best, least = np.zeros(3), error
-            best[list(columns)] = found
-            if len(columns) == 3:  # no part of it fits better than the whole law
-                break
-    one, serial, pairs = best.tolist()
-    return Usl(1 / one, serial / one, pairs / one)
+        some = terms[..., columns]
+        found = np.linalg.pinv(some).sum(axis=-1)
+        errors = ((np.einsum("ijk,ik->ij", some, found) - 1) ** 2).sum(axis=-1)
+        better = np.flatnonzero((found[:, 0] > 0) & (found >= 0).all(axis=-1) & (errors < least))
+        best[better] = 0.0
+        best[better[:, None], columns] = found[better]
+        least[better] = (
+            errors[better] if len(columns) < 3 else 0.0
+        )  # no part of it fits better than the whole law
+    return tuple(Usl(1 / one, serial / one, pairs / one) for one, serial, pairs in best.tolist())

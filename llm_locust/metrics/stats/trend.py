@@ -187,9 +187,10 @@ def change_point(values: Floats) -> ChangePoint:
     found = ChangePoint(n // 2, 0.0)
     if _are_alike(values):
         return found
+    steps = np.arange(n + 1.0)
     for k in range(2, n - 1):
-        left = total[: k + 1] - np.linspace(0.0, total[k], k + 1)
-        right = total[k:] - np.linspace(total[k], total[-1], n - k + 1)
+        left = total[: k + 1] - total[k] / k * steps[: k + 1]
+        right = total[k:] - total[k] - (total[-1] - total[k]) / (n - k) * steps[: n - k + 1]
         spread = float(left @ left + right @ right) / n**2
         distance = (total[k] - k / n * total[-1]) ** 2 / n
         statistic = distance / spread if spread > 0 else math.inf

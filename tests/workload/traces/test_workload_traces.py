@@ -175,7 +175,7 @@ def test_the_rate_over_time_is_the_file_s_scaled_to_one_percent(
 ) -> None:
     """A day in a minute: the rate goes up and down, and every window has its share."""
     rng = np.random.default_rng(4)
-    at_s = np.sort(rng.beta(2, 3, 6000) * 60)
+    at_s = np.sort(rng.beta(2, 3, 1500) * 60)
     at_s = np.round(at_s - at_s[0], 6)
     path = write(tmp_path, text_of(format_, ((t, 10, 10) for t in at_s.tolist())))
     trace = open_trace(path, scale=scale)
