@@ -260,6 +260,13 @@ def test_finished_runs_that_complete_each_other_are_one(tmp_path: Path, well: di
     assert files(tmp_path / "again")[SUMMARY_FILE] == well[SUMMARY_FILE]
 
 
+def test_what_a_finished_run_has_with_gaps_is_not_taken_again(tmp_path: Path) -> None:
+    has = [b for b in ALL if b.seq in (0, 2)]
+    run = part(tmp_path / "run", has, ["0 2"] * 3)
+    done = merge([run, write_spool(tmp_path / "spool", ALL, beginning(*COUNTS))], tmp_path / "out")
+    assert (done.rows, done.duplicates) == (2 * len(ALL), len(has))
+
+
 def test_batches_from_before_a_finished_run_stand_before_its_requests(tmp_path: Path) -> None:
     run = part(tmp_path / "run", LAST, SEQS_OF_LAST)
     merge([run, write_spool(tmp_path / "spool", ALL, beginning(*COUNTS))], tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from record_strategies import record
 
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector
+from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector, batch_fault
 from llm_locust.swarm.delivery.recorder import Recorder
 from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S
 from llm_locust.swarm.delivery.shipping import Shipper
@@ -311,3 +312,23 @@ def test_large_batches_are_written_a_few_at_a_time(tmp_path: Path) -> None:
     collector.close()
     assert sum(written) == 10 * (WRITE_BYTES // 3)
     assert max(written) <= WRITE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("worker", "wrong", "fault"),
+    [
+        ("w0", {}, ""),
+        ("w1", {}, "does not match its own header"),
+        ("w0", {"run": "another"}, "does not match its own header"),
+        ("w0", {"seq": 4}, "does not match its own header"),
+        ("w0", {"rows": 2}, "does not match its own header"),
+        ("w0", {"frame": frame(3)[:-1]}, "is not a whole frame"),
+    ],
+)
+def test_a_batch_is_taken_from_its_own_worker_as_it_was_made(
+    worker: str, wrong: dict[str, Any], fault: str
+) -> None:
+    made: dict[str, Any] = {"run": "run", "seq": 3, "rows": 1, "finished": 1, "in_flight": 0}
+    found = batch_fault(worker, BatchMessage(**made | {"frame": frame(3)} | wrong))
+    assert found.endswith(fault)
+    assert bool(found) == bool(fault)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
 from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.swarm.delivery import unacked_batches
 from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S, WINDOW_BATCHES
 from llm_locust.swarm.delivery.shipping import Shipper
 
@@ -231,8 +232,9 @@ def test_a_batch_whose_file_is_gone_or_cut_is_counted_as_dropped_and_never_sent(
 
 
 def test_while_the_disk_is_full_batches_go_by_memory_and_that_is_said_once(
-    outbox: Outbox, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    outbox = Outbox(tmp_path, memory_bytes=3 << 20)
     outbox.spool.full = True
     outbox.ship(0)
     outbox.ship(1)
@@ -240,6 +242,7 @@ def test_while_the_disk_is_full_batches_go_by_memory_and_that_is_said_once(
     assert outbox.shipper.memory_bytes == 200
     assert caplog.text.count("No space left on device") == 1
     assert str(outbox.spool.folder) in caplog.text
+    assert "up to 3 MiB" in caplog.text
     outbox.acknowledge(0, 1)
     assert outbox.shipper.memory_bytes == 0
 
@@ -301,12 +304,14 @@ def test_what_memory_cannot_hold_is_dropped_counted_and_said_seldom(
 def test_a_full_memory_is_emptied_by_a_disk_that_works_again(outbox: Outbox) -> None:
     outbox.spool.full = True
     outbox.ship(*range(10))
-    outbox.spool.full = False
+    outbox.acknowledge(0)  # the disk is not asked about it any more
     outbox.ship(10)
+    outbox.spool.full = False
+    outbox.ship(11)
     assert outbox.shipper.dropped == 1
     assert outbox.shipper.memory_bytes == 0
     assert outbox.shipper.spooled_bytes == 1000
-    outbox.ship(11)
+    outbox.ship(12)
     assert outbox.shipper.dropped == 1
 
 
@@ -404,6 +409,19 @@ def test_what_the_disk_does_not_take_in_the_end_is_said_and_counted_as_dropped(
     assert told.dropped == 2
 
 
+def test_a_last_word_that_the_disk_does_not_take_is_said(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    outbox.ship(0)
+    monkeypatch.setattr(outbox.spool, "write_facts", refuse)
+    assert outbox.shipper.finish("run", facts()) == 1
+    folder = outbox.spool.folder
+    assert f"{WORKER_FILE} could not be written into {folder}: No space left on device" in caplog.text
+
+
 def test_after_the_end_nothing_of_the_run_is_sent_or_written(outbox: Outbox) -> None:
     outbox.ship(0)
     outbox.shipper.finish("run", facts())
@@ -437,6 +455,25 @@ def test_runs_follow_each_other_and_do_not_touch(outbox: Outbox, tmp_path: Path)
     outbox.acknowledge(0, run="run 2")
     assert outbox.shipper.finish("run 2") == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_ends_makes_room_on_the_way_for_what_waits_of_the_next(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, memory_bytes=100_000)
+    outbox.ship(*range(WINDOW_BATCHES + 2))
+    outbox.deliver(0, run="run 2")
+    outbox.shipper.step()
+    assert len(outbox.wire.messages) == WINDOW_BATCHES
+    outbox.shipper.finish("run", facts())
+    outbox.shipper.step()
+    assert [message.run for message in outbox.wire.messages[WINDOW_BATCHES:]] == ["run 2"]
+
+
+def test_a_step_without_work_for_the_disk_enters_no_thread(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox.ship(0)
+    monkeypatch.setattr(unacked_batches, "off_the_hub", lambda *_: pytest.fail("a thread"))
+    assert outbox.shipper.step() == RESEND_AFTER_S
 
 
 # -- with a greenlet of its own --------------------------------------------------------------
@@ -484,9 +521,14 @@ def test_who_hears_nothing_sends_everything_once_and_waits_for_no_word(tmp_path:
     outbox = Outbox(tmp_path, memory_bytes=100_000)
     shipping = gevent.spawn(outbox.shipper.ship_forever)
     outbox.deliver(*range(20))
-    assert outbox.shipper.flush(20.0, hears=False) is False
+    with gevent.Timeout(120):
+        assert outbox.shipper.flush(600.0, hears=False) is False
     assert outbox.wire.sent == list(range(20))
     shipping.kill()
+    outbox.shipper.begin("run 2", None)  # a run has a master, who is heard: its window is full
+    outbox.deliver(0, run="run 2")
+    outbox.shipper.step()
+    assert len(outbox.wire.sent) == 20
 
 
 def test_a_greenlet_that_ships_wakes_by_itself_to_send_again(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_while_others_are_acknowledged_a_lost_batch_is_sent_again_after_its_time
     assert window.due_in_s(4.0) == 1.0
     assert seqs(window.overdue(4.9)) == []
     assert seqs(window.overdue(5.0)) == [0]
+    assert window.due_in_s(6.0) == 0.0
     assert not window.silent
 
 
