@@ -44,8 +44,6 @@ class Process:
         """Draw n gaps, shape (n,), each >= 0. With a high ``cv`` they may underflow to 0."""
         if self.cv == 0:
             return np.ones(n)
-        if self.cv == 1:
-            return rng.standard_exponential(n)
         variance = self.cv**2
         return rng.standard_gamma(1 / variance, n) * variance
 

@@ -136,7 +136,8 @@ def _prefix(parts: dict[str, str], loads: int) -> dict[str, Any]:
     if twice is not None:
         raise ValueError(f"it has the share {twice * 100:g}% twice; --repeat measures all of them again")
     number = parts.get("prefixes", f"{_PREFIXES}").strip()
-    if not (number.isascii() and number.isdecimal()) or not 1 <= int(number[:9]) <= MOST_PREFIXES:
+    is_short = number.isascii() and number.isdecimal() and len(number) <= len(f"{MOST_PREFIXES}")
+    if not is_short or not 1 <= int(number) <= MOST_PREFIXES:
         raise ValueError(f"prefixes={number} is not a whole number in 1 .. {MOST_PREFIXES:,}")
     return {"shares": shares, "prefixes": int(number)}
 

@@ -176,6 +176,7 @@ def test_a_later_change_replaces_an_earlier_one_that_was_still_to_come() -> None
         ((RateSegment(0.0, -1.0),), "falls below 0"),
         ((RateSegment(0.0, 5.0, slope=-1.0), RateSegment(6.0, 0.0)), "falls below 0"),
         ((RateSegment(0.0, 5.0, amplitude=6.0),), "amplitude 6 is not in 0 .. 5"),
+        ((RateSegment(0.0, 5.0, amplitude=-0.5),), "amplitude -0.5 is not in 0 .. 5"),
         ((RateSegment(0.0, 5.0, amplitude=1.0, period_s=0.0),), "needs a period above 0 s"),
         ((RateSegment(0.0, math.nan),), "is not finite"),
         ((RateSegment(0.0, math.inf),), "is not finite"),

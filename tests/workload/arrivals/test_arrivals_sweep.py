@@ -46,6 +46,7 @@ def test_what_is_written_is_what_is_applied(text: str, kind: str, values: tuple[
         ("prefix-share=0%,50%,50.0%", "it has the share 50% twice"),
         ("prefix-share=0% prefixes=0", "prefixes=0 is not a whole number in 1 .. 10,000"),
         ("prefix-share=0% prefixes=1e3", "prefixes=1e3 is not a whole number"),
+        ("prefix-share=0% prefixes=0000010000000", "prefixes=0000010000000 is not a whole number in 1 .. 10"),
         ("lengths=", "'' is not a pair of lengths"),
         ("lengths=128", "'128' is not a pair of lengths"),
         ("lengths=128:32:1", "is not a pair of lengths"),

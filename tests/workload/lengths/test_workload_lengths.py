@@ -104,6 +104,11 @@ def test_a_mixture_draws_from_each_law_as_often_as_its_share_says() -> None:
     assert np.array_equal(drawn, lengths.draw(rng(), N))
 
 
+@pytest.mark.parametrize(("text", "drawn"), [("100%*512", {512}), ("33.3%*1 + 33.3%*2 + 33.3%*3", {1, 2, 3})])
+def test_a_mixture_may_have_one_part_and_shares_that_are_rounded(text: str, drawn: set[int]) -> None:
+    assert set(parse_lengths(text).draw(rng(), 100).tolist()) == drawn
+
+
 def test_a_mixture_of_files_keeps_each_input_with_its_output(tmp_path: Path) -> None:
     (tmp_path / "a + b.csv").write_text("10,1\n")
     lengths = parse_lengths(f"0.5*file:{tmp_path}/a + b.csv + 0.5*{write(tmp_path, '200,20')}")
