@@ -24,7 +24,14 @@ STEPS = np.arange(48.0)
 
 @pytest.mark.parametrize(
     ("degrees", "confidence", "table", "off"),
-    [(2, 0.95, 4.303, 0.01), (5, 0.95, 2.571, 0.001), (10, 0.99, 3.169, 0.001), (1e6, 0.95, 1.960, 0.001)],
+    [
+        (2, 0.95, 4.303, 0.01),
+        (5, 0.95, 2.571, 0.001),
+        (10, 0.99, 3.169, 0.001),
+        (1e6, 0.95, 1.960, 0.001),
+        (2, 0.998, 22.327, 0.1203),
+        (4, 0.998, 7.173, 0.0084),
+    ],
 )
 def test_quantiles_of_student_are_those_of_the_tables(
     degrees: float, confidence: float, table: float, off: float
