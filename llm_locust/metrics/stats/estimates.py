@@ -91,7 +91,8 @@ class Percentile:
             return -math.inf, math.inf
         low, high = percentile_shares(self.percent, self.worth, confidence)
         ends = self.samples.quantile(low), self.samples.quantile(high)
-        return ends[0], math.inf if math.isnan(ends[1]) else ends[1]
+        # NaN: requests that were given up leave it open, at one end or at both.
+        return -math.inf if math.isnan(ends[0]) else ends[0], math.inf if math.isnan(ends[1]) else ends[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from llm_locust.metrics.compare.relative_gates import State, evaluate_relative, 
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time
-from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Percentile, Share, difference
+from llm_locust.metrics.stats.estimates import difference
 from llm_locust.metrics.summary import summarise
 
 PAIRS = 100
@@ -260,12 +259,6 @@ def test_names_are_those_of_gates_but_for_what_has_no_interval() -> None:
 
 
 # --- intervals --------------------------------------------------------------------------------------
-
-
-def test_an_interval_without_an_error_is_not_known() -> None:
-    assert Average(1.0, None).ends(0.95) == (-math.inf, math.inf)
-    assert Percentile(1.0, 50.0, Durations(np.arange(9.0)), None).ends(0.95) == (-math.inf, math.inf)
-    assert Share(0.5, None).ends(0.95) == (0.0, 1.0)
 
 
 def test_a_share_of_none_or_all_still_has_an_interval() -> None:

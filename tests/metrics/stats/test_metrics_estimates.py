@@ -1,0 +1,101 @@
+"""A figure of one run with its interval, and the difference of two runs' figures."""
+
+import math
+
+import numpy as np
+import pytest
+
+from llm_locust.metrics.compare.relative_gates import State, judge_change, parse_relative_gates
+from llm_locust.metrics.stats.bootstrap import StandardError
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, difference
+from llm_locust.metrics.stats.worth import Memory, Worth, percentile_shares
+
+Z = 1.959964
+UNKNOWN = -math.inf, math.inf
+ERROR = StandardError(0.1, 1e9)
+#: From 0 to 1: the value at a share is the share.
+SAMPLES = Durations(np.linspace(0.0, 1.0, 1_001))
+
+
+def independent(n: float) -> Worth:
+    """So many samples that do not depend on each other."""
+    return Worth(ERROR, n, Memory(n, n))
+
+
+@pytest.mark.parametrize(
+    ("figure", "ends"),
+    [
+        (Average(1.0, None), UNKNOWN),
+        (Average(1.0, independent(99)), UNKNOWN),
+        (Rate(1.0, None), UNKNOWN),
+        (Rate(1.0, StandardError(0.1, 4, settled=False)), UNKNOWN),
+        (Share(0.5, None), (0.0, 1.0)),
+        (Share(0.5, independent(39)), (0.0, 1.0)),
+        (Percentile(0.5, 50.0, SAMPLES, None), UNKNOWN),
+        (Percentile(0.9, 90.0, SAMPLES, independent(99)), UNKNOWN),
+    ],
+)
+def test_a_figure_of_too_few_samples_lies_anywhere(figure: Estimate, ends: tuple[float, float]) -> None:
+    assert figure.ends(0.95) == ends
+
+
+@pytest.mark.parametrize("figure", [Average(2.0, independent(100)), Rate(2.0, ERROR)])
+def test_the_interval_of_a_mean_and_of_a_rate_is_that_of_its_logarithm(figure: Estimate) -> None:
+    factor = math.exp(Z * 0.1 / 2)
+    assert figure.ends(0.95) == pytest.approx((2 / factor, 2 * factor), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "figure", [Share(0.1, independent(400)), Percentile(0.1, 10.0, SAMPLES, independent(400))]
+)
+def test_the_ends_of_a_share_are_those_whose_own_samples_would_just_come_out_so(figure: Estimate) -> None:
+    """Wilson's definition: a share x is z errors of its own away, and half a sample for continuity."""
+    low, high = figure.ends(0.95)
+    assert low < 0.1 < high
+    for x in (low, high):
+        assert abs(0.1 - x) - 1 / 800 == pytest.approx(Z * math.sqrt(x * (1 - x) / 400), rel=1e-3)
+
+
+def test_the_difference_of_two_shares_is_newcombes_own_example() -> None:
+    """56 of 70 and 48 of 80: Newcombe 1998, interval estimation for the difference, method 11."""
+    found = difference(Share(48 / 80, independent(80)), Share(56 / 70, independent(70)), 0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0428, 0.3422), abs=1e-4)
+    assert found.is_known
+
+
+def test_the_difference_from_a_figure_that_lies_anywhere_is_not_known() -> None:
+    for base, new in ((Rate(1.0, None), Rate(2.0, ERROR)), (Rate(2.0, ERROR), Rate(1.0, None))):
+        found = difference(base, new, 0.95)
+        assert (found.low, found.high) == UNKNOWN
+        assert not found.is_known
+
+
+def with_low_end_open(confidence: float) -> Percentile:
+    """Of answers of 0.1 and 1 s two were cut, so that the share of each is open; there the interval ends."""
+    worth = independent(1_000)
+    low, _ = percentile_shares(60.0, worth, confidence)
+    short = round(low * 1_002) - 1
+    lasted = np.repeat([0.1, 1.0], [short, 1_000 - short])
+    samples = Durations(lasted, np.array([0.05, 0.05]), trend=True)
+    assert math.isnan(samples.quantile(low))
+    return Percentile(samples.quantile(0.6), 60.0, samples, worth)
+
+
+def test_an_end_of_a_percentile_that_cut_requests_leave_open_is_not_known() -> None:
+    figure = with_low_end_open(0.95)
+    assert figure.value == 1.0
+    assert figure.ends(0.95) == (-math.inf, 1.0)
+    cut = Durations(np.linspace(0.0, 1.0, 901), np.full(100, 2.0))  # nothing is known from 0.9 on
+    low, high = Percentile(cut.quantile(0.89), 89.0, cut, independent(1_000)).ends(0.95)
+    assert 0.96 < low < cut.quantile(0.89) < 0.99
+    assert high == math.inf
+
+
+@pytest.mark.parametrize(("text", "is_base"), [("p90_ttft<=+5%", False), ("p90_ttft>=-5%", True)])
+def test_a_gate_whose_favourable_end_is_not_known_is_unknown_and_not_broken(text: str, is_base: bool) -> None:
+    (gate,) = parse_relative_gates(text)
+    known = Percentile(1.0, 60.0, Durations(np.full(1_000, 1.0)), independent(1_000))
+    open_ = with_low_end_open(0.9)  # both ends of a gate's interval are one-sided bounds of 95 %
+    base, new = (open_, known) if is_base else (known, open_)
+    assert judge_change(gate, base, new).state is State.TOO_FEW
