@@ -43,7 +43,7 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
     if row.end is None:
         bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
         return np.where(c.given_up, bound, np.nan)
-    from_s = _begun_s(c, row, measured_from)
+    from_s = counted_from_s(c, row, measured_from)
     bound = c.ended_s - from_s
     if row.end is not End.LAST_TOKEN:
         came = _came(c, row.end) + (c.sent_s - from_s)
@@ -58,7 +58,7 @@ def begun_s(c: Columns) -> Floats:
     return np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
 
 
-def _begun_s(c: Columns, row: LatencyMetric, measured_from: MeasuredFrom) -> Floats:
+def counted_from_s(c: Columns, row: LatencyMetric, measured_from: MeasuredFrom) -> Floats:
     """Start of a latency for each request, in seconds."""
     begin = Begin(measured_from) if row.begins_as_told else row.begin
     return {Begin.SCHEDULED: c.scheduled_s, Begin.STARTED: c.started_s, Begin.SENT: begun_s(c)}[begin]

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.latency_metric import Begin
 from llm_locust.metrics.requests.cut import MeasuredFrom as MeasuredFrom
-from llm_locust.metrics.requests.cut import at_least, most_gaps
+from llm_locust.metrics.requests.cut import at_least, begun_s, counted_from_s, most_gaps
 from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 
@@ -136,7 +135,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
             kept = np.where(cancelled, ~broken, kept)
         held[metric] = kept & ok
         limited[metric] = has_limit & ~(cancelled & kept)
-        moment = _moment_s(c, values, metric, limit_s, measured_from)
+        moment = _moment_s(c, metric, limit_s, measured_from)
         # Kept: never broken. Broken at an unknown moment: after every known one.
         broken_at_s.append(np.where(kept, np.inf, np.nan_to_num(moment, nan=_LAST)))
     good = np.logical_and.reduce([ok, *held.values()])
@@ -250,10 +249,8 @@ def _measured(values: Mapping[str, Floats], metric: str, measured_from: Measured
     return values[metric] + values["schedule_delay"] if late else values[metric]
 
 
-def _moment_s(
-    c: Columns, values: Mapping[str, Floats], metric: str, limit_s: Floats, measured_from: MeasuredFrom
-) -> Floats:
-    """Time at which a limit breaks, in seconds after sent.
+def _moment_s(c: Columns, metric: str, limit_s: Floats, measured_from: MeasuredFrom) -> Floats:
+    """Time at which a limit breaks, in seconds after sent, or after started if it never was.
 
     A limit on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
     """
@@ -261,7 +258,4 @@ def _moment_s(
         gaps = np.where(c.cancelled, most_gaps(c), c.paced_tokens - 1)
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
             return c.paced_from_s + limit_s * gaps
-    begin = Begin(measured_from) if LATENCY[metric].begins_as_told else LATENCY[metric].begin
-    if begin is Begin.STARTED:
-        return limit_s - (c.sent_s - c.started_s)
-    return limit_s - values["schedule_delay"] if begin is Begin.SCHEDULED else limit_s
+    return limit_s - (begun_s(c) - counted_from_s(c, LATENCY[metric], measured_from))

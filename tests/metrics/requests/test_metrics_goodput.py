@@ -314,6 +314,29 @@ def test_a_request_that_was_cut_before_it_was_sent_counts_from_started_in_place_
     assert of(waiting, slo=Slo(ttft_s=30.0))["ratio"] is None
 
 
+@pytest.mark.parametrize(
+    ("first", "slo", "measured_from"),
+    [
+        ("e2el", Slo(ttft_s=4.0, e2el_s=1.0), "scheduled"),
+        ("e2el", Slo(ttft_s=4.0, e2el_s=1.0), "sent"),
+        ("ttft", Slo(ttft_s=0.5, e2el_s=1.0), "scheduled"),
+        ("e2el_scheduled", Slo(ttft_s=4.0, e2el_scheduled_s=1.0), "sent"),
+        ("ttft_started", Slo(ttft_started_s=0.5, e2el_s=1.0), "sent"),
+        ("e2el", Slo(ttft_started_s=4.0, e2el_s=1.0), "scheduled"),
+    ],
+)
+def test_of_a_request_that_was_never_sent_the_limit_that_broke_first_is_named_too(
+    first: str, slo: Slo, measured_from: MeasuredFrom
+) -> None:
+    assert of(cut(5.0, sent=False), slo=slo, measured_from=measured_from)["first_failed"][first] == 1
+
+
+def test_a_limit_that_counts_from_started_breaks_sooner_by_the_time_that_connecting_took() -> None:
+    record = replace(request(0.0, (2.0, 3.0), late=0.7), started_ns=ns(0.2))  # 0.5 s to connect
+    for ttft_s, first in ((1.4, "ttft_started"), (1.6, "e2el")):  # after sent: 0.9 or 1.1 against 1.0
+        assert of(record, slo=Slo(ttft_started_s=ttft_s, e2el_s=1.0))["first_failed"][first] == 1
+
+
 def test_who_leaves_after_a_limit_has_passed_is_bad_and_who_leaves_before_is_in_no_share() -> None:
     patient, hasty = cut(0.0, when=3.0, abandoned=True), cut(0.0, when=0.5, abandoned=True)
     result = of(request(), patient, hasty, slo=Slo(ttft_s=1.0))
