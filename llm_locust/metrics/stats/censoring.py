@@ -162,12 +162,13 @@ class Durations:
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation (ddof 0) by the product limit; NaN if the longest duration was
         censored, with a ``trend``, and with infinite ones."""
+        if self.infinite:
+            return math.nan, math.nan
         if not isinstance(self.observed, np.ndarray):
             return self.observed.moments()
         if not len(self.censored):
-            return (math.nan, math.nan) if self.infinite else moments(self.observed)
-        is_open = not len(self.observed) or self.censored[-1] >= self.observed[-1]
-        if self.infinite or self.trend or is_open:
+            return moments(self.observed)
+        if self.trend or not len(self.observed) or self.censored[-1] >= self.observed[-1]:
             return math.nan, math.nan
         first, weights, _ = blocks(self.observed, self.censored, 0)
         mean = float(np.add.reduceat(self.observed, first) @ weights)

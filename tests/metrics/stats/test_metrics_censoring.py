@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.stats.censoring import Durations, later_is_longer, summarise
+from llm_locust.metrics.stats.histogram import count_durations
 from llm_locust.metrics.stats.product_limit import positions
 
 NONE = np.empty(0)
@@ -122,6 +123,14 @@ def test_the_adjusted_figures_have_infinite_ones_beyond_the_cut_ones() -> None:
     open_ = summarise(Durations.of(np.full(50, 1.0), np.full(30, 2.0), failed=20))
     assert open_["at_least"]["p75"] == 2.0
     assert "p90" in open_["beyond"]
+
+
+@pytest.mark.parametrize(
+    "observed", [np.array([1.0, 2.0]), count_durations(np.array([10**9, 2 * 10**9]))], ids=["kept", "counted"]
+)
+def test_durations_among_infinite_ones_have_no_mean_however_they_are_held(observed: Any) -> None:
+    assert Durations(observed).moments() == pytest.approx((1.5, 0.5))
+    assert np.isnan(Durations(observed, infinite=1).moments()).all()
 
 
 def test_answers_of_twenty_seconds_have_a_mean_of_twenty_however_soon_the_run_ends() -> None:
