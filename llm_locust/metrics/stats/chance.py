@@ -8,8 +8,8 @@ same requests always give the same p-value.
 - Latencies: Kruskal and Wallis' H of ranks. A TTFT is skewed and has a long tail, of which a test of means
   would see little else; a permutation test would say the same at a thousand times the work.
 
-A median's interval is distribution-free: of n samples those of ranks n/2 ∓ 0.98 √n, rounded outwards, hold
-it in 95 % of cases (Conover, Practical Nonparametric Statistics, 3.2).
+A median's interval is distribution-free: of n samples those of ranks n/2 − 0.98 √n and n/2 + 0.98 √n + 1,
+rounded outwards, hold it in 95 % of cases (Conover, Practical Nonparametric Statistics, 3.2).
 
 All three take requests as independent. Neighbours in time are alike, so that a p-value is too small rather
 than too large, and of many thousand requests any difference is beyond chance: read it beside its size.

@@ -61,6 +61,12 @@ class Worth:
     n_eff: float
     memory: Memory | None = None
 
+    @property
+    def known_memory(self) -> Memory:
+        """That of a figure that :func:`is_told`."""
+        assert self.memory is not None
+        return self.memory
+
     def t(self, confidence: float) -> float:
         return self.error.t(confidence)
 
@@ -70,10 +76,9 @@ class Worth:
         Of the variance the share n_eff / n is that of independent samples and stays; the rest is from their
         dependence, of which a quiet run shows too little.
         """
-        if self.memory is None:
-            return 1.0
-        spare = min(max((_AMPLE - self.memory.margin(fewest)) / (_AMPLE - 1), 0.0), 1.0)
-        independent = min(1.0, self.n_eff / self.memory.n)
+        memory = self.known_memory
+        spare = min(max((_AMPLE - memory.margin(fewest)) / (_AMPLE - 1), 0.0), 1.0)
+        independent = min(1.0, self.n_eff / memory.n)
         return math.sqrt(independent + (1 + (_MOST_STRETCH - 1) * spare) ** 2 * (1 - independent))
 
 
@@ -101,15 +106,13 @@ def mean_ends(value: float, worth: Worth, confidence: float) -> Ends:
     """The interval of a mean."""
     low, high = scaled_ends(value, worth.error, confidence)
     stretch = worth.stretch(FEWEST_OF_MEAN)
-    upward = worth.memory is None or worth.memory.upward
     far_low, far_high = scaled_ends(value, worth.error, confidence, stretch)
-    return (low, far_high) if upward else (far_low, high)
+    return (low, far_high) if worth.known_memory.upward else (far_low, high)
 
 
 def percentile_shares(percent: float, worth: Worth, confidence: float) -> Ends:
     """The interval of the share of samples at or below a percentile."""
-    upward = worth.memory is None or worth.memory.upward
-    return _stretched_share(percent / 100, worth, needed(percent), confidence, upward)
+    return _stretched_share(percent / 100, worth, needed(percent), confidence, worth.known_memory.upward)
 
 
 def ratio_ends(share: float, worth: Worth, confidence: float) -> Ends:
