@@ -28,7 +28,6 @@ from llm_locust.metrics.compare.relative_gates import (
     evaluate_relative,
     parse_relative_gates,
 )
-from llm_locust.metrics.stats.chance import hypergeometric_at_most
 from llm_locust.report.compare.words import gate_reason
 
 
@@ -121,16 +120,6 @@ def test_a_broken_gate_stays_broken_where_unknown_ones_pass(tmp_path: Path) -> N
     base = write_made_run(tmp_path / "base", 1)
     new = write_made_run(tmp_path / "new", 2, 2.0, started_ns=ns(3600))
     assert run(base, new, "--gate", "p50_ttft<=+5%", "--gate-unknown", "pass") == 1
-
-
-def test_the_chance_of_marked_ones_is_that_of_the_hypergeometric_distribution() -> None:
-    """Fisher's tea: of 8 cups with milk first in 4, at most 0 .. 4 right among 4 that are chosen."""
-    found = [hypergeometric_at_most(k, 4, 4, 8) * 70 for k in range(5)]
-    assert found == pytest.approx([1, 17, 53, 69, 70])
-    assert hypergeometric_at_most(0, 3, 6, 8) == 0
-    rng = np.random.default_rng(1)
-    drawn = rng.hypergeometric(12, 40, 20, 200_000)
-    assert hypergeometric_at_most(3, 20, 12, 52) == pytest.approx((drawn <= 3).mean(), abs=0.005)
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

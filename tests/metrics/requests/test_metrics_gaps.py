@@ -9,7 +9,7 @@ from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.requests.gaps import PooledGaps
+from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
 from llm_locust.metrics.requests.latency import itl
 from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram
@@ -51,6 +51,11 @@ def test_a_course_without_gaps_adds_nothing_to_another() -> None:
     assert whole.counts.tolist() == some.counts.tolist() == [1, 1]
     assert whole.sums == pytest.approx([2e-9, 3e-9])
     assert none.table.size == 0
+    twice = joined([some, none, some])
+    assert twice is not None
+    assert twice.counts.tolist() == [2, 2]
+    assert twice.sums == pytest.approx([4e-9, 6e-9])
+    assert joined([]) is None
 
 
 def test_gaps_of_no_time_make_no_room_for_what_no_gap_can_be() -> None:
@@ -97,6 +102,15 @@ def test_more_gaps_than_are_kept_are_counted_whatever_the_parts(parts: int) -> N
             )
 
 
+@pytest.mark.parametrize("exact", [3, 4])
+def test_further_durations_are_ranked_among_the_gaps_kept_or_counted(exact: int) -> None:
+    found = pooled(RECORDS, exact).ascending_with(np.array([0.25, 0.9]))
+    assert isinstance(found, Histogram) == (exact == 3)
+    assert [found[rank] for rank in range(len(found))] == pytest.approx(
+        [0.2, 0.25, 0.3, 0.4, 0.5, 0.9], rel=RELATIVE_ERROR
+    )
+
+
 def test_the_requests_that_are_not_asked_for_add_nothing() -> None:
     pool = PooledGaps()
     pool.add(columns(*RECORDS), np.array([1]))
@@ -117,6 +131,16 @@ def test_a_gap_of_an_event_that_may_have_come_earlier_is_unknown_and_counted() -
     pool = pooled([*RECORDS, late(0, 15, 0, 0), late(30, 0.9, 0, 0)], exact=100)
     assert pool.ascending() == pytest.approx([0.02, 0.02, 0.02, 0.2, 0.3, 0.4, 0.5])
     assert (pool.known, pool.unknown) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "early_ms", "is_wide"),
+    [(0.01, 0.9, False), (0.01, 1.1, True), (0.1, 4.9, False), (0.1, 5.1, True), (0.1, 0, False)],
+)
+def test_a_first_token_is_wide_from_a_millisecond_and_5_percent_of_its_ttft(
+    ttft_s: float, early_ms: float, is_wide: bool
+) -> None:
+    assert first_token_wide(columns(late(early_ms, 0, arrivals=(ttft_s, 0.9)))).tolist() == [is_wide]
 
 
 @pytest.mark.parametrize(("early_ms", "unknown"), [(4.9, 0), (5.1, 1)])

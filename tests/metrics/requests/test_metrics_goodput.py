@@ -233,6 +233,12 @@ def test_a_class_with_limits_of_its_own_is_held_against_them_alone() -> None:
     assert of_classes(labelled("code", 0.05))["ratio"] == 1.0
 
 
+def test_there_are_limits_where_the_run_or_one_of_its_classes_has_some() -> None:
+    assert not Limits(Slo(), {"chat": Slo()})
+    assert Limits(Slo(), {"chat": Slo(), "code": Slo(ttft_s=1.0)})
+    assert Limits(Slo(ttft_s=1.0), {"chat": Slo()})
+
+
 def test_what_every_request_is_held_against_is_the_slo_where_classes_differ_each_is_told() -> None:
     assert of_classes(labelled("code", 0.1))["slo"] == {"ttft": 100.0}
     assert of_classes(labelled("code", 0.1))["slo_by_class"] == {}

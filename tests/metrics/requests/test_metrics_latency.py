@@ -14,7 +14,17 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import latency
-from llm_locust.metrics.requests.latency import per_request
+from llm_locust.metrics.requests.gap_course import GapCourse
+from llm_locust.metrics.requests.latency import (
+    Measurable,
+    adjusted_gaps,
+    latency_figures,
+    latency_tables,
+    per_request,
+)
+from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.window import Population
 
 
 def one(metric: str, record: RequestRecord) -> float:
@@ -147,4 +157,80 @@ def test_itl_of_merged_workers_are_all_their_gaps(workers: list[list[RequestReco
 
 
 def test_metrics_and_per_request_name_the_same() -> None:
-    assert set(LATENCY) == {*per_request(columns()), "itl"}
+    metrics = per_request(columns())
+    assert set(LATENCY) == {*metrics, "itl"}
+    assert len(metrics) == len(LATENCY) - 1
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+#: Nine answers whose TTFT is 0.1 to 0.9 s, each with a gap of 50 ms, and one that failed.
+TEN = [*(request(float(i), (0.1 * i, 0.1 * i + 0.05)) for i in range(1, 10)), failed(10.0)]
+
+
+def everything(*records: RequestRecord) -> tuple[Part, Population]:
+    c = columns(*records)
+    return c, Population.of(c, np.ones(len(c), np.bool_), np.arange(len(c)))
+
+
+def test_each_latency_has_a_plain_table_and_one_in_which_each_failure_is_beyond_all() -> None:
+    c, population = everything(*TEN)
+    gaps = Durations(np.full(9, 0.05))
+    asked = Measurable(population, lambda: gaps, order_cells(c, population.all), np.ones(1))
+    ((plain, adjusted),) = latency_tables(c, [asked], {"p50": 50.0, "p80": 80.0, "p95": 95.0})
+    assert [*plain] == [*adjusted] == [*LATENCY]
+    ttft_ms = 100.0 * np.arange(1, 10)
+    for key, percent in (("p50", 50), ("p80", 80), ("p95", 95)):
+        assert plain["ttft"][key] == pytest.approx(np.percentile(ttft_ms, percent))
+    for key, percent in (("p50", 50), ("p80", 80)):
+        assert adjusted["ttft"][key] == pytest.approx(np.percentile([*ttft_ms, 1e9], percent))
+    assert (plain["ttft"]["n"], adjusted["ttft"]["n"]) == (9, 10)
+    assert (plain["ttft"]["beyond"], adjusted["ttft"]["beyond"]) == ([], ["p95", "max"])
+    assert (plain["itl"]["n"], plain["itl"]["p50"]) == (9, pytest.approx(50.0))
+    assert (adjusted["itl"]["n"], adjusted["itl"]["beyond"]) == (10, ["p95", "max"])
+
+
+def test_what_was_not_sent_or_hung_is_in_the_tables_of_what_it_could_change() -> None:
+    c, population = everything(*TEN)
+    asked = Measurable(
+        population,
+        lambda: Durations(np.empty(0)),
+        order_cells(c, population.all),
+        np.ones(1),
+        unsent=5,
+        stuck_s=lambda metric: np.array([7.0, 8.0] if metric == "ttft" else []),
+    )
+    for table in latency_tables(c, [asked])[0]:
+        assert {metric: figures["censored"] for metric, figures in table.items() if figures["censored"]} == {
+            "ttft": 2,
+            "ttft_scheduled": 5,
+            "e2el_scheduled": 5,
+            "schedule_delay": 5,
+        }
+
+
+@pytest.mark.parametrize(
+    ("gaps", "in_cells"), [(6, [4.0, 0.0]), (0, [2.0, 0.0])], ids=["2 an answer", "no gaps"]
+)
+def test_a_failed_request_has_as_many_endless_gaps_as_an_answer_and_where_it_was(
+    gaps: int, in_cells: list[float]
+) -> None:
+    _, population = everything(request(), request(), request(), failed(), failed())
+    course = GapCourse(2)
+    course.add(np.full(gaps, 20_000_000), np.array([gaps]), np.array([1]))
+    found = adjusted_gaps(Durations(np.full(gaps, 0.02), course=course), population, np.array([2.0, 0.0]))
+    assert (len(found.observed), found.infinite) == (gaps, sum(in_cells))
+    assert found.course is not None
+    assert (found.course.counts - course.counts).tolist() == in_cells
+
+
+def test_figures_of_several_populations_are_each_of_its_own_answers() -> None:
+    c = columns(*TEN)
+    halves = [Population.of(c, np.ones(10, np.bool_), rows) for rows in np.split(np.arange(10), 2)]
+    low, high = latency_figures(c, halves, ["ttft", "e2el"], {"p90": 90.0})
+    assert (low["ttft"]["n"], high["ttft"]["n"]) == (5, 4)
+    assert low["ttft"]["p90"] == pytest.approx(np.percentile([100, 200, 300, 400, 500], 90))
+    assert high["e2el"]["p90"] == pytest.approx(np.percentile([650, 750, 850, 950], 90))
+    hung = [lambda _: np.array([9.0]), lambda _: np.empty(0)]
+    low, high = latency_figures(c, halves, ["ttft"], {"p90": 90.0}, hung)
+    assert (low["ttft"]["p90"], low["ttft"]["censored"], high["ttft"]["censored"]) == (None, 1, 0)

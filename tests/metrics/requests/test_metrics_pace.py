@@ -10,7 +10,8 @@ from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import ragged
-from llm_locust.metrics.requests.pace import on_time_ratio
+from llm_locust.metrics.requests.pace import on_time_ratio, summarise_on_time
+from llm_locust.metrics.stats.cells import Order
 
 
 def ratio(record: RequestRecord, ttft: float = 0.5, tpot: float = 0.1) -> float:
@@ -45,6 +46,23 @@ def test_without_a_token_there_is_no_ratio() -> None:
     counted = request(arrivals=(), ended=1.0, output_tokens=5)  # but none was seen to come
     ratios = on_time_ratio(columns(counted, request(arrivals=(0.5, 0.9))), np.array([0, 1]), 0.5, 0.1)
     assert ratios == pytest.approx([np.nan, 0.5], nan_ok=True)
+
+
+def test_the_share_of_a_run_is_the_mean_of_its_requests_with_their_jerky_end() -> None:
+    shares = np.random.default_rng(1).permutation(np.append(np.linspace(0.5, 1.0, 401), np.nan))
+    found = summarise_on_time(shares, Order.even(402))
+    on_time = found["on_time"]
+    assert found["on_time_ratio"] == on_time["mean"] == pytest.approx(0.75)
+    assert (on_time["n"], on_time["p1"], on_time["p5"]) == (401, pytest.approx(0.505), pytest.approx(0.525))
+    low, high = on_time["ci95"]["mean"]
+    assert low < 0.75 < high
+    assert set(summarise_on_time(shares)["on_time"]["ci95"].values()) == {None}, "in no order"
+
+
+def test_without_limits_on_the_pace_nothing_is_in_time_or_late() -> None:
+    found = summarise_on_time(None)
+    assert found["on_time_ratio"] is None
+    assert found["on_time"]["n"] == 0
 
 
 def by_the_book(arrivals_ms: list[int], ttft_ms: int, tpot_ms: int) -> float:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from metrics_cases import columns, request
 
-from llm_locust.core.record import RequestRecord, TokenSource
-from llm_locust.metrics.requests.tokens import delivery, tokens
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.metrics.requests.tokens import delivery, tokens, with_estimates
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:
@@ -62,6 +62,38 @@ def test_an_answer_of_one_moment_or_of_unknown_length_has_no_pace_in_characters(
     record: RequestRecord,
 ) -> None:
     assert of(record)["chars_per_s"]["n"] == 0
+
+
+def test_the_tokens_of_a_cut_answer_are_as_many_an_event_as_those_of_the_counted_ones() -> None:
+    cut: dict[str, Any] = {"output_tokens": None, "outcome": Outcome.CANCELLED}
+    c = columns(
+        request(arrivals=(0.1, 0.2), output_tokens=6),
+        request(arrivals=(0.1, 0.2, 0.3, 0.4), output_tokens=6),
+        request(arrivals=(0.1, 0.2, 0.3), **cut),
+        request(arrivals=(0.1, 0.2), output_tokens=5, outcome=Outcome.CANCELLED),
+        request(arrivals=(0.1, 0.2), output_tokens=None, outcome=Outcome.REJECTED),
+        request(arrivals=(), ended=1.0, **cut),
+    )
+    credited = np.array([6.0, 6.0, 1.0, 5.0, 2.0, np.nan])  # of the cut one a third came in the window
+    better, in_window = with_estimates(c, credited)
+    assert better.output_tokens == pytest.approx([6, 6, 3 * 2, 5, 2, np.nan], nan_ok=True)
+    assert in_window == pytest.approx([6, 6, 1 * 2, 5, 2, np.nan], nan_ok=True)
+    assert tokens(better, np.arange(2), in_window)["source"]["estimate"] == pytest.approx(2 / 21)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [request(), request(output_tokens=None)],
+        [request(output_tokens=None), request(output_tokens=None, outcome=Outcome.TIMEOUT)],
+    ],
+    ids=["none was cut", "none was counted"],
+)
+def test_without_a_counted_or_without_a_cut_answer_there_is_nothing_to_estimate(
+    records: list[RequestRecord],
+) -> None:
+    c = columns(*records)
+    assert with_estimates(c, c.output_tokens) == (c, c.output_tokens)
 
 
 def test_without_answers_nothing_is_known() -> None:

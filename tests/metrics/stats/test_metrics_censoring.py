@@ -52,6 +52,12 @@ def test_the_product_limit_is_that_of_its_authors_example() -> None:
     assert lasting(DEATHS, LOSSES).tolist() == pytest.approx([1.0, *AFTER_EACH[:-1]])
 
 
+def test_the_last_duration_that_was_seen_to_end_is_the_quantile_at_its_own_place() -> None:
+    found = Durations.of(array([1.0, 2.0]), array([3.0]))
+    assert found.quantile(0.5) == 2.0  # the median of three, whatever the third takes
+    assert math.isnan(found.quantile(0.51))
+
+
 def test_the_product_limit_is_that_of_the_textbooks_example() -> None:
     before = dict(zip(RELAPSES, lasting(RELAPSES, IN_REMISSION).tolist(), strict=True))
     following = dict(zip(sorted(REMISSION), [7, 10, 13, 16, 22, 23], strict=True))

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.certified import CONFIDENCE, at_most, certified, certified_rank, fewest_samples
+from llm_locust.metrics.stats.certified import (
+    CONFIDENCE,
+    at_most,
+    certified,
+    certified_rank,
+    certified_share,
+    fewest_samples,
+)
 
 #: Least numbers of samples that MLPerf Inference states for each percentile.
 FEWEST = {50: 11, 75: 24, 80: 31, 90: 64, 95: 130, 97: 219, 99: 662, 99.9: 6_636, 99.99: 66_381}
@@ -40,6 +47,22 @@ def test_no_higher_rank_certifies(n: int, percent: float) -> None:
         return
     share = (100 - percent) / 100
     assert at_most(rank, n, share) < 1 - CONFIDENCE <= at_most(rank + 1, n, share)
+
+
+@pytest.mark.parametrize(("n", "percent"), [(64, 90.0), (1_000, 95.0), (10_000, 99.0)])
+def test_the_bound_is_below_a_limit_if_and_only_if_the_certified_share_is(n: int, percent: float) -> None:
+    share = certified_share(n, percent)
+    assert share is not None
+    assert share > percent / 100
+    for below in (round(share * n), round(share * n) - 1):
+        durations = np.repeat([1.0, 3.0], [below, n - below])
+        assert (certified(Durations.of(durations), percent) < 2.0) == (below / n >= share)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63])
+def test_of_too_few_samples_nothing_is_certified(n: int) -> None:
+    assert certified_share(n, 90.0) is None
+    assert math.isnan(certified(Durations.of(np.ones(n)), 90.0))
 
 
 def test_the_bound_holds_in_99_of_100_runs() -> None:

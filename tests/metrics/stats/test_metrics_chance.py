@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.chance import chi_square_tail, equal_shares, same_distribution
+from llm_locust.metrics.stats.chance import (
+    chi_square_tail,
+    equal_shares,
+    hypergeometric_at_most,
+    median_interval,
+    same_distribution,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +91,28 @@ def test_one_group_and_one_value_tell_nothing() -> None:
     assert same_distribution([np.arange(9.0), np.array([1.0])]) is None
     assert same_distribution([np.ones(9), np.ones(9)]) is None
     assert same_distribution([]) is None
+
+
+def test_the_chance_of_marked_ones_is_that_of_the_hypergeometric_distribution() -> None:
+    """Fisher's tea: of 8 cups with milk first in 4, at most 0 .. 4 right among 4 that are chosen."""
+    found = [hypergeometric_at_most(k, 4, 4, 8) * 70 for k in range(5)]
+    assert found == pytest.approx([1, 17, 53, 69, 70])
+    assert hypergeometric_at_most(0, 3, 6, 8) == 0
+    ways = sum(math.comb(12, i) * math.comb(40, 20 - i) for i in range(4))
+    assert hypergeometric_at_most(3, 20, 12, 52) == pytest.approx(ways / math.comb(52, 20))
+
+
+@pytest.mark.parametrize("n", [6, 7, 10, 25, 100, 101])
+def test_the_interval_of_a_median_holds_it_in_95_of_100_cases(n: int) -> None:
+    """The ranks are those of the values, so that the chance is a sum of binomials."""
+    ends = median_interval(np.append(np.random.default_rng(n).permutation(np.arange(1.0, n + 1)), np.nan))
+    assert ends is not None
+    low, high = map(int, ends)
+    assert low + high == n + 1
+    held = sum(math.comb(n, below) for below in range(low, high)) / 2**n
+    narrower = sum(math.comb(n, below) for below in range(low + 2, high - 2)) / 2**n
+    assert narrower < 0.95 <= held
+
+
+def test_a_median_of_fewer_than_six_samples_has_no_interval() -> None:
+    assert median_interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0, np.nan])) is None

@@ -1,18 +1,18 @@
 """Intervals hold the truth about as often as they say, or there is none: in a queue too."""
 
 import math
-from itertools import accumulate
+from itertools import accumulate, permutations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import summarise_latency
+from metrics_cases import columns, request, summarise_latency
 from numpy.typing import NDArray
 
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
 from llm_locust.metrics.stats.bootstrap import CELLS, StandardError
-from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.cells import Order, order_cells
 from llm_locust.metrics.stats.intervals import Observed, in_order, share_worth
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.stats.worth import (
@@ -129,6 +129,10 @@ def test_a_share_of_all_is_worth_no_more_than_what_is_slow_together() -> None:
     assert share_worth(half, counts, slow) == share_worth(half, counts)
 
 
+def test_a_single_cell_does_not_show_how_cells_differ() -> None:
+    assert share_worth(np.array([3.0, 0.0]), np.array([5.0, 0.0])) is None
+
+
 def test_a_means_interval_is_as_far_in_both_directions_by_its_ratio() -> None:
     low, high = scaled_ends(2.0, StandardError(0.1, 1e9), 0.95)
     assert low * high == pytest.approx(4.0)
@@ -211,6 +215,20 @@ def test_cells_of_an_order_have_as_many_items(items: int) -> None:
     assert sizes.sum() == items
     assert len(sizes) == min(items, CELLS)
     assert not items or sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("at", [(1.0, 2.0, 3.0), (3.0, 1.0, 2.0), (2.0, 2.0, 1.0), (1.0, 1.0, 1.0)])
+def test_requests_are_in_the_order_of_their_schedule_and_those_of_one_time_by_what_became_of_them(
+    at: tuple[float, ...],
+) -> None:
+    took = (0.3, 0.1, 0.2)
+    records = [request(t, (e2el,)) for t, e2el in zip(at, took, strict=True)]
+    expected = sorted(zip(at, took, strict=True))
+    for some in permutations(range(3)):
+        c = columns(*(records[i] for i in some))
+        order = order_cells(c, np.arange(3))
+        found = zip(order.sorted(c.scheduled_s), order.sorted(c.last_event_s), strict=True)
+        assert [*map(tuple, found)] == [pytest.approx(each) for each in expected]
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), min_size=1, max_size=300), st.randoms())

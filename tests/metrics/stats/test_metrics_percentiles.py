@@ -16,6 +16,7 @@ from llm_locust.metrics.stats.percentiles import (
     PERCENTILES,
     moments,
     ordered,
+    parse_percentiles,
     percentile,
 )
 
@@ -116,3 +117,26 @@ def test_a_standard_deviation_has_the_same_digits_on_any_number_of_processors() 
         for threads in ("1", "2")
     ]
     assert texts[0] == texts[1]
+
+
+def test_percentiles_are_named_by_their_figures_and_come_in_their_order() -> None:
+    named = {"p10": 10.0, "p50": 50.0, "p99": 99.0, "p99_9": 99.9, "p99_999999": 99.999999}
+    assert parse_percentiles("99.9, 50 99,10\n50.0 99.999999") == named
+    assert [*parse_percentiles("99,50")] == ["p50", "p99"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        *(
+            (word, f'"{word}" is no percentile')
+            for word in ("0", "100", "-1", "p50", "1e1", "99.1234567", "nan")
+        ),
+        ("50 x", '"x" is no percentile'),
+        (" , ", "0 percentiles: name 1 to 20"),
+        (",".join(map(str, range(1, 22))), "21 percentiles: name 1 to 20"),
+    ],
+)
+def test_what_is_no_percentile_is_refused_by_its_name(text: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        parse_percentiles(text)

@@ -117,10 +117,22 @@ def test_what_is_no_tally_is_refused(steps: list[int], counts: list[int]) -> Non
         Tally.unpacked(steps, counts, BUCKETS)
 
 
+def test_a_part_of_a_tally_counts_its_codes_from_0() -> None:
+    tally = Tally.of(np.array([9, 3, 3, 5, 8, 9]))
+    part = tally.between(3, 9)
+    assert (part.codes.tolist(), part.counts.tolist()) == ([0, 2, 5], [2, 1, 1])
+    assert not len(tally.between(6, 8).codes)
+
+
 def test_samples_at_or_below_a_limit_are_counted_up_to_it() -> None:
     sketch = Sketch.of(np.array([0.0, 0.01, 0.02, 0.02, 0.5, 7.0]))
     assert sketch.at_most([1e-6, 0.015, 0.025, 1.0, 10.0]) == [1, 2, 4, 5, 6]
     assert Sketch.of(np.empty(0)).at_most([1.0]) == [0]
+
+
+def test_no_samples_have_no_moments_and_no_percentiles() -> None:
+    empty = Sketch.of(np.empty(0))
+    assert np.isnan([*empty.moments(), *empty.percentiles([50.0, 99.0]), empty.percentile(50.0)]).all()
 
 
 def test_negative_durations_count_as_none_and_endless_ones_as_the_longest() -> None:

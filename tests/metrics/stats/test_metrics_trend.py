@@ -122,6 +122,13 @@ def test_a_level_of_few_values_is_not_known() -> None:
     assert level_of(np.array([1.0, 2.0, np.nan, 3.0, 4.0]), 0.99) is None
 
 
+def test_a_level_of_values_that_are_all_alike_is_theirs() -> None:
+    level = level_of(np.full(9, 0.1) + 1e-17 * np.arange(9), 0.99)
+    assert level is not None
+    assert level.mean == pytest.approx(0.1)
+    assert level.reach == 0.0
+
+
 def test_mann_kendall_of_a_rising_series_is_the_closed_form() -> None:
     rising = mann_kendall(np.arange(10.0) * 3)
     assert rising.z == pytest.approx((45 - 1) / math.sqrt(10 * 9 * 25 / 18))
