@@ -118,6 +118,13 @@ def test_another_value_lies_within_reach_of_a_level_as_often_as_it_says(constant
     assert np.mean([outside(row) for row in apart]) < 0.03
 
 
+def test_the_reach_of_a_level_is_that_of_one_more_value() -> None:
+    """Of 20 independent values with a variance of 20/19 about their mean, 0."""
+    level = level_of(np.tile([1.0, -1.0], 10), 0.95)
+    assert level is not None
+    assert level.reach == pytest.approx(2.093 * math.sqrt(20 / 19 * (1 + 1 / 20)), rel=1e-3)
+
+
 def test_a_level_of_few_values_is_not_known() -> None:
     assert level_of(np.array([1.0, 2.0, np.nan, 3.0, 4.0]), 0.99) is None
 
