@@ -44,6 +44,13 @@ class Ring(Generic[T]):
             if begin_s <= place * self.width_s and (place + 1) * self.width_s <= end_s:
                 yield place * self.width_s, self._cells[place]
 
+    @property
+    def since_s(self) -> float:
+        """Time from which on all that was added is in its cells."""
+        if self._whole or self._newest is None:
+            return float("-inf")
+        return (self._newest - self._most + 1) * self.width_s
+
     def _put(self, place: int, value: T) -> None:
         self._cells[place] = self._merge(self._cells[place], value) if place in self._cells else value
 

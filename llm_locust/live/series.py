@@ -73,7 +73,9 @@ class Charts:
             told[at_s] = known
         self._told[span] = told
         at = list(told)
-        marks = [m for m in store.marks if at and m.at_s >= at[0]]
+        # The first of them, of a start or a reset, are older than the first cell.
+        since_s = max(store.content.started_s, ring.since_s)
+        marks = [m for m in store.marks if at and m.at_s >= since_s]
         return LiveSeries(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
 
     def _ring(self, span: Span) -> Ring[Cell]:

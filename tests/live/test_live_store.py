@@ -251,6 +251,21 @@ def test_marks_are_bounded() -> None:
     assert len(run.store.marks) == MOST_MARKS
 
 
+def test_a_series_has_the_marks_of_its_span_from_before_its_first_point_too() -> None:
+    run = Run()
+    run.clock.tick(3)
+    run.store.reset()
+    run.clock.tick(7)
+    charts, kinds = Charts(run.store), list[list[str]]()
+    run.worker().reset(run.store.epoch)
+    for _ in range(2):
+        run.ended([request()])
+        run.report()
+        run.clock.tick(400)
+        kinds += [[mark.kind for mark in charts.series(span).marks] for span in ("5m", "run")]
+    assert kinds == [["reset"], ["reset"], [], ["reset"]]
+
+
 def test_a_series_has_a_point_for_each_cell_and_nothing_that_may_still_change() -> None:
     run = Run(settle_s=2.0)
     for second in range(20):

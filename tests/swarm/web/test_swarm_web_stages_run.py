@@ -158,8 +158,10 @@ def test_the_page_shows_the_table_and_the_answer_of_the_report(seen: Seen) -> No
     assert [row[0].partition(" ")[0] for row in seen.table] == [str(stage["number"]) for stage in stages]
     report = (seen.result.path / "report.md").read_text()
     for row in seen.table:
-        for figure in (row[2], row[5], row[-2]):  # asked, requests, result
+        for figure in (row[2], row[-2]):  # asked, result
             assert figure in report
+    reported = rows((seen.result.path / "stages.csv").read_text())
+    assert [row[5] for row in seen.table] == [stage["requests"] for stage in reported]
     assert seen.result.summary["search"]["answer"]["why"] in seen.answer
     assert seen.links == ["./stages.csv"]
 
