@@ -7,6 +7,8 @@
 - A gate held on runs that could not have shown ten times the change that it forbids. Now it is unknown.
 - A goodput rate that fell to nothing has no interval: the gate passed. Now it is unknown.
 - A percentile that requests given up left open: "no samples" of a run that had thousands. Now it says why.
+- A p90 within its limit held although a tenth of new's requests, cut just above it, left open how far noise
+  reaches; so it did where a tenth failed. Now it is unknown.
 - ``p99_ttft<800ms`` passed on a run of 20 requests. Now it fails and says that it needs 100 samples.
 """
 
@@ -18,9 +20,10 @@ import numpy as np
 import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
 from metrics_cases import batch, ns, request
+from report_cases import write_run
 
 from llm_locust.cli import compare as command
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.relative_gates import (
     GateResult,
@@ -120,6 +123,38 @@ def test_a_broken_gate_stays_broken_where_unknown_ones_pass(tmp_path: Path) -> N
     base = write_made_run(tmp_path / "base", 1)
     new = write_made_run(tmp_path / "new", 2, 2.0, started_ns=ns(3600))
     assert run(base, new, "--gate", "p50_ttft<=+5%", "--gate-unknown", "pass") == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.TIMEOUT, Outcome.HTTP_ERROR])
+def test_a_percentile_just_below_requests_that_never_ended_is_unknown(
+    outcome: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(1)
+    first, order = rng.uniform(0.1, 0.12, 2_000).tolist(), rng.permutation(2_000).tolist()
+
+    def records(lacking: int) -> list[RequestRecord]:
+        return [
+            request(i * 0.01, (first_s,))
+            if not lacking or lacks % lacking
+            else request(i * 0.01, (), ended=i * 0.01 + 0.5, outcome=outcome)
+            for i, (first_s, lacks) in enumerate(zip(first, order, strict=True))
+        ]
+
+    result = judged("p90_ttft<=+50%", compared(batch(*records(0))), compared(batch(*records(11))))
+    assert (result.state, result.state.finding) == (State.OPEN, "unknown")
+    assert result.change == pytest.approx(0.0, abs=0.05)
+    base = write_run(tmp_path / "base", records(0), id="base")
+    new = write_run(tmp_path / "new", records(11))
+    asked = (base, new, "--gate", "p90_ttft<=+50%")
+    reason = "requests that were given up or failed leave no upper bound of the change"
+    assert run(*asked) == 1
+    assert f"p90_ttft<=+50% UNKNOWN: {reason}" in " ".join(capsys.readouterr().out.split())
+    assert run(*asked, "--json") == 1
+    (gate,) = json.loads(capsys.readouterr().out)["gates"]
+    assert (gate["passed"], gate["state"], gate["reason"]) == (False, "open end", reason)
+    assert gate["change_interval"][1] is None
+    assert run(*asked, "--format", "md", "--gate-unknown", "pass") == 0
+    assert f"UNKNOWN: {reason}" in capsys.readouterr().out
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

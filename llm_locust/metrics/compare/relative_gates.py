@@ -7,7 +7,8 @@ errors of both runs in it; each end is a one-sided 95 % bound. The gate
 - **breaks** where the whole interval is over the limit: the change is over it by more than noise;
 - **holds** where the whole interval is within the limit, or where the change is not over it by more than
   noise and the interval is narrow enough (:func:`resolution`): noise reaches no further than the limit is
-  wide, so that of changes of twice the limit half are found, and of three times the limit nearly all;
+  wide, so that of changes of twice the limit half are found, and of three times the limit nearly all. Both
+  ends of the interval must be known: requests that were cut or failed may leave the unfavourable one open;
 - is **unknown** otherwise: noise could hide what the gate is there to find.
 
 Failed requests count as above any upper limit on a percentile of an answer's latency, in both runs; see
@@ -96,11 +97,12 @@ class State(StrEnum):
     FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
     TOO_FEW = "too few samples"  # the noise is not known
+    OPEN = "open end"  # how far noise reaches against the gate is not known
 
     @property
     def finding(self) -> Finding:
         """What the gate came to: a gate without any sample is broken."""
-        if self in (State.TOO_NOISY, State.TOO_FEW, State.FAILED_IN_BASE):
+        if self in (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE):
             return "unknown"
         return "held" if self in (State.HELD, State.WITHIN_NOISE) else "broken"
 
@@ -198,6 +200,8 @@ def _state(gate: RelativeGate, over: Difference, unit: float, change: float) -> 
         return State.BROKEN
     if not math.isfinite(noise):
         return State.TOO_FEW
+    if not math.isfinite(worst):
+        return State.OPEN
     if not gate.holds(worst / scale) and noise > resolution(gate, unit):
         return State.TOO_NOISY
     return State.HELD if gate.holds(change - gate.limit) else State.WITHIN_NOISE

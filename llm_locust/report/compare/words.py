@@ -111,7 +111,12 @@ def gate_reason(result: GateResult) -> str | None:
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
+        State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
     }[result.state]
+
+
+def _open_end(result: GateResult) -> str:
+    return "upper" if result.gate.is_upper else "lower"
 
 
 def _of_failures(result: GateResult) -> str:

@@ -99,3 +99,15 @@ def test_a_gate_whose_favourable_end_is_not_known_is_unknown_and_not_broken(text
     open_ = with_low_end_open(0.9)  # both ends of a gate's interval are one-sided bounds of 95 %
     base, new = (open_, known) if is_base else (known, open_)
     assert judge_change(gate, base, new).state is State.TOO_FEW
+
+
+@pytest.mark.parametrize(("text", "is_base"), [("p90_ttft<=+5%", True), ("p90_ttft>=-5%", False)])
+def test_a_gate_whose_unfavourable_end_is_not_known_is_unknown_and_not_held(text: str, is_base: bool) -> None:
+    (gate,) = parse_relative_gates(text)
+    known = Percentile(1.0, 60.0, Durations(np.full(1_000, 1.0)), independent(1_000))
+    open_ = with_low_end_open(0.9)
+    base, new = (open_, known) if is_base else (known, open_)
+    result = judge_change(gate, base, new)
+    assert result.state is State.OPEN
+    assert not result.passed()
+    assert judge_change(gate, known, known).state is State.HELD
