@@ -59,14 +59,14 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
             return [f"{where}: {found} is not {expected}"]
         return [d for i, each in enumerate(expected) for d in differences(found[i], each, f"{where}[{i}]")]
     if isinstance(expected, float | np.floating) and isinstance(found, float | int):
-        rel = _TOLERANCE.get(where.split(".")[1], 2e-3 if "ci95" in where else 1e-9)
+        rel = _TOLERANCE.get(where.split(".")[1], 1e-5 if "ci95" in where else 1e-9)
         near = found == pytest.approx(float(expected), rel=rel, abs=1e-9)
         return [] if near else [f"{where}: {found} is not {expected}"]
     return [] if found == expected else [f"{where}: {found} is not {expected}"]
 
 
-#: Drifts and intervals are told by quantiles of Student's t, which are those of an expansion.
-_TOLERANCE = {"drift": 2e-3}
+#: Drifts and intervals are told by quantiles of Student's t, which the oracle integrates on a grid.
+_TOLERANCE = {"drift": 1e-5}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
 from llm_locust.metrics.curves.usl import UslFit, fit_usl
 from llm_locust.metrics.stages.lengths import pair_of
-from llm_locust.metrics.stages.repeats import t_quantile
+from llm_locust.metrics.stats.intervals import CONFIDENCE
+from llm_locust.metrics.stats.trend import student_t
 
 #: The latency that a knee is looked for in, and its statistic.
 METRIC, STATISTIC = "e2el", "p50"
@@ -179,7 +180,7 @@ def _ratio_ends(ratio: float, pairs: Sequence[tuple[float, float]]) -> list[floa
         return None
     mean = math.fsum(x for x, _ in pairs) / n
     squares = math.fsum((y - ratio * x) ** 2 for x, y in pairs)
-    reach = t_quantile(n - 1) * math.sqrt(squares / (n - 1) / n) / mean if mean > 0 else math.inf
+    reach = student_t(n - 1, CONFIDENCE) * math.sqrt(squares / (n - 1) / n) / mean if mean > 0 else math.inf
     return [_rounded(max(0.0, ratio - reach)), _rounded(ratio + reach)] if math.isfinite(reach) else None
 
 

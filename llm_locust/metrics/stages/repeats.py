@@ -78,15 +78,6 @@ def over(values: Sequence[float | None]) -> dict[str, Any]:
     found: dict[str, Any] = {"n": n, "mean": mean, "min": min(known), "max": max(known), "ci95": None}
     if n > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
-        reach = t_quantile(n - 1) * deviation / math.sqrt(n)
+        reach = student_t(n - 1, CONFIDENCE) * deviation / math.sqrt(n)
         found["ci95"] = [rounded(mean - reach), rounded(mean + reach)]
     return found
-
-
-def t_quantile(degrees: int) -> float:
-    """The two-sided 95 % quantile of Student's t; exact for 1 and 2 degrees of freedom."""
-    if degrees == 1:
-        return math.tan(math.pi * CONFIDENCE / 2)
-    if degrees == 2:
-        return CONFIDENCE * math.sqrt(2 / (1 - CONFIDENCE**2))
-    return student_t(degrees, CONFIDENCE)
