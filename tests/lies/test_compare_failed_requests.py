@@ -133,6 +133,13 @@ def test_a_mean_has_no_place_for_more_than_one_failure_of_a_hundred(
         assert reason.endswith("and a mean cannot include them; limit a percentile")
 
 
+def test_answers_in_time_do_not_hold_for_the_requests_that_were_refused() -> None:
+    state, reason = found("on_time>=-1%", made(1_000), made(400, 600))
+    assert state is State.BROKEN_BY_FAILURES
+    assert reason == "0 % failed in base, 60.0 % in new, and on_time is of answers alone; limit goodput"
+    assert judged("on_time>=-1%", made(1_000), made(1_000)).state is State.HELD
+
+
 def test_a_slower_mean_stays_broken_where_both_refuse() -> None:
     assert judged("mean_ttft<=+5%", made(980, 20), made(980, 20, slower=3.0)).state.finding == "broken"
 

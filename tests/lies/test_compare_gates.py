@@ -14,6 +14,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,17 @@ def test_a_percentile_just_below_requests_that_never_ended_is_unknown(
     assert gate["change_interval"][1] is None
     assert run(*asked, "--format", "md", "--gate-unknown", "pass") == 0
     assert f"UNKNOWN: {reason}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lacking", ["base", "new"])
+def test_no_gate_holds_on_a_part_of_the_records(lacking: str) -> None:
+    whole = made_run(1)
+    part = replace(whole, lost=600)
+    base, new = (part, whole) if lacking == "base" else (whole, part)
+    for gate in ("p50_ttft<=+5%", "mean_ttft<=+5%", "error_rate<=+1pp"):
+        assert judged(gate, whole, whole).state is State.HELD
+        result = judged(gate, base, new)
+        assert (result.state, result.passed()) == (State.INCOMPLETE, False)
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

@@ -97,14 +97,16 @@ class State(StrEnum):
     FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
     TOO_FEW = "too few samples"  # the noise is not known
+    INCOMPLETE = "records missing"  # it would hold, for a part of the requests
     OPEN = "open end"  # how far noise reaches against the gate is not known
 
     @property
     def finding(self) -> Finding:
         """What the gate came to: a gate without any sample is broken."""
-        if self in (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE):
-            return "unknown"
-        return "held" if self in (State.HELD, State.WITHIN_NOISE) else "broken"
+        if self in (State.HELD, State.WITHIN_NOISE):
+            return "held"
+        unknown = (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE, State.INCOMPLETE)
+        return "unknown" if self in unknown else "broken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +154,19 @@ def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> Ga
         of_answers = judge_change(gate, base.estimate(gate.metric), after, gates)
         found = of_answers if of_answers.state.finding == "held" else found
     found = replace(found, row=explained(found.row, base, new))
-    return _with_failed(found, base.error_rate, new.error_rate)
+    found = _with_failed(found, base.error_rate, new.error_rate)
+    is_lost = found.state.finding == "held" and bool(base.lost or new.lost)
+    return replace(found, state=State.INCOMPLETE) if is_lost else found
 
 
 def _with_failed(found: GateResult, base: float, new: float) -> GateResult:
     """The result with both failed shares, and a mean's own judged by them."""
     gate, state = found.gate, found.state
-    if not (base or new) or gate.metric.latency not in OF_ANSWERS:
+    is_on_time = gate.metric.name == "on_time"
+    if not (base or new) or not (is_on_time or gate.metric.latency in OF_ANSWERS):
         return found
-    is_mean = gate.is_upper and gate.metric.statistic == "mean"
+    # on_time is a mean too, of the share of an answer's tokens.
+    is_mean = gate.is_upper != is_on_time and (is_on_time or gate.metric.statistic == "mean")
     if is_mean and new > MOST_FAILED and state.finding != "broken":
         state = State.FAILED_IN_BASE if base > MOST_FAILED else State.BROKEN_BY_FAILURES
     return replace(found, state=state, failed=(base, new))

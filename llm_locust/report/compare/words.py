@@ -111,6 +111,7 @@ def gate_reason(result: GateResult) -> str | None:
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
+        State.INCOMPLETE: "cannot tell: requests have no record in base or new (see the warnings)",
         State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
     }[result.state]
 
@@ -123,6 +124,8 @@ def _of_failures(result: GateResult) -> str:
     """What failed requests do to the figure."""
     if result.gate.metric.statistic == "mean":
         return f"{_failed(result)}, and a mean cannot include them; limit a percentile"
+    if result.gate.metric.name == "on_time":
+        return f"{_failed(result)}, and on_time is of answers alone; limit goodput"
     statistic = result.gate.metric.statistic.replace("_", ".")
     runs = [name for name, value in (("base", result.row.base), ("new", result.row.new)) if value == math.inf]
     return f"{_failed(result)}: the {statistic} of all requests falls on a failed one in {' and '.join(runs)}"
