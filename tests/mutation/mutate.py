@@ -121,11 +121,12 @@ def judge(area: str, place: Place, ask: Callable[[Place], tuple[str, str]]) -> V
     return Verdict(*where, verdict, before, after, by, took_s, "\n".join(diff))
 
 
-def judge_area(area: str, given: argparse.Namespace, until: float) -> None:
-    """Add verdicts to ``given.out``; the process has the area's tests imported then."""
+def judge_area(area: str, given: argparse.Namespace, seconds: float) -> None:
+    """Add verdicts of so many seconds to ``given.out``; the process has the area's tests imported then."""
     places = drawn(area, given.seed, given.only)[given.skip :][: given.each]
 
     def work(ask: Callable[[Place], tuple[str, str]]) -> None:
+        until = time.monotonic() + seconds  # what the tests run was learnt before
         with out.open("a") as file:
             for place in places:
                 if time.monotonic() > until:
@@ -176,7 +177,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--minutes", type=float, default=15.0, help="of judging, for all areas together")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--each", type=int, default=1_000_000, metavar="N", help="so many mutants of each area"
@@ -190,12 +191,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     given = parser.parse_args()
     given.out.write_text("")
-    areas, until = given.area or list(AREAS), time.monotonic() + 60 * given.minutes
-    for number, area in enumerate(areas):
-        now = time.monotonic()
+    areas = given.area or list(AREAS)
+    for area in areas:
         pid = os.fork()
         if pid == 0:
-            judge_area(area, given, now + (until - now) / (len(areas) - number))
+            judge_area(area, given, 60 * given.minutes / len(areas))
             os._exit(0)
         if os.waitpid(pid, 0)[1]:
             return 2
