@@ -159,14 +159,20 @@ def test_a_percentile_just_below_requests_that_never_ended_is_unknown(
 
 
 @pytest.mark.parametrize("lacking", ["base", "new"])
-def test_no_gate_holds_on_a_part_of_the_records(lacking: str) -> None:
+@pytest.mark.parametrize("lack", ["records", "the rest of its time", "a worker"])
+def test_no_gate_holds_for_a_part_of_a_run(lack: str, lacking: str) -> None:
     whole = made_run(1)
-    part = replace(whole, lost=600)
+    of_manifest = {
+        "records": whole.manifest,
+        "the rest of its time": replace(whole.manifest, cut_short=True),
+        "a worker": replace(whole.manifest, workers_expected=len(whole.manifest.workers) + 1),
+    }
+    part = replace(whole, manifest=of_manifest[lack], lost=600 if lack == "records" else 0)
     base, new = (part, whole) if lacking == "base" else (whole, part)
     for gate in ("p50_ttft<=+5%", "mean_ttft<=+5%", "error_rate<=+1pp"):
         assert judged(gate, whole, whole).state is State.HELD
         result = judged(gate, base, new)
-        assert (result.state, result.passed()) == (State.INCOMPLETE, False)
+        assert (result.state, result.passed()) == (State.OF_A_PART, False)
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

@@ -24,6 +24,8 @@ def doubts(run: Compared) -> list[str]:
     if not records["complete"]:
         lost = f"{records['records_lost']} requests have no record"
         found.append(f"it is incomplete: {lost}, {records['workers_lost']} workers were lost")
+    if records["cut_short"]:
+        found.append(f"it was cut short: {run.manifest.stop_reason or 'a fault'}")
     return found
 
 

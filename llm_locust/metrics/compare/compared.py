@@ -47,6 +47,11 @@ class Compared:
         return self.measured.c
 
     @property
+    def is_part(self) -> bool:
+        """Whether there was more of the run: requests without a record, or load that it did not come to."""
+        return bool(self.lost) or not self.manifest.complete or self.manifest.cut_short
+
+    @property
     def window(self) -> Window:
         return self.measured.window
 

@@ -97,7 +97,7 @@ class State(StrEnum):
     FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
     TOO_FEW = "too few samples"  # the noise is not known
-    INCOMPLETE = "records missing"  # it would hold, for a part of the requests
+    OF_A_PART = "part of a run"  # it would hold, but not for all of base and new
     OPEN = "open end"  # how far noise reaches against the gate is not known
 
     @property
@@ -105,7 +105,7 @@ class State(StrEnum):
         """What the gate came to: a gate without any sample is broken."""
         if self in (State.HELD, State.WITHIN_NOISE):
             return "held"
-        unknown = (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE, State.INCOMPLETE)
+        unknown = (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE, State.OF_A_PART)
         return "unknown" if self in unknown else "broken"
 
 
@@ -155,8 +155,8 @@ def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> Ga
         found = of_answers if of_answers.state.finding == "held" else found
     found = replace(found, row=explained(found.row, base, new))
     found = _with_failed(found, base.error_rate, new.error_rate)
-    is_lost = found.state.finding == "held" and bool(base.lost or new.lost)
-    return replace(found, state=State.INCOMPLETE) if is_lost else found
+    is_partial = found.state.finding == "held" and (base.is_part or new.is_part)
+    return replace(found, state=State.OF_A_PART) if is_partial else found
 
 
 def _with_failed(found: GateResult, base: float, new: float) -> GateResult:

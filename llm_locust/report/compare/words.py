@@ -111,7 +111,7 @@ def gate_reason(result: GateResult) -> str | None:
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
-        State.INCOMPLETE: "cannot tell: requests have no record in base or new (see the warnings)",
+        State.OF_A_PART: "cannot tell: base or new is a part of a run (see the warnings)",
         State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
     }[result.state]
 
