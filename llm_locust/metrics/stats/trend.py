@@ -21,7 +21,7 @@ _MOST_CORRELATED = 0.95
 
 #: Of Gauss and Legendre's rule, which integrates powers of a cosine to 12 digits.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
-_MOST_STEPS = 12
+_STEPS = 12
 
 #: Beyond so many degrees of freedom two terms of the expansion in 1 / degrees have 8 digits.
 _MANY_DEGREES = 10_000
@@ -140,12 +140,9 @@ def student_t(degrees: float, confidence: float) -> float:
         return z + (z**3 + z) / (4 * v)
     asked = confidence * math.sqrt(math.pi) / 2 * math.exp(math.lgamma(v / 2) - math.lgamma((v + 1) / 2))
     angle = math.atan(z / math.sqrt(v))
-    for _ in range(_MOST_STEPS):
+    for _ in range(_STEPS):
         integral = angle / 2 * float(_WEIGHTS @ np.cos(angle * (_NODES + 1) / 2) ** (v - 1))
-        step = (asked - integral) / math.cos(angle) ** (v - 1)
-        angle += step
-        if abs(step) < 1e-12 * angle:
-            break
+        angle += (asked - integral) / math.cos(angle) ** (v - 1)
     return math.sqrt(v) * math.tan(angle)
 
 
