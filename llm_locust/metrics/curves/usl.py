@@ -132,7 +132,6 @@ def _fits(n: Floats, x: Floats) -> tuple[Usl, ...]:
         better = np.flatnonzero((found[:, 0] > 0) & (found >= 0).all(axis=-1) & (errors < least))
         best[better] = 0.0
         best[better[:, None], columns] = found[better]
-        least[better] = (
-            errors[better] if len(columns) < 3 else 0.0
-        )  # no part of it fits better than the whole law
+        # No part of the law fits better than the whole of it.
+        least[better] = errors[better] if len(columns) < 3 else 0.0
     return tuple(Usl(1 / one, serial / one, pairs / one) for one, serial, pairs in best.tolist())
