@@ -32,6 +32,9 @@ def test_a_run_under_way_has_no_trouble() -> None:
 def test_only_what_does_not_pass_by_itself_is_trouble(reason: str, message: str, is_fatal: bool) -> None:
     state = read_state([pod("master", waiting(reason, message), "Pending")], 1)
     assert (state.trouble is not None) == is_fatal
+    assert not is_fatal or {reason, message} <= {
+        word.strip() for word in [*str(state.trouble).split(":"), ""]
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ import argparse
 import json
 import re
 import shlex
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 import pytest
 import yaml
-from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, kubectl_on_path, output, pods
+from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, pods
+from warm_process import warm_code
 
 from llm_locust.cli import k8s as command
 from llm_locust.cli import upload as upload_command
@@ -32,12 +32,6 @@ for args, environment in json.load(sys.stdin):
     parser.parse_args(args, env_vars=environment)
 print(json.dumps([word for a in parser._actions for word in (*a.option_strings, a.env_var) if word]))
 """
-
-
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
-    with kubectl_on_path():
-        yield Rendered(tmp_path_factory.mktemp("rendered"))
 
 
 def swarm(text: str) -> list[tuple[str, list[str], dict[str, str]]]:
@@ -65,8 +59,7 @@ def swarm(text: str) -> list[tuple[str, list[str], dict[str, str]]]:
 
 def parsed(*commands: tuple[list[str], Mapping[str, str]]) -> set[str]:
     """See that arguments, each with an environment, parse; gives all flags and variables that there are."""
-    known: list[str] = json.loads(output(sys.executable, "-c", PARSE, given=json.dumps(commands)))
-    return set(known)
+    return set(json.loads(warm_code(PARSE, input=json.dumps(commands))))
 
 
 def test_the_options_that_the_overlays_give_exist_and_their_values_parse(

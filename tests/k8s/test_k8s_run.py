@@ -77,12 +77,7 @@ def test_a_run_that_could_not_start_has_its_reason_in_its_log_and_no_files(
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (pod("master", waiting("ImagePullBackOff", "Back-off pulling x"), "Pending"), "ImagePullBackOff"),
         (pod("worker", waiting("ErrImagePull", "x: not found"), "Pending"), "x: not found"),
-        (
-            pod("worker", waiting("CreateContainerConfigError", 'secret "key" not found'), "Pending"),
-            'secret "key" not found',
-        ),
         (pod("worker", ended(1), "Failed"), "ended with code 1 as soon as it had started"),
     ],
 )

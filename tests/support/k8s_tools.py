@@ -1,9 +1,10 @@
 """What renders and judges Kubernetes' manifests: of ``make test-k8s``, or on the machine already."""
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,31 @@ def output(*command: str, given: str | None = None, codes: tuple[int, ...] = (0,
     return done.stdout
 
 
+#: Runs in the environment of the tools: its program would read all definitions again for each object.
+_VALIDATE = """
+import functools, json, sys
+from kubernetes_validate import utils
+utils.schema_contents = functools.cache(utils.schema_contents)
+versions, objects = json.load(sys.stdin)
+for version in versions:
+    for found in objects:
+        try:
+            utils.validate(found, version, strict=True)
+        except utils.jsonschema.ValidationError as e:
+            print(version, utils.kn(found), e.json_path, e.message)
+        except (utils.SchemaNotFoundError, utils.VersionNotSupportedError) as e:
+            print(version, utils.kn(found), e.message)
+"""
+
+
+def misfits(objects: Iterable[Any], versions: Iterable[str]) -> list[str]:
+    """What of objects does not fit the schemas of versions of Kubernetes; of alike ones the first."""
+    each = {json.dumps(found): found for found in objects}
+    return output(
+        tool("python"), "-c", _VALIDATE, given=json.dumps([list(versions), list(each.values())])
+    ).splitlines()
+
+
 def documents(text: str) -> list[Any]:
     return list(yaml.load_all(text, yaml.CSafeLoader))
 
@@ -122,17 +148,18 @@ def jobs(document: Any) -> Iterator[tuple[str, Any]]:
 CUSTOM = ("LocustTest", "JobSet", "PodMonitor", "PrometheusRule", "HTTPRoute")
 
 
-def with_standard_kinds(text: str) -> str:
-    """The documents that Kubernetes has schemas for, and a Job for each of a JobSet's."""
-    made = [document for document in documents(text) if document["kind"] not in CUSTOM]
-    for document in documents(text):
+def with_standard_kinds(objects: Iterable[Any]) -> list[Any]:
+    """The objects that Kubernetes has schemas for, and a Job for each of a JobSet's."""
+    objects = list(objects)
+    made = [document for document in objects if document["kind"] not in CUSTOM]
+    for document in objects:
         if document["kind"] == "JobSet":
             metadata = {"namespace": document["metadata"]["namespace"]}
             made += [
                 {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata | {"name": name}, "spec": spec}
                 for name, spec in jobs(document)
             ]
-    return yaml.safe_dump_all(made)
+    return made
 
 
 def found(text: str, kind: str, name: str) -> Any:
