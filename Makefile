@@ -62,13 +62,14 @@ presets: $(VENV)/.test  ## a whole run of 10 s of every public protocol against 
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
 LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
-	tests/store/test_store_frame_log.py tests/store/test_store_reading.py tests/scenario tests/options/test_options_table.py \
+	tests/store/test_store_frame_log.py tests/store/test_store_reading.py tests/scenario/test_workload_scenario.py \
+	tests/scenario/test_workload_yaml_lines.py tests/options/test_options_table.py \
 	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
 	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \
 	tests/workload/text/test_workload_tokenizer.py tests/workload/answers/test_workload_validators.py \
 	tests/swarm/users/test_swarm_own_dialect.py
 test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
-	tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
+	LLM_LOCUST_TEST_EXAMPLES=5 tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
 
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
