@@ -151,8 +151,8 @@ SOAK_S ?= 1800
 soak: $(VENV)/.test  ## memory and disk of master and workers over 30 minutes at 200 streams
 	$(BIN)/python bench/soak.py --seconds $(SOAK_S)
 
-soak-short: $(VENV)/.test  ## the same in 3 minutes, with ten times the reports
-	$(BIN)/python bench/soak.py --seconds 180 --report-interval 0.3
+soak-short: $(VENV)/.test  ## the same in 2 minutes, with ten times the reports and short answers
+	$(BIN)/python bench/soak.py --seconds 120 --report-interval 0.3 --rate 50 --output-tokens uniform:10,30
 
 soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and time
 	$(BIN)/python bench/soak_ui.py
