@@ -21,11 +21,8 @@ sweep-demo: $(VENV)/.runtime  ## a sweep of 8 loads against the simulator, in un
 	rm -rf build/sweep-demo
 	$(BIN)/llm-locust sweep --sim --sweep users=1,2,4,8,12,16,24,32 --stage-time 12s --warmup 2s --out build/sweep-demo
 
-test: $(VENV)/.test lint  ## lint, types, the tests of every day
-	$(MAKE) --jobs 3 --no-print-directory types test-rooms test-alone
-
-# It gives way at once to every other process, where Linux can do that: nothing that judges times is late by it.
-IDLE := nice -n 19 $(shell command -v chrt >/dev/null && echo chrt --idle 0)
+test:  ## lint, types, the tests of every day
+	.ci/all daily
 
 # What judges no time: a process for each core. Kubernetes has `make test-k8s`.
 KUBERNETES := tests/k8s tests/pods
@@ -34,9 +31,9 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 types:
-	$(IDLE) $(BIN)/mypy
+	$(BIN)/mypy
 test-rooms:
-	$(IDLE) tests/again.sh rooms $(PYTEST) -n 2 -m "not e2e and not alone and not run"
+	tests/again.sh rooms $(PYTEST) -n 2 -m "not e2e and not alone and not run"
 
 # What judges times: one at a time, beside nothing that does not give way.
 ALONE ?= alone and not run or everyday
