@@ -56,13 +56,12 @@ Reals = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A distribution of token counts, all in least .. most. Equal when their texts are equal."""
+    """A distribution of token counts, all in 1 .. most. Equal when their texts are equal."""
 
     text: str
     law: Law = field(compare=False, repr=False)
+    most: int  # of a joint distribution's input lengths
     joint: bool = False  # a row is an input length with its output length
-    least: int = 1  # of a joint distribution's input lengths; so is most
-    most: int = MAX_TOKENS
 
     def rows(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
         """Draw n independent rows, shape (n, 2) if ``joint``, else (n, 1)."""
@@ -102,8 +101,7 @@ def _mixture(text: str) -> Lengths:
         raise LengthError(f"lengths {text!r}: a file with two columns is mixed only with such files")
     whole = sum(shares)
     law = partial(_mixed, [share / whole for share in shares], [part.law for part in parts])
-    least, most = min(part.least for part in parts), max(part.most for part in parts)
-    return Lengths(text, law, joint=parts[0].joint, least=least, most=most)
+    return Lengths(text, law, max(part.most for part in parts), joint=parts[0].joint)
 
 
 def _share(text: str, word: str) -> float:
@@ -117,13 +115,13 @@ def _single(text: str, part: str) -> Lengths:
     name, colon, rest = part.strip().partition(":")
     if not colon:
         tokens = _whole(text, _parameter(text, "the length", name, least=1))
-        return Lengths(text, partial(_uniform, tokens, tokens), least=tokens, most=tokens)
+        return Lengths(text, partial(_uniform, tokens, tokens), tokens)
     match name:
         case "uniform":
             low, high = (_whole(text, value) for value in _parameters(text, rest, ("LOW", 1), ("HIGH", 1)))
             if high < low:
                 raise LengthError(f"lengths {text!r}: HIGH {high} is below LOW {low}")
-            return Lengths(text, partial(_uniform, low, high), least=low, most=high)
+            return Lengths(text, partial(_uniform, low, high), high)
         case "normal" | "lognormal" | "exponential":
             return _continuous(text, name, rest)
         case "file":
@@ -164,7 +162,7 @@ def _continuous(text: str, name: str, rest: str) -> Lengths:
         law = partial(_exponential, mean)
     if named:
         raise LengthError(f"lengths {text!r}: {name} has no {listed(named)}; allowed are {ALLOWED}")
-    return Lengths(text, partial(_rounded, law, least, most), least=least, most=most)
+    return Lengths(text, partial(_rounded, law, least, most), most)
 
 
 def _of_file(text: str, path: Path) -> Lengths:
@@ -172,8 +170,7 @@ def _of_file(text: str, path: Path) -> Lengths:
         rows = read_lengths(path)
     except LengthError as e:
         raise LengthError(f"lengths {text!r}: {e}") from e
-    least, most = int(rows[:, 0].min()), int(rows[:, 0].max())
-    return Lengths(text, partial(_resample, rows), joint=rows.shape[1] == 2, least=least, most=most)
+    return Lengths(text, partial(_resample, rows), int(rows[:, 0].max()), joint=rows.shape[1] == 2)
 
 
 def _uniform(low: int, high: int, rng: np.random.Generator, n: int) -> NDArray[np.int64]:

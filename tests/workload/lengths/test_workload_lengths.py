@@ -87,7 +87,7 @@ def test_exponential_has_the_asked_mean_and_no_memory() -> None:
 )
 def test_limits_move_what_is_beyond_them_to_the_limit_and_nothing_else(law: str) -> None:
     free, limited = parse_lengths(law), parse_lengths(f"{law},min=200,max=900")
-    assert (limited.least, limited.most) == (200, 900)
+    assert limited.most == 900
     drawn = limited.draw(rng(), N)
     assert np.array_equal(drawn, np.clip(free.draw(rng(), N), 200, 900))
     assert {200, 900} <= set(drawn.tolist())
@@ -95,7 +95,7 @@ def test_limits_move_what_is_beyond_them_to_the_limit_and_nothing_else(law: str)
 
 def test_a_mixture_draws_from_each_law_as_often_as_its_share_says() -> None:
     lengths = parse_lengths("70%*512 + 0.2*uniform:1,9 + 0.1*normal:5000,1,min=4000")
-    assert (lengths.least, lengths.most, lengths.joint) == (1, MAX_TOKENS, False)
+    assert (lengths.most, lengths.joint) == (MAX_TOKENS, False)
     drawn = lengths.draw(rng(), N)
     assert np.mean(drawn == 512) == pytest.approx(0.7, abs=0.02)
     assert np.mean(drawn < 10) == pytest.approx(0.2, abs=0.02)
@@ -125,6 +125,8 @@ def test_a_mixture_of_files_keeps_each_input_with_its_output(tmp_path: Path) -> 
         ("lognormal:mean=100,sd=5,7", "leave out '7'"),
         ("normal:5,2,min=9,max=3", "max 3 is below min 9"),
         ("normal:5,2,min=0", "min '0' is not in 1"),
+        ("normal:0,1", "MEAN '0' is not in 1"),
+        ("lognormal:mean=100,sd=-1", "sd '-1' is not in 0"),
         ("exponential:-4", "MEAN '-4' is not in 1"),
         ("exponential:4,5", "'4,5' should be MEAN"),
         ("0.7*512", "the shares are 0.7 in sum"),
@@ -164,14 +166,17 @@ laws = st.one_of(
     st.tuples(st.integers(1, 5000), st.integers(0, 5000)).map(lambda t: f"uniform:{t[0]},{t[0] + t[1]}"),
     st.tuples(st.floats(1, 1e6), st.floats(0, 1e6)).map(lambda t: f"normal:{t[0]},{t[1]}"),
     st.tuples(st.floats(1, 1e6), st.floats(0, 1e6)).map(lambda t: f"lognormal:{t[0]},{t[1]}"),
+    st.floats(1, 1e6).map(lambda mean: f"exponential:{mean}"),
 )
 
 
 @given(laws, st.integers(0, 2**32))
 def test_every_draw_of_every_law_is_a_whole_number_within_bounds(text: str, seed: int) -> None:
-    drawn = parse_lengths(text).draw(rng(seed), 50)
+    lengths = parse_lengths(text)
+    drawn = lengths.draw(rng(seed), 50)
     assert drawn.dtype == np.int64
     assert drawn.shape == (50,)
+    assert np.array_equal(lengths.rows(rng(seed), 50), drawn[:, None])
     assert drawn.min() >= 1
     assert drawn.max() <= MAX_TOKENS
 
@@ -197,6 +202,7 @@ def test_one_seed_gives_one_sequence(text: str, seed: int) -> None:
         ("unifrom:1,2", "no distribution 'unifrom'"),
         ("uniform:100", "'100' should be LOW,HIGH"),
         ("uniform:1,2,3", "'1,2,3' should be LOW,HIGH"),
+        ("uniform:1,0", "HIGH '0' is not in 1"),
         ("uniform:200,100", "HIGH 100 is below LOW 200"),
         ("uniform:1.5,3", "1.5 is not a whole number"),
         ("normal:512,wide", "SD 'wide' is not a number"),
@@ -287,10 +293,9 @@ def test_a_parquet_file_that_is_torn_is_answered(tmp_path: Path) -> None:
         parse_lengths(text)
 
 
-def test_a_distribution_knows_its_bounds(tmp_path: Path) -> None:
+def test_a_distribution_knows_its_largest_length(tmp_path: Path) -> None:
     texts = ["512", "uniform:3,9", "normal:512,64", write(tmp_path, "10,99\n200,1\n")]
-    bounds = [(lengths.least, lengths.most) for lengths in map(parse_lengths, texts)]
-    assert bounds == [(512, 512), (3, 9), (1, MAX_TOKENS), (10, 200)]
+    assert [parse_lengths(text).most for text in texts] == [512, 9, MAX_TOKENS, 200]
 
 
 @given(st.text(max_size=30) | st.text(max_size=9).map(lambda t: f"file:{t}"))
