@@ -101,7 +101,7 @@ def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
         return found | _undetermined(gate, summary)
     passed = bool(OPERATORS[gate.op](round(value, DIGITS), gate.limit))
     if passed:
-        why = _too_few(gate, summary) or _too_many_failed(gate, summary)
+        why = _unshown(gate, summary) or _too_many_failed(gate, summary)
         return found | {"passed": why is None, "reason": why}
     return found | {
         "passed": False,
@@ -118,16 +118,20 @@ def _too_many_failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     return f"cannot tell: {failed}, and a mean cannot include them; limit a percentile"
 
 
-def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
-    """Why a percentile that is below its upper limit shows nothing; None where it does.
+def _unshown(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a percentile or a maximum that is below its upper limit shows nothing; None where it does.
 
-    Of fewer than 1 / (1 − p) samples none is expected beyond it: twenty say nothing of the slowest hundredth.
+    Of fewer than 1 / (1 − p) samples none is expected beyond a percentile: twenty say nothing of the slowest
+    hundredth. The longest of all requests may be any that was given up, however early that was.
     """
-    if gate.kind is not MetricKind.LATENCY or gate.op not in ("<", "<="):
-        return None
-    if gate.statistic not in PERCENTILES:
+    if gate.kind is not MetricKind.LATENCY or not gate.is_upper:
         return None
     stats = _figures_of(gate, summary)
+    if gate.statistic == "max" and stats["censored"]:
+        given_up = f"{stats['censored']} requests were given up before they ended"
+        return f"cannot tell: {given_up}, and the longest may be one of them; limit a percentile"
+    if gate.statistic not in PERCENTILES:
+        return None
     n, fewest = stats["n"] + stats["censored"], fewest_for(gate.statistic)
     if n >= fewest:
         return None

@@ -183,6 +183,16 @@ def test_a_gate_that_passes_would_have_passed_whatever_the_cut_ones_had_taken(
         assert truth > limit_s - 1e-9 if ">" in op else truth < limit_s
 
 
+def test_the_longest_of_all_may_be_one_that_was_given_up_however_early_that_was() -> None:
+    figures = summarise(Durations.of(np.full(90, 1.0), np.full(10, 0.1)), 1e3)
+    gates = parse_gates("max_e2el<2s max_e2el>0.5s p90_e2el<2s")
+    below, above, percentile = evaluate(gates, summary(latency_ms=dict.fromkeys(LATENCY, figures)))
+    assert not below["passed"]
+    assert below["reason"].startswith("cannot tell: 10 requests were given up before they ended")
+    assert above["passed"]
+    assert percentile["passed"]
+
+
 def test_a_run_of_which_every_request_was_cut_has_bounds_and_a_goodput() -> None:
     nothing = cut_off(0, 10) | {"requests": {"population": 0, "error_rate": None}}
     nothing["goodput"] = {"ratio": 0.0, "judged": 10, "requests_per_s": 0.0}
