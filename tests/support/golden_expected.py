@@ -62,7 +62,8 @@ def _latencies(df: Frame, failed: Frame, seconds: float, unsent: int) -> dict[st
     gap_cell = over_time(np.repeat(ok.scheduled, ok.gaps.map(len)), start, run.STOP_S).cell
     of_gap = Course(gap_cell, 256, beside * gaps_of_failed / max(1, len(failed)), binned=True)
     late = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
-    bounds = {m: stuck_ms(df, m) + [0.0] * (unsent if m in late else 0) for m in LATENCIES if m != "itl"}
+    found = stuck(df)
+    bounds = {m: stuck_ms(found, m) + [0.0] * (unsent if m in late else 0) for m in LATENCIES if m != "itl"}
     tables = {m: latency(inside, m, failed, known) for m, known in bounds.items()}
     tables["itl"] = figures(gaps * 1e3, gaps_of_failed) | {"censored": 0, "at_least": {}}
     tables["itl"] |= uncertainty(gaps * 1e3, of_gap if len(gaps) else None) | {"relative_error": 0.0}
@@ -195,8 +196,7 @@ def stuck(df: Frame) -> Frame:
     return late
 
 
-def stuck_ms(df: Frame, metric: str) -> list[float]:
-    found = stuck(df)
+def stuck_ms(found: Frame, metric: str) -> list[float]:
     if metric == "prefill_ms_per_1k_input":
         silent = found[found.silent & (found.input_tokens > 0)]
         return list(silent.lasted / silent.input_tokens * 1e6)

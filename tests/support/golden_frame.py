@@ -32,7 +32,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     _judge(df)
     _estimate(df)
     _concurrency_when_sent(df)
-    return df
+    return df.copy()  # in a few blocks instead of one for each column
 
 
 def _row(r: RequestRecord) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
         inside = rows[rows.inside]
         cut = int(inside.cut.sum())
         none = inside.iloc[:0]
-        of = {m: latency(inside, m, none, stuck_ms(rows, m)) for m in ("ttft", "tpot", "e2el")}
+        of = {m: latency(inside, m, none, stuck_ms(stuck(rows), m)) for m in ("ttft", "tpot", "e2el")}
         places = [(metric, place) for metric in of for place in ("p50", "p99")]
         in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
         entries.append(
