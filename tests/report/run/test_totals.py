@@ -73,7 +73,9 @@ def files(draw: st.DrawFn) -> Growing:
     return Growing(data, [*sorted(cuts), len(data)])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(  # of up to seven readings each, 150 ms
+    max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(file=files())
 def test_many_readings_of_a_growing_file_count_what_one_reading_of_it_counts(
     tmp_path: Path, file: Growing
@@ -117,8 +119,8 @@ def rolled(tmp_path_factory: pytest.TempPathFactory) -> Rolled:
     with pytest.MonkeyPatch.context() as patch, (run / FRAMES_FILE).open("wb", buffering=0) as file:
         patch.setattr(segments, "index_frames", noted)
         for begin in range(0, 300, 60):
-            for at in range(begin, begin + 60, 2):
-                each = [at + i / 10 for i in range(20)]
+            for at in range(begin, begin + 60, 10):
+                each = [at + i / 10 for i in range(100)]
                 records = [request(t, (0.05 + t / 1e4, 0.2), request_id=f"{t:.1f}") for t in each]
                 file.write(encoded("a", at, records))
             write_so_far(run)
