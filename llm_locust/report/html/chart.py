@@ -6,9 +6,11 @@ chart fits a dark page, a phone and a sheet of paper.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import to_builtins
 
 from llm_locust.report.text import is_defined
 
@@ -99,7 +101,8 @@ class Chart:
 
     def payload(self) -> dict[str, Any]:
         """What the page's script draws it from."""
-        return asdict(self)
+        made: dict[str, Any] = to_builtins(self)
+        return made
 
 
 def figures(values: Iterable[float], scale: float = 1.0) -> list[float | None]:
