@@ -87,8 +87,9 @@ def test_a_soak_can_be_watched_from_the_form_to_the_report(tmp_path: Path) -> No
             the_table_fills,
             the_charts_fill,
             colours_are_those_of_locusts_page,
+            more_users_are_marked,
             pause_holds_the_charts,
-            more_users_and_a_dead_worker_are_marked,
+            a_dead_worker_is_marked,
             the_report_opens_once_it_has_stopped,
         ]
         for step in steps:
@@ -151,8 +152,19 @@ def colours_are_those_of_locusts_page(made: Stand) -> None:
     page.goto(f"{made.watch.url}/?tab=llm")
     made.watch.wait_js(f"getComputedStyle(document.body).backgroundColor === '{DARK}'")
     expect(page.get_by_role("tab", name="LLM", exact=True)).to_have_attribute("aria-selected", "true")
+
+
+def more_users_are_marked(made: Stand) -> None:
+    page = made.watch.page
+    page.get_by_role("button", name="Edit", exact=True).first.click()
+    page.fill("input[name=userCount]", "10")
+    page.fill("input[name=spawnRate]", "50")
+    page.get_by_role("button", name="Update Swarm").or_(
+        page.get_by_role("button", name="Update")
+    ).first.click()
     page.goto(f"{made.watch.url}/llm/charts")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == DARK
+    expect(page.locator("#marks")).to_contain_text("users 6 → 10")
 
 
 def pause_holds_the_charts(made: Stand) -> None:
@@ -168,17 +180,8 @@ def pause_holds_the_charts(made: Stand) -> None:
         page.get_by_role("button", name="Whole run").click()
 
 
-def more_users_and_a_dead_worker_are_marked(made: Stand) -> None:
+def a_dead_worker_is_marked(made: Stand) -> None:
     page = made.watch.page
-    page.goto(f"{made.watch.url}/?tab=stats")
-    page.get_by_role("button", name="Edit", exact=True).first.click()
-    page.fill("input[name=userCount]", "10")
-    page.fill("input[name=spawnRate]", "50")
-    page.get_by_role("button", name="Update Swarm").or_(
-        page.get_by_role("button", name="Update")
-    ).first.click()
-    page.goto(f"{made.watch.url}/llm/charts")
-    expect(page.locator("#marks")).to_contain_text("users 6 → 10")
     made.workers[0].signal(SIGKILL)
     expect(page.locator("#marks tr.bad")).to_contain_text("is lost", timeout=PATIENCE_S * 1e3)
     expect(page.locator("#workers tr.bad")).to_have_count(1)
