@@ -15,6 +15,7 @@ from llm_locust.cli.main import main
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, moved
 from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -65,6 +66,14 @@ def test_a_plain_report_is_the_runs_own_and_is_written_into_it(tmp_path: Path, t
     assert "analysis" not in summary
 
 
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with its report. Nobody may change it."""
+    run = write_run(tmp_path_factory.mktemp("reported") / "run")
+    build_report(run)
+    return run
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -79,12 +88,9 @@ def test_a_plain_report_is_the_runs_own_and_is_written_into_it(tmp_path: Path, t
     ],
 )
 def test_any_other_report_leaves_the_runs_own_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]
+    reported: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...]
 ) -> None:
-    run = write_run(tmp_path)
-    main(["report", str(run)])
-    before = files(run)
-    capsys.readouterr()
+    run, before = reported, files(reported)
     assert main(["report", str(run), *asked]) == 0
     assert "--out DIR keeps this one" in capsys.readouterr().err
     assert files(run) == before

@@ -9,10 +9,11 @@ import pytest
 from report_cases import lost_records, records, write_run
 
 from llm_locust.metrics.gates import GateError
-from llm_locust.metrics.question import Question
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.render.console import print_report
+from llm_locust.report.run.analysis import Source, analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
@@ -69,19 +70,28 @@ def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "has"),
     [
-        {"options": {"models": "base=1,lora=2"}},
-        {"scenario_document": {"models": "base,lora"}},
-        {"scenario_document": {"classes": {"a": {"models": {"base": 1, "lora": 1}}}}},
-        {"scenario_document": {"classes": [{"name": "a", "models": "lora"}, {"name": "b"}]}},
+        ({"options": {"models": "base=1,lora=2"}}, True),
+        ({"scenario_document": {"models": "base,lora"}}, True),
+        ({"scenario_document": {"classes": {"a": {"models": {"base": 1, "lora": 1}}}}}, True),
+        ({"scenario_document": {"classes": [{"name": "a", "models": "lora"}, {"name": "b"}]}}, True),
+        ({"options": {"models": ""}}, False),
     ],
 )
-def test_a_run_over_several_models_has_its_table_by_model_unasked(tmp_path: Path, said: Any) -> None:
+def test_a_run_over_several_models_has_its_figures_by_model_unasked(
+    tmp_path: Path, said: Any, has: bool
+) -> None:
+    run = write_run(tmp_path, records(ok=3, bad=1), **said)
+    assert list(analyse(Source.of(run), PLAIN).summary.by or ()) == ["model"] * has
+
+
+def test_models_have_a_table_in_every_format_beside_what_is_asked_for(tmp_path: Path) -> None:
     made = [replace(r, model="lora" if i % 3 else "base") for i, r in enumerate(records())]
-    run = write_run(tmp_path, made, **said)
-    summary = build_report(run).summary
+    run = write_run(tmp_path, made, options={"models": "base=1,lora=2"})
+    summary = build_report(run, Question(by=("user",))).summary
     assert summary.by is not None
+    assert list(summary.by) == ["user", "model"]
     assert {name: part.requests.population for name, part in summary.by["model"].groups.items()} == {
         name: sum(r.model == name for r in made) for name in ("base", "lora")
     }
@@ -94,11 +104,6 @@ def test_a_run_over_several_models_has_its_table_by_model_unasked(tmp_path: Path
     ):
         assert "Model" in text
         assert "lora" in text
-    assert list(build_report(run, Question(by=("user",))).summary.by or ()) == ["user", "model"]
-
-
-def test_a_run_of_one_model_has_none(tmp_path: Path) -> None:
-    assert build_report(write_run(tmp_path, options={"models": ""})).summary.by is None
 
 
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
