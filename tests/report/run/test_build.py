@@ -12,8 +12,9 @@ from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.console import print_report
-from llm_locust.report.run.analysis import Source, analyse
+from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
