@@ -114,7 +114,7 @@ class SessionTokens:
         """
         if session is None:
             return None
-        head = request[: request.index(b"\r\n\r\n") + 2]
+        head = request[: request.index(b"\r\n\r\n")]
         if b"\r\n%b: " % self.header.sends in head:
             return "echoed"
         if not turn:

@@ -46,7 +46,9 @@ def test_no_start_of_a_key_is_left_where_a_text_was_cut(key: str, kept: int) -> 
 
 def test_a_key_whose_end_was_cut_off_is_blanked() -> None:
     for blank in (blanked, blanked_name):
-        assert blank(f"model {KEY[:10]}", [KEY]) == "model ***"
+        for kept in (10, 11, len(KEY)):
+            assert blank(f"model {KEY[:kept]}", [KEY]) == "model ***"
+            assert blanked(f"model {KEY[:kept]}; or", [KEY]) == "model ***; or"
     assert blanked(f"model {KEY[:7]}", [KEY]) == f"model {KEY[:7]}"
 
 

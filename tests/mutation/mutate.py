@@ -40,6 +40,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "hostile/test_hostile_results.py",
         "hostile/test_secrecy.py",
         "lies/test_tokens.py",
+        "test_pieces.py",
         "workload/test_workload_body.py",
     ),
     "client/*": ("client", "hostile/test_hostile_servers.py", "lies/test_client_late.py"),

@@ -8,7 +8,7 @@ from payloads import body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.names import clean_name, one_line
-from llm_locust.wire.payload import DocumentSize, PayloadError, excess, json_text, objects, parse
+from llm_locust.wire.payload import DocumentSize, PayloadError, excerpt, excess, json_text, objects, parse
 from llm_locust.wire.reply import FOLD_BYTES, ToolCall, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
 
@@ -184,3 +184,8 @@ def test_a_text_becomes_one_line_with_its_start_and_its_end() -> None:
     assert whole.startswith(start)
     assert whole.endswith(end)
     assert one_line("a" * 2_000) == "a" * 2_000
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f600"])
+def test_an_excerpt_is_the_first_80_characters_however_many_bytes_each_has(character: str) -> None:
+    assert excerpt((character * 81).encode()) == repr(character * 80)

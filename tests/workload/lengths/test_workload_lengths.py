@@ -55,6 +55,7 @@ def test_normal_has_the_asked_mean_and_standard_deviation() -> None:
         ("lognormal:7.9,0", 8),
         ("normal:1,0", 1),
         ("lognormal:1.2,0", 1),
+        ("lognormal:mean=1,sd=0", 1),
     ],
 )
 def test_draws_are_rounded_to_the_nearest_token(text: str, tokens: int) -> None:
@@ -126,6 +127,7 @@ def test_a_mixture_of_files_keeps_each_input_with_its_output(tmp_path: Path) -> 
         ("normal:5,2,min=9,max=3", "max 3 is below min 9"),
         ("normal:5,2,min=0", "min '0' is not in 1"),
         ("normal:0,1", "MEAN '0' is not in 1"),
+        ("lognormal:mean=0,sd=1", "mean '0' is not in 1"),
         ("lognormal:mean=100,sd=-1", "sd '-1' is not in 0"),
         ("exponential:-4", "MEAN '-4' is not in 1"),
         ("exponential:4,5", "'4,5' should be MEAN"),
@@ -202,6 +204,7 @@ def test_one_seed_gives_one_sequence(text: str, seed: int) -> None:
         ("unifrom:1,2", "no distribution 'unifrom'"),
         ("uniform:100", "'100' should be LOW,HIGH"),
         ("uniform:1,2,3", "'1,2,3' should be LOW,HIGH"),
+        ("uniform:0,3", "LOW '0' is not in 1"),
         ("uniform:1,0", "HIGH '0' is not in 1"),
         ("uniform:200,100", "HIGH 100 is below LOW 200"),
         ("uniform:1.5,3", "1.5 is not a whole number"),

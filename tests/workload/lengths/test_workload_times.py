@@ -22,6 +22,7 @@ def drawn(text: str, n: int = 20_000) -> np.ndarray[tuple[int], np.dtype[np.floa
         ("uniform:1s,5s", 3.0, 3.0),
         ("uniform:5s,5s", 5.0, 5.0),
         ("exponential:3s", 3.0, 3 * math.log(2)),
+        ("lognormal:400ms,0", 0.4, 0.4),
         ("lognormal:400ms,0.5", 0.4 * math.exp(0.125), 0.4),
         ("normal:25s,4s", 25.0, 25.0),
         ("lognormal:mean=45s,sd=40s", 45.0, 45 / math.sqrt(1 + (40 / 45) ** 2)),
