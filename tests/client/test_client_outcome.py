@@ -236,6 +236,15 @@ def test_a_call_that_generates_nothing_is_judged_by_its_status(ask: Caller) -> N
     assert (record.outcome, record.endpoint, len(record.arrivals_ns)) == (Outcome.OK, "other", 0)
 
 
+@pytest.mark.parametrize("status", [201, 299])
+def test_every_answer_of_success_is_read_whole(ask: Caller, status: int) -> None:
+    text = "x" * 100_000  # of an error so much is not kept
+    whole = {"choices": [{"index": 0, "message": {"content": text}, "finish_reason": "stop"}]}
+    response = json_response(whole).replace(b"200", b"%d" % status, 1)
+    answer = ask.ask([write(0, response)], streamed=False)
+    assert (answer.record.outcome, answer.record.status, answer.reply.text) == (Outcome.OK, status, text)
+
+
 def test_no_connection_is_a_record_too() -> None:
     with refusing_port() as port, caller(f"http://127.0.0.1:{port}") as ask:
         record = ask.ask([]).record

@@ -1,6 +1,9 @@
 """Connections: kept, replaced, given up; and what they do to the calls that they carry."""
 
+import _socket
+import errno
 import gc
+import ssl
 import statistics
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -26,12 +29,14 @@ from scripted import (
 )
 from scripted.raw import best_of
 
+from llm_locust.client.http import tcp_info
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import ConnectionBrokenError, ResponseError
 from llm_locust.client.http.exchange import Exchange, Stamp
 from llm_locust.client.http.polling import EXACT, FILLED
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.tls import Tls
 from llm_locust.core.record import Outcome
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
@@ -322,6 +327,36 @@ def test_a_connection_that_is_closed_on_this_side_fails_its_exchange(ask: Caller
     connection.close()
     with pytest.raises(ConnectionBrokenError, match="closed on this side"):
         job.get(timeout=120)
+
+
+class Unsendable(_socket.socket):
+    """A socket to which nothing can be written, although its connection is not broken."""
+
+    def send(self, *_: object) -> int:
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    def recvmsg(self, *_: object) -> Any:
+        raise BlockingIOError
+
+
+def test_a_request_of_which_the_system_takes_nothing_breaks_its_connection_and_may_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tcp_info, "STALE_WITHIN_S", 120.0)
+    connection = Connection(Unsendable(), None, "host:80")
+    connection.carried = 1
+    with pytest.raises(ConnectionBrokenError, match="host:80 broke: No buffer space available"):
+        connection.send(b"POST", Exchange(), Timeouts())
+    assert (connection.closed, connection.stale) == (True, True)
+
+
+def test_a_request_that_cannot_be_encrypted_breaks_its_connection() -> None:
+    no_session = Tls.to("host", ssl.create_default_context())
+    connection = Connection(Unsendable(), no_session, "host:443")
+    connection.send(b"POST", Exchange(), Timeouts())
+    assert (connection.closed, connection.stale) == (True, False)
+    with pytest.raises(ConnectionBrokenError, match="host:443 broke: "):
+        connection.wait_complete()
 
 
 def test_a_user_killed_in_the_instant_of_its_answer_is_not_switched_to(

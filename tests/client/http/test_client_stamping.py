@@ -13,6 +13,7 @@ from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.packets.capture import Capture
 from llm_locust.client.packets.ring import CaptureError
 from llm_locust.core.record import Outcome
+from llm_locust.core.run_facts import StampFacts
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
 
@@ -28,7 +29,9 @@ def test_packets_that_cannot_be_captured_are_refused_by_the_name_of_the_option()
 
 @pytest.mark.parametrize("choice", ["auto", "read", "program"])
 def test_no_other_choice_captures_anything(choice: str) -> None:
-    assert Stamping.chosen(choice, refuse).capture is None
+    stamping = Stamping.chosen(choice, refuse)
+    assert stamping.capture is None
+    assert stamping.facts() == StampFacts(source="program" if choice == "program" else "read")
 
 
 def test_stamps_of_the_program_are_no_stamps_of_the_kernel(server: ScriptedServer) -> None:
