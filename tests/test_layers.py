@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-PACKAGE = Path(__file__).parent.parent / "llm_locust"
+from package_source import MODULES, PACKAGE, parsed, statements
 
 #: Rooms from the ground up. A module may import from its own room and from rooms of lower levels.
 LEVELS: dict[str, int] = {
@@ -62,9 +61,6 @@ GUARDED = {
     "aiohttp": {"sim"},
 }
 
-#: Without the locustfiles among the Kubernetes manifests, which are data of the package.
-MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "manifests" not in p.parts)
-
 
 def room(module: str) -> str:
     """The room of a dotted module inside the package: ``llm_locust.wire.sse`` is in ``wire``."""
@@ -81,7 +77,7 @@ def folder(module: str) -> str:
 def imports(path: Path) -> list[tuple[str, int]]:
     """Every absolute module that the file imports, with the line."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

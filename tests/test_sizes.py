@@ -3,10 +3,8 @@
 import ast
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "llm_locust"
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if "manifests" not in p.parts)
+from package_source import MODULES, PACKAGE, inside, parsed, statements
 
 MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 
@@ -24,14 +22,9 @@ LARGE_FOLDERS: dict[str, int] = {}
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     def walk(node: ast.AST, name: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-        for child in ast.iter_child_nodes(node):
+        for child in inside(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inner = f"{name}.{child.name}"
                 if not isinstance(child, ast.ClassDef):
@@ -40,7 +33,7 @@ def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
             else:
                 yield from walk(child, name)
 
-    return [found for path in FILES for found in walk(parsed(path), str(path.relative_to(PACKAGE)))]
+    return [found for path in MODULES for found in walk(parsed(path), str(path.relative_to(PACKAGE)))]
 
 
 def lines(f: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -62,7 +55,7 @@ def above(sizes: dict[str, int], limit: int) -> dict[str, int]:
 
 
 def test_no_module_grows_past_300_lines() -> None:
-    sizes = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in FILES}
+    sizes = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in MODULES}
     assert above(sizes, MODULE_LINES) == LARGE_MODULES
 
 
@@ -76,7 +69,7 @@ def test_no_function_takes_more_than_7_parameters() -> None:
 
 def test_no_folder_grows_past_15_modules() -> None:
     sizes: dict[str, int] = {}
-    for path in FILES:
+    for path in MODULES:
         if path.name != "__init__.py":
             parent = str(path.parent.relative_to(PACKAGE))
             sizes[parent] = sizes.get(parent, 0) + 1
@@ -85,9 +78,9 @@ def test_no_folder_grows_past_15_modules() -> None:
 
 def test_a_public_class_name_exists_once() -> None:
     homes: dict[str, list[str]] = {}
-    for path in FILES:
+    for path in MODULES:
         if not path.is_relative_to(PACKAGE / "locustfiles"):
-            for node in ast.walk(parsed(path)):
+            for node in statements(parsed(path)):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
