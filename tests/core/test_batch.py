@@ -17,7 +17,7 @@ from llm_locust.core.arrow.schema import SCHEMA
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, RequestRecord, moved
 
-many = st.lists(records(), max_size=5)
+many = st.lists(records(), max_size=3)  # drawing a record takes a millisecond or two
 
 
 def as_values(made: RequestRecord) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_nothing_concatenated_is_an_empty_batch() -> None:
     assert RecordBatch.concat([]).arrivals().offsets.tolist() == [0]
 
 
-@given(st.lists(records(), min_size=1, max_size=5), st.data())
+@given(st.lists(records(), min_size=1, max_size=3), st.data())
 def test_taken_rows_are_those_rows(made: list[RequestRecord], data: st.DataObject) -> None:
     batch = RecordBatch.from_records(made, "w1")
     places = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=8))
@@ -88,7 +88,7 @@ def test_taken_rows_are_those_rows(made: list[RequestRecord], data: st.DataObjec
     assert ragged.values.tolist() == [ns for i in places for ns in made[i].arrivals_ns.tolist()]
 
 
-@given(st.lists(st.tuples(records(), st.booleans()), max_size=5))
+@given(st.lists(st.tuples(records(), st.booleans()), max_size=3))
 def test_filtered_rows_are_those_rows(made: list[tuple[RequestRecord, bool]]) -> None:
     batch = RecordBatch.from_records([r for r, _ in made], "w1")
     kept = batch.filter(np.array([keep for _, keep in made], dtype=np.bool_))
@@ -98,14 +98,14 @@ def test_filtered_rows_are_those_rows(made: list[tuple[RequestRecord, bool]]) ->
     ]
 
 
-@given(st.lists(records(), max_size=5))
+@given(many)
 def test_labels_are_the_texts_each_once_and_minus_one_is_null(made: list[RequestRecord]) -> None:
     labels = RecordBatch.from_records(made, "w1").labels("replica")
     assert [None if code < 0 else labels.names[code] for code in labels.codes] == [r.replica for r in made]
     assert len(set(labels.names)) == len(labels.names)
 
 
-@given(st.lists(records(), max_size=3), st.lists(records(), max_size=3))
+@given(many, many)
 def test_labels_of_a_concatenation_share_one_list_of_names(
     first: list[RequestRecord], second: list[RequestRecord]
 ) -> None:

@@ -16,7 +16,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import MOMENTS, RequestRecord
 from llm_locust.core.rows import ColumnSource, RecordRows
 
-many = st.lists(records(), max_size=5)
+many = st.lists(records(), max_size=3)  # drawing a record takes a millisecond or two
 
 READERS: dict[str, Callable[[ColumnSource, str], Any]] = {
     "floats": lambda source, name: source.floats(name),
