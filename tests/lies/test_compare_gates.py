@@ -9,6 +9,7 @@
 - A percentile that requests given up left open: "no samples" of a run that had thousands. Now it says why.
 - A p90 within its limit held although a tenth of new's requests, cut just above it, left open how far noise
   reaches; so it did where a tenth failed. Now it is unknown.
+- A gate held on a base that its own client had made slow. Now it is unknown.
 - ``p99_ttft<800ms`` passed on a run of 20 requests. Now it fails and says that it needs 100 samples.
 """
 
@@ -21,9 +22,10 @@ import numpy as np
 import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
 from metrics_cases import batch, ns, request
-from report_cases import write_run
+from report_cases import seen_worker, write_run
 
 from llm_locust.cli import compare as command
+from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.relative_gates import (
@@ -173,6 +175,21 @@ def test_no_gate_holds_for_a_part_of_a_run(lack: str, lacking: str) -> None:
         assert judged(gate, whole, whole).state is State.HELD
         result = judged(gate, base, new)
         assert (result.state, result.passed()) == (State.OF_A_PART, False)
+
+
+@pytest.mark.parametrize("late", ["base", "new"])
+def test_no_gate_holds_by_the_figures_of_a_client_that_was_too_slow(late: str) -> None:
+    whole = made_run(1)
+    slow = replace(
+        whole,
+        manifest=replace(whole.manifest, workers=[seen_worker(health=NodeHealth(throttled_percent=90.0))]),
+    )
+    assert slow.client()["verdict"] == "invalid"
+    base, new = (slow, whole) if late == "base" else (whole, slow)
+    result = judged("p50_ttft<=+5%", base, new)
+    assert (result.state, result.passed(), result.passed("pass")) == (State.CLIENT_INVALID, False, True)
+    worse = replace(made_run(2, 10.0), manifest=new.manifest)
+    assert judged("p50_ttft<=+5%", base, worse).state is State.BROKEN
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

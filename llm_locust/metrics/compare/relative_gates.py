@@ -98,6 +98,7 @@ class State(StrEnum):
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
     TOO_FEW = "too few samples"  # the noise is not known
     OF_A_PART = "part of a run"  # it would hold, but not for all of base and new
+    CLIENT_INVALID = "client invalid"  # it would hold, but by figures of a client that was too slow
     OPEN = "open end"  # how far noise reaches against the gate is not known
 
     @property
@@ -105,8 +106,7 @@ class State(StrEnum):
         """What the gate came to: a gate without any sample is broken."""
         if self in (State.HELD, State.WITHIN_NOISE):
             return "held"
-        unknown = (State.TOO_NOISY, State.TOO_FEW, State.OPEN, State.FAILED_IN_BASE, State.OF_A_PART)
-        return "unknown" if self in unknown else "broken"
+        return "broken" if self is State.NO_SAMPLES or self.startswith("broken") else "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,20 @@ def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
 
 def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> list[GateResult]:
     """Each gate on the change from ``base`` to ``new``."""
-    return [_judged(gate, base, new, len(gates)) for gate in gates]
+    found = [_judged(gate, base, new, len(gates)) for gate in gates]
+    doubt = _doubt(base, new) if found else None
+    if doubt is None:
+        return found
+    return [replace(each, state=doubt) if each.state.finding == "held" else each for each in found]
+
+
+def _doubt(base: Compared, new: Compared) -> State | None:
+    """Why no gate holds on these runs, whatever their figures are."""
+    if base.is_part or new.is_part:
+        return State.OF_A_PART
+    # A base that its client made slow lets a slow new one hold, as does a new client that sent too little.
+    is_invalid = any(run.client()["verdict"] == "invalid" for run in (base, new))
+    return State.CLIENT_INVALID if is_invalid else None
 
 
 def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> GateResult:
@@ -154,9 +167,7 @@ def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> Ga
         of_answers = judge_change(gate, base.estimate(gate.metric), after, gates)
         found = of_answers if of_answers.state.finding == "held" else found
     found = replace(found, row=explained(found.row, base, new))
-    found = _with_failed(found, base.error_rate, new.error_rate)
-    is_partial = found.state.finding == "held" and (base.is_part or new.is_part)
-    return replace(found, state=State.OF_A_PART) if is_partial else found
+    return _with_failed(found, base.error_rate, new.error_rate)
 
 
 def _with_failed(found: GateResult, base: float, new: float) -> GateResult:

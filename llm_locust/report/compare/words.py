@@ -112,6 +112,7 @@ def gate_reason(result: GateResult) -> str | None:
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
         State.OF_A_PART: "cannot tell: base or new is a part of a run (see the warnings)",
+        State.CLIENT_INVALID: "cannot tell: the client of base or new was too slow (see the warnings)",
         State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
     }[result.state]
 
