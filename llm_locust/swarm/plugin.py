@@ -16,7 +16,7 @@ from llm_locust.swarm.channel.securing import end_with_parent, guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.leaving import give_exits_back, take_exits
-from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
+from llm_locust.swarm.process.signals import Interrupts, leave_once, spare_sources
 from llm_locust.swarm.process.tuning import interrupt_threads
 from llm_locust.swarm.roles.rejoining import limit_search
 from llm_locust.swarm.tracing.setup import attach_tracing
@@ -38,7 +38,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         _be_all_in_one(environment, interrupts)
     interrupt_threads()
     keep_bounded(environment)
-    look_at_the_stack()
+    spare_sources()
     give_exits_back(environment)
     leave_once(environment)
 

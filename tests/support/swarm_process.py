@@ -45,8 +45,8 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what}")
-        # To ask takes a fifth of the time at most: the process that is asked about needs it.
-        time.sleep(min(max(0.02, 4 * (time.monotonic() - began_s)), 0.5))
+        # To ask takes a tenth of the time at most: the process that is asked about needs it.
+        time.sleep(min(max(0.03, 9 * (time.monotonic() - began_s)), 0.5))
         began_s = time.monotonic()
 
 
@@ -63,7 +63,8 @@ class Process:
     """A process in a session of its own, its stderr read line by line, its stdout in a file.
 
     A ``cold`` one imports all that it needs; otherwise it may be a fork of a process that has, unless
-    ``environ`` has what Python reads at its start. ``limits`` are of its resources, by their numbers.
+    ``environ`` has what Python reads at its start (a fork knows PYTHONPATH). ``limits`` are of its resources,
+    by their numbers.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Process:
         self._stdout = folder / stdout
         self._popen: WarmProcess | subprocess.Popen[str]
         with self._stdout.open("wb") as file:
-            cold = cold or any(name.startswith("PYTHON") for name in environ or {})
+            cold = cold or any(name.startswith("PYTHON") and name != "PYTHONPATH" for name in environ or {})
             if not cold and command[:2] == [sys.executable, "-m"] and command[2] in PRELOADED:
                 self._popen = WarmProcess(command[2], command[3:], folder, own, file, limits or {})
             else:

@@ -350,7 +350,7 @@ if __name__ == "__main__":
     for _each in PRELOADED[_source]:
         import_module(_each)
     if _source == "locust":
-        import_module("llm_locust.swarm.process.signals").look_at_the_stack()
+        import_module("llm_locust.core.batch").RecordBatch.warm_up()
     if _source in ("report", "llm_locust"):
         _templates = import_module("llm_locust.report.html.shell").environment()
         for _each in _templates.list_templates(["j2"]):

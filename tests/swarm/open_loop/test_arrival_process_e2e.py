@@ -29,7 +29,7 @@ OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"
 
 SHORT = ["--input-tokens", "16", "--output-tokens", "1"]
-RATE, REQUESTS, SEED = 150, 450, 7
+RATE, REQUESTS, SEED = 150, 250, 7
 
 #: Clocks of processes of one machine differ by no more, measured over Locust's channel.
 CLOCKS_S = 0.003
@@ -170,12 +170,12 @@ def test_a_closed_loop_sends_exactly_as_many_requests_as_asked(tmp_path: Path) -
 
 
 def test_a_server_that_stands_still_does_not_hold_the_schedule_up(tmp_path: Path) -> None:
-    rate, count, stall_s = 50, 500, 5.0
+    rate, count, stall_s = 50, 300, 3.0
     with simulation(tmp_path / "sim") as sim:
         options = ["-u", "1", "--arrival", "constant", "--request-rate", str(rate), "--max-in-flight", "5"]
         words = ["--headless", "-H", sim.url, "--out", "run", *options, "--num-requests", str(count), *SHORT]
         with locust(tmp_path, *words, locustfile=OPEN_LOOP) as process:
-            sim.wait_entries(100)
+            sim.wait_entries(50)
             os.kill(sim.pid, signal.SIGSTOP)
             try:
                 time.sleep(stall_s)
@@ -231,7 +231,7 @@ def _azure(at_s: list[float]) -> str:
 
 def test_the_rate_over_time_is_that_of_the_trace_stretched_to_one_percent(tmp_path: Path) -> None:
     """In times that are due: when a busy machine sends them is for the client's verdict."""
-    n, seconds, scale = 750, 10.0, 0.5
+    n, seconds, scale = 400, 6.0, 0.5
     at_s = _rising(n, seconds)
     (tmp_path / "azure.csv").write_text(_azure(at_s))
     with simulation(tmp_path / "sim") as sim:
@@ -293,7 +293,7 @@ from llm_locust import OpenLoopUser
 class Steps(LoadTestShape):
     def tick(self):
         t = self.get_run_time()
-        return None if t > 8 else (20 if t < 4 else 80, 100)
+        return None if t > 4 else (20 if t < 2 else 80, 100)
 
 
 class Load(OpenLoopUser):

@@ -1,10 +1,12 @@
 """What a worker process does to keep its event loop free. (Locust patches the process that imports it.)"""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from swarm_process import forked, locust, simulation
+from warm_process import warm_code
 
 REMEMBERED = """
 from locust import argument_parser
@@ -44,8 +46,29 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+#: ``inspect`` asks for modules only where it looks for sources.
+STOPPED = """
+import inspect
+import logging
+import sys
+from locust.env import Environment
+from llm_locust.swarm.process.signals import spare_sources
+
+spare_sources()
+inspect.getmodule = None
+logging.basicConfig(level="DEBUG", stream=sys.stdout, format="%(message)s", force=True)
+runner = Environment(user_classes=[]).create_local_runner()
+runner.state = "running"
+runner.stop()
+"""
+
+
 def test_the_names_of_locusts_own_arguments_are_worked_out_once() -> None:
-    run(REMEMBERED)
+    warm_code(REMEMBERED)
+
+
+def test_locusts_stop_names_its_caller_and_looks_for_no_source() -> None:
+    assert re.search(r"Stopping all users \(called from \S+/locust/runners\.py:\d+\)", warm_code(STOPPED))
 
 
 def test_what_lives_at_a_runs_start_is_not_looked_at_by_the_collector_again() -> None:

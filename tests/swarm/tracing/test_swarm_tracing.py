@@ -195,7 +195,8 @@ def swarm_of_three(folder: Path) -> Traced:
 
 def one_run(folder: Path, env: dict[str, str], *options: str, url: str) -> Process:
     """A run of chat users alone, until its end."""
-    with locust(folder, *OPTIONS, "-H", url, *options, environ=env) as process:
+    count = ("-t", "60s", "--num-requests", "200")
+    with locust(folder, *OPTIONS, *count, "-H", url, *options, environ=env) as process:
         assert process.exit_code() == 0, process.stderr
         return process
 
@@ -226,7 +227,8 @@ def grpc(folder: Path) -> tuple[list[dict[str, Any]], Result, Process]:
 
 def without_collector(folder: Path) -> Process:
     with simulation(folder / "sim") as sim:
-        return one_run(folder, environ(f"http://127.0.0.1:{free_port()}"), url=sim.url)
+        env = environ(f"http://127.0.0.1:{free_port()}")
+        return one_run(folder, env, "--num-requests", "20", url=sim.url)
 
 
 def without_sdk(folder: Path) -> Process:
@@ -235,7 +237,8 @@ def without_sdk(folder: Path) -> Process:
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('hidden')\n")
     with simulation(folder / "sim") as sim:
-        return one_run(folder, environ("http://127.0.0.1:1", PYTHONPATH=str(hidden.parent)), url=sim.url)
+        env = environ("http://127.0.0.1:1", PYTHONPATH=str(hidden.parent))
+        return one_run(folder, env, "--num-requests", "20", url=sim.url)
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def _run(folder: Path, attributes: str, *options: str, sim_options: tuple[str, .
     (folder / "lines.jsonl").write_text(json.dumps({"messages": DIALOGUE, "id": "x"}))
     (folder / "questions.txt").write_text("\n".join(f"question {k}" for k in range(7)))
     (folder / "sharegpt.json").write_text(json.dumps(SHAREGPT))
-    usual = ["--headless", "-u", "6", "-r", "100", "-t", "3s", "--out", "run", "--seed", "5"]
+    usual = ["--headless", "-u", "6", "-r", "100", "-t", "2s", "--out", "run", "--seed", "5"]
     exactly = ["--output-tokens", "5", "--body", '{"ignore_eos": true}']
     with (
         simulation(folder, *sim_options) as sim,
@@ -121,7 +121,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Talked]:
             "again": lambda f: _run(f, SEVERAL, *SYNTHETIC),
             "last": lambda f: _run(f, 'turns = "4"\nhistory = "last:1"', *SYNTHETIC),
             "impatient": lambda f: _run(
-                f, 'turns = "3"\npatience = "uniform:100ms,400ms"', *SYNTHETIC, sim_options=slow
+                f, 'turns = "3"\npatience = "uniform:100ms,400ms"', *SYNTHETIC, "-t", "3s", sim_options=slow
             ),
             "failing": lambda f: _run(f, 'turns = "3"', sim_options=("--faults", "http_500=20%")),
             "lines": lambda f: _run(f, 'history = "none"', *lines),
