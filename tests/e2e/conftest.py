@@ -11,6 +11,7 @@ from e2e.servers import Server
 
 ROOT = Path(__file__).parents[2]
 VENV_VARIABLE = "LLM_LOCUST_E2E_VENV"
+TASKS = "agentperf/agentperf_local/data/replays/agentperf-default-v1/traces"
 
 
 @pytest.fixture(scope="session")
@@ -26,9 +27,30 @@ def server_venv() -> Path:
 
 
 @pytest.fixture(scope="session")
-def transformers_serve(server_venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with servers.transformers_serve(server_venv, tmp_path_factory.mktemp("transformers")) as server:
-        yield server
+def tasks(server_venv: Path) -> Path:
+    """The folder of recorded tasks."""
+    folder = server_venv / TASKS
+    assert [*folder.glob("*.jsonl")], f"{folder}: run `make test-e2e`, which puts the tasks there"
+    return folder
+
+
+@pytest.fixture(scope="session")
+def _servers(
+    server_venv: Path, tasks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Server]]:
+    with servers.transformers_serve(server_venv, tasks, tmp_path_factory.mktemp("transformers")) as both:
+        yield both
+
+
+@pytest.fixture(scope="session")
+def transformers_serve(_servers: tuple[Server, Server]) -> Server:
+    return _servers[0]
+
+
+@pytest.fixture(scope="session")
+def serve_of_long_histories(_servers: tuple[Server, Server]) -> Server:
+    """With a context of 65,536 tokens."""
+    return _servers[1]
 
 
 @pytest.fixture(scope="session")

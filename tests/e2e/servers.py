@@ -6,14 +6,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import swarm_process
 
 HOST = "127.0.0.1"
-MODEL = "tests/tiny-random-llama"
-READY_WITHIN_S = 120.0
+MODEL = "tiny"
+READY_WITHIN_S = 240.0
 POLL_S = 0.2
 ENDS_WITHIN_S = 15.0
 
@@ -28,7 +28,6 @@ class Server:
 
     port: int
     log: Path
-    pid: int | None = None  # of the one process that it is
     model: Path | None = None  # the folder of weights and tokenizer
 
     @property
@@ -45,28 +44,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def transformers_serve(venv: Path, folder: Path, *tasks: Path) -> Iterator[Server]:
-    """``transformers serve`` with the tiny model, which it finds in a hub cache of its own.
-
-    In a cache rather than a plain folder, because ``/v1/models`` lists what the cache holds. With a folder of
-    recorded tasks the model is one for long histories.
-    """
-    cached = folder / "hub" / f"models--{MODEL.replace('/', '--')}"
-    (cached / "refs").mkdir(parents=True)
-    (cached / "refs" / "main").write_text("local")
+def transformers_serve(venv: Path, tasks: Path, folder: Path) -> Iterator[tuple[Server, Server]]:
+    """``transformers serve`` with the tiny model, and another one with the model for ``tasks``."""
     # Of several threads, those that have nothing to do take CPU too.
-    offline = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [venv / "bin/python", Path(__file__).with_name("tiny_model.py"), cached / "snapshots/local", *tasks],
-        env=os.environ | offline,
-        check=True,
-        timeout=READY_WITHIN_S,
-    )
-    port = free_port()
-    command = [str(venv / "bin/transformers"), "serve", MODEL]
-    command += ["--host", HOST, "--port", str(port), "--device", "cpu"]
-    with running(command, port, folder / "transformers.log", offline) as server:
-        yield replace(server, model=cached / "snapshots/local")
+    environment = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    ports = free_port(), free_port()
+    command = [str(venv / "bin/python"), "-m", "e2e.tiny_servers", str(folder), str(tasks), *map(str, ports)]
+    with running(command, ports[1], folder / "servers.log", environment):
+        swarm_process.wait_until(lambda: healthy(ports[0]), "the server of the tiny model")
+        models = folder / MODEL, folder / "long"
+        tiny, long = (Server(port, Path(f"{m}.log"), m) for port, m in zip(ports, models, strict=True))
+        yield tiny, long
 
 
 @contextmanager
@@ -83,13 +73,15 @@ def running(
             command, env=os.environ | dict(environment or {}), stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        wait_until_ready(process, port, log, health)
-        yield Server(port, log, pid=process.pid)
+        _wait_until_ready(process, port, log, health)
+        yield Server(port, log)
     finally:
-        end(process)
+        _end(process)
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, health: str = "/health") -> None:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], port: int, log: Path, health: str = "/health"
+) -> None:
     """Returns when ``health`` says 200.
 
     Raises:
@@ -115,7 +107,7 @@ def healthy(port: int, path: str = "/health") -> bool:
             return False
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(timeout=ENDS_WITHIN_S)

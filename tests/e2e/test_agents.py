@@ -1,31 +1,30 @@
 """An agent through the eight recorded tasks of agentperf-local, against ``transformers serve``.
 
-Every turn as it is recorded, with up to 160 kB of history; the answers have a few tokens.
+The first turns of each task and its last one, as they are recorded, with up to 160 kB of history; the answers
+have a few tokens.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from e2e import servers
 from e2e.servers import Server
 from e2e.swarm import ROOT, Run, load
 
 pytestmark = pytest.mark.e2e
 
 AGENTS = ROOT / "locustfiles/agents.py"
-TASKS = "agentperf/agentperf_local/data/replays/agentperf-default-v1/traces"
-TURNS = {"django__django-14500": 40, "django__django-15851": 28, "sphinx-doc__sphinx-10614": 40} | {
+#: How many are sent of a task, which tells its walk from the others. Most have more; two are whole.
+TURNS = {"django__django-14500": 10, "django__django-15851": 6, "sphinx-doc__sphinx-10614": 11} | {
     "task_k8s_debugging": 5,
-    "task_meeting_council_budget": 20,
-    "task_meeting_council_votes": 21,
+    "task_meeting_council_budget": 7,
+    "task_meeting_council_votes": 8,
     "task_meeting_searchable_index": 9,
-    "task_skill_search": 5,
+    "task_skill_search": 4,
 }
 ALL, TOKENS = sum(TURNS.values()), 8
 
@@ -33,32 +32,29 @@ PATIENT = ["--timeouts", "first=300s gap=300s total=600s", "-t", "800s"]
 
 
 @pytest.fixture(scope="module")
-def tasks(server_venv: Path) -> Path:
-    found = {path.stem for path in (server_venv / TASKS).glob("*.jsonl")}
-    assert found == set(TURNS), f"{server_venv / TASKS}: run `make test-e2e`, which puts the tasks there"
-    return server_venv / TASKS
+def recorded(tasks: Path) -> dict[int, list[dict[str, Any]]]:
+    """The turns of each task that are sent, by their number."""
+    texts = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in tasks.glob("*.jsonl")}
+    assert texts.keys() == TURNS.keys()
+    return {
+        n: [json.loads(line) for line in (*texts[task][: n - 1], texts[task][-1])]
+        for task, n in TURNS.items()
+    }
 
 
 @pytest.fixture(scope="module")
-def recorded(tasks: Path) -> list[list[dict[str, Any]]]:
-    """The turns of each task."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(tasks.glob("*.jsonl"))]
-    return [[json.loads(line) for line in text.splitlines()] for text in texts]
-
-
-@pytest.fixture(scope="module")
-def server(server_venv: Path, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a context of 65,536 tokens."""
-    with servers.transformers_serve(server_venv, tmp_path_factory.mktemp("long"), tasks) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def run(server: Server, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    arguments = ["-u", "1", "-r", "1", "--trajectories", str(tasks), "--num-requests", str(ALL)]
+def run(
+    serve_of_long_histories: Server,
+    recorded: dict[int, list[dict[str, Any]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Run:
+    folder = tmp_path_factory.mktemp("agents")
+    (folder / "tasks").mkdir()
+    for n, turns in recorded.items():
+        (folder / f"tasks/{n}.jsonl").write_text("\n".join(map(json.dumps, turns)))
+    arguments = ["-u", "1", "-r", "1", "--trajectories", str(folder / "tasks"), "--num-requests", str(ALL)]
     arguments += ["--body", json.dumps({"max_tokens": TOKENS}), *PATIENT]
-    folder = tmp_path_factory.mktemp("agents") / "run"
-    return load(server.url, folder, AGENTS, arguments, processes=1, within_s=840.0)
+    return load(serve_of_long_histories.url, folder / "run", AGENTS, arguments, workers=0)
 
 
 def walks(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -79,22 +75,19 @@ def test_every_turn_of_all_eight_tasks_is_recorded_and_answered(run: Run) -> Non
 
 
 def test_a_turn_has_the_whole_history_of_its_recording_by_the_servers_count(
-    run: Run, recorded: list[list[dict[str, Any]]]
+    run: Run, recorded: dict[int, list[dict[str, Any]]]
 ) -> None:
     """A few characters a token, as the server counts them, in each turn of each task alike."""
-    recorded_chars = {len(task): [len(str(turn["messages"])) for turn in task] for task in recorded[::-1]}
     for walk in walks(run).values():
-        if len(walk) in (5, 40):  # which two tasks have
-            continue
-        for row, chars in zip(walk, recorded_chars[len(walk)], strict=True):
-            assert 2 < chars / row["input_tokens"] < 8
+        for row, turn in zip(walk, recorded[len(walk)], strict=True):
+            assert 2 < len(str(turn["messages"])) / row["input_tokens"] < 8
     assert max(row["input_tokens"] for row in run.rows) > 30_000
 
 
 def test_pauses_are_those_of_the_tools_and_how_late_turns_were_is_in_the_report(
-    run: Run, recorded: list[list[dict[str, Any]]]
+    run: Run, recorded: dict[int, list[dict[str, Any]]]
 ) -> None:
-    asked = sorted(turn["simulated_tool_delay_ms_after"] for task in recorded for turn in task[:-1])
+    asked = sorted(turn["simulated_tool_delay_ms_after"] for task in recorded.values() for turn in task[:-1])
     ends = [pair for walk in walks(run).values() for pair in pairwise(walk)]
     kept = sorted((after["scheduled_ns"] - before["ended_ns"]) / 1e6 for before, after in ends)
     assert kept == pytest.approx(asked, abs=0.2)

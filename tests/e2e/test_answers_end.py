@@ -34,7 +34,7 @@ def letters_and_an_end(server: Server) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def run(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
     body = json.dumps(letters_and_an_end(transformers_serve))
-    arguments = ["-u", "2", "-r", "2", "-t", "3m", "--num-requests", "24", "--dataset", str(QUESTIONS)]
+    arguments = ["-u", "2", "-r", "2", "-t", "3m", "--num-requests", "20", "--dataset", str(QUESTIONS)]
     arguments += ["--output-tokens", str(BOUND), "--body", body]
     return load(transformers_serve.url, tmp_path_factory.mktemp("ends") / "run", CHAT, arguments)
 

@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         options = {"merged": [*few(8, 60), *LONG, *UPSTREAM], "pinned": [*few(4, 240), *SHORT]}
         options["nameless"] = [*few(4, 80), *SHORT]
         begun = {
-            name: swarm.start(server.url, folder / name / "run", CHAT, options[name])
+            name: stack.enter_context(swarm.begun(server.url, folder / name / "run", CHAT, options[name]))
             for name, server in servers.items()
         }
         found = {name: swarm.finish(process, folder / name / "run") for name, process in begun.items()}

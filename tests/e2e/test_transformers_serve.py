@@ -28,7 +28,7 @@ LOAD = ["-u", str(USERS), "-r", str(USERS)]
 #: The sampling that gives one question one answer. The penalty keeps the random model from saying one token
 #: for ever, which might be a byte that is never a character.
 GREEDY = {"temperature": 0, "frequency_penalty": 1.0, "max_tokens": OUTPUT_TOKENS}
-KNOWN = [*LOAD, "-t", "3s", "--body", json.dumps(GREEDY)]
+KNOWN = [*LOAD, "--num-requests", "16", "-t", "60s", "--body", json.dumps(GREEDY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def ask(server: Server) -> Answer:
 
 @pytest.fixture(scope="module")
 def counted(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, int]:
-    """10 s of the repository's own questions, and how many of them the server served; the model is found by
+    """4 s of the repository's own questions, and how many of them the server served; the model is found by
     ``/v1/models``."""
-    arguments = [*LOAD, "-t", "10s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
+    arguments = [*LOAD, "-t", "4s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
     before = served(transformers_serve)
     run = load(transformers_serve.url, tmp_path_factory.mktemp("questions") / "run", CHAT, arguments)
     return run, served(transformers_serve) - before
@@ -146,21 +146,15 @@ def test_nothing_that_a_worker_announced_is_missing(run: Run) -> None:
     assert completeness["records_announced"] == completeness["records_received"] == len(run.rows)
 
 
-def test_a_known_answer_with_broken_characters_is_read_as_it_was_sent(
-    transformers_serve: Server, tmp_path: Path
-) -> None:
-    truth = ask(transformers_serve)
-    run = load(transformers_serve.url, tmp_path / "run", ONE_QUESTION, KNOWN)
-    assert "\N{REPLACEMENT CHARACTER}" in truth.text
-    assert known(run) == {expected(truth)}, run.output
-
-
-def test_an_unbuffered_nginx_changes_nothing_but_the_name_of_the_replica(
+def test_a_known_answer_with_broken_characters_is_read_as_it_was_sent_by_way_of_nginx_too(
     transformers_serve: Server, nginx: Server, tmp_path: Path
 ) -> None:
     truth = ask(transformers_serve)
-    run = load(nginx.url, tmp_path / "run", ONE_QUESTION, [*KNOWN, "--replica-header", "X-Upstream"])
+    assert "\N{REPLACEMENT CHARACTER}" in truth.text
+    both = ["--targets", f"{transformers_serve.url},{nginx.url}", "--replica-header", "X-Upstream"]
+    run = load(transformers_serve.url, tmp_path / "run", ONE_QUESTION, [*KNOWN, *both])
     assert known(run) == {expected(truth)}, run.output
+    assert {row["peer"] for row in run.ok} == {transformers_serve.address, nginx.address}
     assert {row["replica"] for row in run.ok} == {transformers_serve.address}
 
 

@@ -1,16 +1,15 @@
 """A real model small enough for a test: a random two-layer Llama and its byte-level BPE tokenizer.
 
-Run by the servers' environment, not by the tests': ``python tiny_model.py DIRECTORY [TASKS]``. Needs no
-network; the same seed gives the same weights. What it says is noise, and as byte-level noise it is full of
-pieces that are no UTF-8 of their own: a server then holds tokens back or sends U+FFFD, so that its stream has
-fewer events than tokens. It never ends an answer by itself, so that ``max_tokens`` is the exact length.
+Made in the servers' environment, not in the tests'. Needs no network; the same seed gives the same weights.
+What it says is noise, and as byte-level noise it is full of pieces that are no UTF-8 of their own: a server
+then holds tokens back or sends U+FFFD, so that its stream has fewer events than tokens. It never ends an
+answer by itself, so that ``max_tokens`` is the exact length.
 
 With a folder of recorded tasks the model is one for their histories of up to 160 kB, of which a processor
-reads 168 in a minute or two: one layer of one narrow head, and a tokenizer that knows these tasks' words.
+reads one in a second: one layer of one narrow head, and a tokenizer that knows these tasks' words.
 """
 
 import json
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,3 @@ def build(directory: Path, tasks: Path | None = None) -> None:
     start, end = words.convert_tokens_to_ids([START, END])
     model(len(words), start, end, TINY if tasks is None else LONG).save_pretrained(directory)
     words.save_pretrained(directory)
-
-
-if __name__ == "__main__":
-    build(*map(Path, sys.argv[1:]))
