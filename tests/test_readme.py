@@ -30,9 +30,9 @@ def test_its_first_screens_are_for_users() -> None:
     assert "llm-locust run" in beginning
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "llm_locust" / "locustfiles").glob("[a-z]*.py")), ids=lambda p: p.name
-)
-def test_every_locustfile_loads_and_is_short(path: Path) -> None:
-    assert output(str(BIN / "locust"), "-f", str(path), "--list")
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
+def test_the_locustfiles_load_side_by_side_and_are_short() -> None:
+    paths = sorted((ROOT / "llm_locust" / "locustfiles").glob("[a-z]*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    listed = output(str(BIN / "locust"), "-f", ",".join(map(str, paths)), "--list").split()[2:]
+    assert sorted(listed) == sorted(re.findall(r"^class (\w+)", "\n".join(texts), re.MULTILINE))
+    assert max(len(text.splitlines()) for text in texts) <= 40

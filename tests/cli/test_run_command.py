@@ -12,7 +12,6 @@ import pytest
 from swarm_process import wait_until
 
 from llm_locust.cli.main import main
-from llm_locust.cli.starting.locust_arguments import LOCUSTFILES
 from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
 
 
@@ -94,16 +93,19 @@ def test_a_simulator_that_does_not_start_is_an_error(capfd: pytest.CaptureFixtur
     assert "--replicas" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "says"), [(["--help"], "--spawn-rate"), (["--list"], "Chat")])
-def test_what_is_asked_of_locust_needs_no_server(words: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "llm_locust", "run", "--", *words]
+def asked_of_locust(word: str) -> str:
+    command = [sys.executable, "-m", "llm_locust", "run", "--", word]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert says in done.stdout
     assert "no server" not in done.stdout + done.stderr
+    return done.stdout
 
 
-def test_the_help_of_locust_with_a_locustfile_names_the_options_and_where_they_are_listed() -> None:
-    command = [sys.executable, "-m", "llm_locust.swarm.main", f"-f={LOCUSTFILES}/chat.py", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "--input-tokens" in done.stdout
-    assert done.stdout.rstrip().endswith("`llm-locust options` lists the options of a load test alone.")
+def test_the_users_are_listed_without_a_server() -> None:
+    assert "Chat" in asked_of_locust("--list")
+
+
+def test_the_help_of_locust_needs_no_server_and_names_the_options_and_where_they_are_listed() -> None:
+    said = asked_of_locust("--help")
+    assert "--spawn-rate" in said
+    assert "--input-tokens" in said
+    assert said.rstrip().endswith("`llm-locust options` lists the options of a load test alone.")

@@ -1,4 +1,4 @@
-"""Protocols as loads of whole runs: three kinds of them against the simulator."""
+"""Protocols as loads of whole runs: a mix of classes, and a sweep, against the simulator."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.run
 @pytest.mark.parametrize(
     ("name", "words", "kinds"),
     [
-        ("mlperf-llama3.1-8b", ("--rate=8", "--for=3s"), {""}),
         ("llm-d-priority-mix", ("--for=3s", "--rate=8"), {"critical", "normal", "batch"}),
         ("inference-perf-reasoning", ("--sweep=users=1,2", "--stage-time=1s"), {""}),
     ],

@@ -1,5 +1,6 @@
 """``report.html`` in Chromium: it draws, follows light and dark, hands out CSV, and asks nobody."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,10 +9,13 @@ from typing import Any, Literal
 
 import pytest
 from chromium import ARGUMENTS, CHROMIUM, markup, texts
+from compare_cases import write_made_run
 from metrics_cases import failed, request
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_cases import write_run
 
+from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.compare.page import page as compared_page
 from llm_locust.report.run.build import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
@@ -183,10 +187,22 @@ def test_a_script_that_found_its_way_into_the_page_would_not_run(
     browser: Browser, report: Path, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.html"
-    broken.write_text(
-        report.read_text().replace("<main>", "<main><script>document.title = 'owned'</script>", 1)
-    )
+    # Without charts, and with the same policy.
+    bare = re.sub(r"<script\b.*?</script>", "", report.read_text(), flags=re.DOTALL)
+    broken.write_text(bare.replace("<main>", "<main><script>document.title = 'owned'</script>", 1))
+    assert "document.title = 'owned'" in broken.read_text()
     page = browser.new_page()
     page.goto(broken.as_uri())
     assert page.title() != "owned"
     page.close()
+
+
+def test_names_of_runs_are_text_in_the_charts_of_a_comparison(browser: Browser, tmp_path: Path) -> None:
+    label = "<a href='https:evil'>in<b>bold"  # a folder's name has no slash
+    runs = [write_made_run(tmp_path / f"{label}{i}", i, n=60) for i in range(3)]
+    path = tmp_path / "several.html"
+    path.write_text(compared_page(compare_runs(runs)))
+    with visited(browser, path, "light", 2400) as visit:
+        visit.draw_all()
+        assert [name for name in texts(visit.page) if label in name], texts(visit.page)
+        assert markup(visit.page) == []

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -230,28 +230,17 @@ def _during(ui: Ui, seen: Seen) -> None:
 
 
 def _login(folder: Path) -> Seen:
-    seen = Seen()
-    with simulation(folder / "sim") as sim:
-        command, url = _start(folder, "-H", sim.url, "--web-login", extra=LOGIN)
-        with command as process:
-            ui = Ui(url, process)
-            ui.wait_ready()
-            seen.answers = {f"out {path}": ui.get(path) for path in OURS}
-            assert ui.get("/let-me-in").text == "in"
-            seen.answers |= {f"in {path}": ui.get(path) for path in OURS}
-            seen.stderr = process.stderr
-    return seen
-
-
-def _below_a_path(folder: Path) -> Seen:
-    seen = Seen()
-    with simulation(folder / "sim") as sim:
-        command, url = _start(folder, "-H", sim.url, "--web-base-path", "/load", base="/load")
-        with command as process:
-            ui = Ui(url, process)
-            ui.wait_ready()
-            seen.answers = {path: ui.get(path) for path in ("/", *OURS)}
-            seen.stderr = process.stderr
+    """Below a path, and with a login: nobody starts a run, so there is no server."""
+    seen, base = Seen(), "/load"
+    options = ("-H", "http://127.0.0.1:9", "--web-login", "--web-base-path", base)
+    command, url = _start(folder, *options, base=base, extra=LOGIN)
+    with command as process:
+        ui = Ui(url, process)
+        ui.wait_ready()
+        seen.answers = {f"out {path}": ui.get(path) for path in OURS}
+        assert replace(ui, url=url.removesuffix(base)).get("/let-me-in").text == "in"
+        seen.answers |= {f"in {path}": ui.get(path) for path in ("/", *OURS)}
+        seen.stderr = process.stderr
     return seen
 
 
@@ -285,7 +274,7 @@ def _headless(folder: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    kinds = {"run": _a_run, "login": _login, "path": _below_a_path, "headless": _headless}
+    kinds = {"run": _a_run, "login": _login, "headless": _headless}
     return in_parallel(tmp_path_factory.mktemp("pages"), kinds)
 
 
@@ -437,17 +426,16 @@ def test_a_rolling_summary_is_written_while_the_run_goes_on(seen: dict[str, Seen
 
 
 @pytest.mark.parametrize("path", OURS)
-def test_with_a_login_every_page_and_endpoint_asks_for_it(seen: dict[str, Seen], path: str) -> None:
+def test_with_a_login_every_page_asks_for_it_and_is_below_the_path(seen: dict[str, Seen], path: str) -> None:
     outside, inside = (seen["login"].answers[f"{side} {path}"] for side in ("out", "in"))
     assert outside.code == 302
-    assert "/login" in outside.headers["Location"]
+    assert "/load/login" in outside.headers["Location"]
     assert "llm_locust" not in outside.text
     assert inside.code == (404 if path in ABSENT else 200)
 
 
-def test_all_of_it_is_below_the_path_that_was_asked_for(seen: dict[str, Seen]) -> None:
-    for path, answer in seen["path"].answers.items():
-        assert answer.code == (404 if path in ABSENT else 200), path
+def test_locusts_page_is_below_the_path_too(seen: dict[str, Seen]) -> None:
+    assert seen["login"].answers["in /"].code == 200
 
 
 def test_nothing_went_wrong_without_a_word(seen: dict[str, Seen]) -> None:

@@ -96,6 +96,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         process.wait_for("Starting web interface")
         page = watch.page
         page.goto(f"{url}/llm/charts")
+        expect(page.locator("#state")).to_contain_text("READY")
         expect(page.locator("#stages-section")).to_be_hidden()
         asked(f"{url}/swarm", b"user_count=2&spawn_rate=100")
         found = Seen(watch, None)  # type: ignore[arg-type]
