@@ -182,9 +182,9 @@ def warm_code(code: str, *words: str, **options: Any) -> str:
     return str(done.stdout)
 
 
-def _listening(source: str) -> str:
-    """Where the warm process can be asked, as soon as it can be."""
-    keep_warm(source, "report")
+def _listening(source: str, *beside: str) -> str:
+    """Where the warm process can be asked, as soon as it can be; those beside it need not be ready."""
+    keep_warm(source, *beside)
     path = warm_place() / f"{source}.sock"
     while not path.exists():
         if _sources[source].poll() is not None:
@@ -195,7 +195,7 @@ def _listening(source: str) -> str:
 
 def _connected(source: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_listening(source))
+    connection.connect(_listening(source, "report"))
     return connection
 
 
