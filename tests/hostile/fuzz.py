@@ -125,27 +125,34 @@ def main() -> int:
     sys.path.insert(0, str(HERE.parent / "support"))
     atheris: Any = None
     if given.engine != "random" and importlib.util.find_spec("atheris") is not None:
+        if len(given.targets) > 1:
+            sys.exit("by coverage one TARGET has a process: give one, or --engine random")
         atheris = importlib.import_module("atheris")
         with atheris.instrument_imports(include=["llm_locust"]):
-            target = target_named(given.target)
+            targets = [*map(target_named, given.targets)]
     elif given.engine == "coverage":
         sys.exit("--engine coverage: atheris is not installed")
     else:
-        target = target_named(given.target)
+        targets = [*map(target_named, given.targets)]
+    broken = [_is_broken(target, given, atheris) for target in targets]
+    return int(any(broken))
+
+
+def _is_broken(target: fuzz_target.Target, given: argparse.Namespace, atheris: Any) -> bool:
     fuzzing = Fuzzing(target, given.found, going_on=given.go_on)
     print(f"{target.name}: seed {given.seed}, {given.seconds:g} s", flush=True)
     random_s = given.seconds * (0.0 if given.engine == "coverage" else 1.0 if atheris is None else 0.25)
     run_random(fuzzing, target, random_s, given.seed, given.cases)
     if atheris is not None:
         run_by_coverage(atheris, fuzzing, target, given.seconds - random_s, given.corpus / target.name)
-    return int(fuzzing.broken)
+    return fuzzing.broken
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target", choices=MODULES)
+    parser.add_argument("targets", choices=MODULES, nargs="+", metavar="TARGET", help=", ".join(MODULES))
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--cases", type=int, help="at most so many random ones")
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 32), help="of random cases")
@@ -156,13 +163,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-#: The module of each target.
+#: The module of each target. What imports most comes last: memory that it has taken hides later growth.
 MODULES = {
     **dict.fromkeys(("sse", "chunks"), "fuzz_streams"),
-    "frames": "fuzz_frames",
-    **dict.fromkeys(("scenario", "traces"), "fuzz_files"),
-    "messages": "fuzz_messages",
     **dict.fromkeys(("pages", "datasets", "models"), "fuzz_inputs"),
+    **dict.fromkeys(("scenario", "traces"), "fuzz_files"),
+    "frames": "fuzz_frames",
+    "messages": "fuzz_messages",
 }
 
 

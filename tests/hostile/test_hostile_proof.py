@@ -106,7 +106,7 @@ PATCHED = """
 import contextlib, sys
 import pytest
 with contextlib.redirect_stdout(sys.stderr):
-    sys.exit(pytest.main(["-q", "-x", "--noconftest", "-p", "no:cacheprovider", "-W", "ignore", *sys.argv[1:]]))
+    sys.exit(pytest.main(["-q", "-x", "--noconftest", "-p", "no:cacheprovider", "-Wignore", *sys.argv[1:]]))
 """
 
 
