@@ -1,6 +1,7 @@
 """``--until`` ends a stage when a figure is known well enough, and its interval holds the truth."""
 
 import math
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -37,12 +38,9 @@ def ended(values_s: Floats, text: str) -> tuple[FigureEstimate, float]:
 def correlated(rng: np.random.Generator, n: int, memory: float) -> Floats:
     """Standard normal, neighbours correlated by exp(−1 / memory)."""
     stay = math.exp(-1 / memory)
-    noise = rng.normal(size=n) * math.sqrt(1 - stay * stay)
-    found = np.empty(n)
-    last = rng.normal()
-    for i in range(n):
-        found[i] = last = stay * last + noise[i]
-    return found
+    steps = rng.normal(size=n) * math.sqrt(1 - stay * stay)
+    steps[0] += stay * rng.normal()
+    return np.array([*accumulate(steps.tolist(), lambda last, step: stay * last + step)])
 
 
 CASES = [
@@ -58,15 +56,15 @@ def test_the_interval_holds_the_truth_whichever_look_ended_the_stage(
     text: str, sigma: float, n: int, memory: float, truth: float
 ) -> None:
     held, shares = [], []
-    for seed in range(300):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         normal = correlated(rng, n, memory) if memory else rng.normal(size=n)
         found, share = ended(np.exp(sigma * normal), text)
         shares.append(share)
         if found.ends_s is not None:
             held.append(found.ends_s[0] <= truth <= found.ends_s[1])
-    assert len(held) > 250
-    assert np.mean(held) >= 0.93
+    assert len(held) > 90
+    assert np.mean(held) >= 0.95, "looks at 95 % each, and not at more for being several, hold in fewer"
     assert np.mean(np.array(shares) < 1) > 0.5, "most end early, so the looks are judged"
 
 
