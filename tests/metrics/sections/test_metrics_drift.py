@@ -28,9 +28,9 @@ def drift_of(c: Columns, window: Window | None = None, slo: Slo | None = SLO) ->
 
 
 def soak(seed: int, constant_s: float = 1.0, slower_per_hour: float = 0.0, wander: float = 0.1) -> Columns:
-    """Two requests a second for three hours. TTFT and the share of failures wander together."""
+    """108 requests in each of 60 bins of three hours. TTFT and the share of failures wander together."""
     random = np.random.default_rng([seed, round(constant_s)])
-    at = np.sort(random.uniform(0, SECONDS, int(2 * SECONDS)))
+    at = np.sort(random.uniform(0, SECONDS, 60 * 108))
     (noise,) = wandering(1, SECONDS, constant_s, seed)
     level = np.interp(at, 10.0 * np.arange(len(noise)), noise)
     ttft_s = 0.25 * np.exp(0.3 * random.standard_normal(len(at)) + wander * level)
