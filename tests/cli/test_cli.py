@@ -193,6 +193,7 @@ def test_without_a_command_the_help_names_three_to_begin_with_and_the_exit_code_
     said = capsys.readouterr()
     assert said.out == ""
     assert re.findall(r"^  llm-locust (\w+)", said.err, re.M) == ["run", "run", "compare"]
+    assert "%%" not in said.err
     for ask in ("--help", "-h", "help"):
         assert main([ask]) == 0
         assert capsys.readouterr().out == said.err

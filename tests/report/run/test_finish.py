@@ -12,7 +12,7 @@ from report_cases import manifest, write_run
 
 from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.run.build import build_report
-from llm_locust.report.run.finish import FinishAnswer, finish_run
+from llm_locust.report.run.finish import FinishAnswer, finish_run, main
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -35,9 +35,9 @@ def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]"
     )
 
 
-def answer(done: "subprocess.CompletedProcess[str]") -> FinishAnswer:
+def answer(said: str) -> FinishAnswer:
     """What the command said, which is one line of JSON and nothing else."""
-    (line,) = done.stdout.splitlines()
+    (line,) = said.splitlines()
     return msgspec.json.decode(line, type=FinishAnswer)
 
 
@@ -81,23 +81,28 @@ def test_what_is_no_run_is_refused_and_nothing_is_written_into_it(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {MANIFEST_FILE, FRAMES_FILE}
 
 
-def test_the_command_says_the_exit_code_of_the_report(tmp_path: Path) -> None:
+def test_the_command_says_the_exit_code_of_the_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_frames(tmp_path / "-run", gates="rps>1", workers_expected=2)
     done = command("--", "-run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    said = answer(done).verdict
+    said = answer(done.stdout).verdict
     assert said is not None
     assert (said.code, said.reason) == (4, "records are missing; --allow-incomplete accepts that")
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()
-    whole = command("--allow-incomplete", "--", "-run", cwd=tmp_path)
-    assert answer(whole) == FinishAnswer(RunVerdict(0), error=None)
+    assert main(["--allow-incomplete", str(tmp_path / "-run")]) == 0
+    assert answer(capfd.readouterr().out) == FinishAnswer(RunVerdict(0), error=None)
 
 
-def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(tmp_path: Path) -> None:
+def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (write_frames(tmp_path / "run") / REQUESTS_FILE).mkdir()
-    done = command("run", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    error = answer(done).error or ""
+    assert main([str(tmp_path / "run")]) == 1
+    said = capfd.readouterr()
+    assert said.err == ""
+    error = answer(said.out).error or ""
     assert REQUESTS_FILE in error
     assert "\n" not in error
     assert (tmp_path / "run" / FRAMES_FILE).exists(), "the records stay"
