@@ -66,6 +66,8 @@ class PacketRing:
         except (OSError, ValueError) as e:
             self._socket.close()
             raise CaptureError(f"packets cannot be captured: no ring of {slots:,} packets ({e})") from e
+        self._frames = np.frombuffer(self._memory, np.uint8).reshape(slots, FRAME_BYTES)
+        self._status = self._frames[:, :4].view(np.uint32)[:, 0]
         self._next = 0
         self.cut = False
         self._dropped = 0
@@ -81,8 +83,6 @@ class PacketRing:
         blocks = size // _BLOCK_BYTES
         sock.setsockopt(_SOL_PACKET, _RX_RING, struct.pack("IIII", _BLOCK_BYTES, blocks, FRAME_BYTES, slots))
         self._memory = mmap.mmap(sock.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._frames = np.frombuffer(self._memory, np.uint8).reshape(slots, FRAME_BYTES)
-        self._status = self._frames[:, :4].view(np.uint32)[:, 0]
 
     def attach(self, program: Sequence[Instruction]) -> None:
         """Replace the filter."""
