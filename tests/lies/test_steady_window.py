@@ -121,7 +121,7 @@ def test_users_of_two_workers_with_the_same_number_are_two() -> None:
 
 
 def test_a_rate_that_chance_alone_moves_is_steady() -> None:
-    for seed in range(20):
+    for seed in range(8):
         records = opened(rate=80.0, seed=seed)
         load = asked_load(batch(*records), manifest(SECONDS, open_loop=True), ns(0))
         window = steady_window(load, columns(*records), Window(ns(0), ns(SECONDS), "run"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, request
 
@@ -242,6 +242,7 @@ class InParts:
             yield RecordBatch(part.table.select(columns))
 
 
+@settings(max_examples=settings().max_examples // 2)  # of two whole summaries each
 @given(st.lists(st.lists(_answers(), max_size=6), min_size=1, max_size=4))
 def test_in_what_parts_the_records_came_changes_nothing(parts: list[list[RequestRecord]]) -> None:
     whole = quality(*[record for part in parts for record in part])
