@@ -1,6 +1,5 @@
 """However a run ends, its report is written, and its records are what the server saw."""
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ from swarm_process import (
     swarm,
     wait_until,
 )
-
-from llm_locust.store import FRAMES_FILE, index_frames
 
 #: Answers of 0.1 to 1.5 s: a process that stands still for 0.4 s has some under way all the same. With 0.2 s
 #: for each, all were in its sockets when it went on, and none was left to cut.
@@ -89,11 +86,11 @@ def _ended(process: Process, sim: Simulation, folder: Path) -> Ended:
     return Ended(code, process, result, sim.entries(), took_s, process.left_over())
 
 
-def _forked_and_signalled(number: signal.Signals, *, group: bool = False) -> Callable[[Path], Ended]:
+def _all_signalled(number: signal.Signals) -> Callable[[Path], Ended]:
     def run(folder: Path) -> Ended:
         with simulation(folder) as sim, locust(folder, *USUAL, *forked(2), "-H", sim.url) as master:
             sim.wait_entries(20)
-            master.signal_group(number) if group else master.signal(number)
+            master.signal_group(number)
             return _ended(master, sim, folder)
 
     return run
@@ -106,18 +103,6 @@ def _one_process_signalled(folder: Path) -> Ended:
         return _ended(process, sim, folder)
 
 
-def _one_worker_ended(folder: Path) -> Ended:
-    """One of two workers is told to end in the middle of the run; the other goes on."""
-    with simulation(folder) as sim, swarm(folder, 2, *USUAL, "-H", sim.url) as (master, workers):
-        wait_until(lambda: len(_senders(sim)) == 2, "the requests of both workers")
-        sim.wait_entries(20)
-        workers[0].signal(signal.SIGTERM)
-        workers[0].exit_code()
-        sim.wait_entries(len(sim.entries()) + 10)
-        master.signal(signal.SIGINT)
-        return _ended(master, sim, folder)
-
-
 def _last_worker_ended(folder: Path) -> Ended:
     with (
         simulation(folder) as sim,
@@ -125,26 +110,6 @@ def _last_worker_ended(folder: Path) -> Ended:
     ):
         sim.wait_entries(20)
         workers[0].signal(signal.SIGTERM)
-        return _ended(master, sim, folder)
-
-
-def _workers_in(frames: Path) -> set[str]:
-    return {f.header.worker for f in index_frames(frames).frames} if frames.exists() else set()
-
-
-def _one_worker_killed(folder: Path) -> Ended:
-    """One of two workers dies after its first interval, and the run ends soon afterwards; that is allowed.
-
-    What is not allowed gives exit code 4, in the runs of test_swarm_chaos_workers.py.
-    """
-    options = *USUAL, *forked(2), "--allow-incomplete", "--gate", "error_rate<50%"
-    with simulation(folder) as sim, locust(folder, *options, "-H", sim.url) as master:
-        frames = folder / "run" / FRAMES_FILE
-        wait_until(lambda: len(_workers_in(frames)) == 2, "the first interval's batches")
-        sim.wait_entries(len(sim.entries()) + 10)
-        os.kill(master.children()[0], signal.SIGKILL)
-        sim.wait_entries(len(sim.entries()) + 10)
-        master.signal(signal.SIGINT)
         return _ended(master, sim, folder)
 
 
@@ -229,19 +194,16 @@ def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwrit
 
 
 FULL_DISKS = {
-    "no room for records": _disk_full(112),
-    "no room for records, forked": _disk_full(112, *forked(2)),
+    "no room for records": _disk_full(112, *forked(2)),
     "no room for a report": _disk_full(8),
 }
 
-#: Each signal and each receiver; both signals reach a master, and a process alone, in the drain.
+#: Each signal and each receiver; both signals reach a master, and a process alone, in the drain. Workers that
+#: are killed, or told to end in the middle, are in test_swarm_chaos_workers.py.
 SCENARIOS: dict[str, Callable[[Path], Ended]] = {
-    "a worker killed": _one_worker_killed,
-    "Ctrl-C to all": _forked_and_signalled(signal.SIGINT, group=True),
-    "SIGTERM to the master": _forked_and_signalled(signal.SIGTERM),
-    "SIGTERM to all": _forked_and_signalled(signal.SIGTERM, group=True),
+    "Ctrl-C to all": _all_signalled(signal.SIGINT),
+    "SIGTERM to all": _all_signalled(signal.SIGTERM),
     "Ctrl-C to one process": _one_process_signalled,
-    "SIGTERM to one worker": _one_worker_ended,
     "SIGTERM to the last worker": _last_worker_ended,
     "end in the ramp": _in_the_ramp,
     "end in the ramp, alone": _in_the_ramp_alone,
@@ -255,8 +217,6 @@ SCENARIOS: dict[str, Callable[[Path], Ended]] = {
 
 #: Ended before its time by something other than its settings.
 CUT_SHORT = "SIGTERM to the last worker"
-KILLED = "a worker killed"
-WHOLE = [name for name in SCENARIOS if name != KILLED]
 DRAINED = [name for name in SCENARIOS if "SIGTERM in the drain" in name or "ramp" in name]
 
 
@@ -265,7 +225,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     return in_parallel(tmp_path_factory.mktemp("stops"), SCENARIOS, at_once=4)
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", list(SCENARIOS))
 def test_every_request_that_the_server_saw_is_recorded(name: str, runs: dict[str, Ended]) -> None:
     run = runs[name]
     rows = run.result.rows()
@@ -276,7 +236,7 @@ def test_every_request_that_the_server_saw_is_recorded(name: str, runs: dict[str
     assert {rows[request_id]["outcome"] for request_id in rows.keys() - seen} <= {"cancelled"}
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", list(SCENARIOS))
 def test_the_run_is_complete(name: str, runs: dict[str, Ended]) -> None:
     run = runs[name]
     assert run.result.manifest.complete, run.process.stderr
@@ -301,7 +261,7 @@ def test_a_run_whose_last_worker_leaves_before_its_time_is_cut_short(runs: dict[
     assert "Exit code 4: the run was cut short: no worker was left: the last one quit" in run.process.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in WHOLE if name not in DRAINED])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in DRAINED])
 def test_without_a_drain_and_after_a_ctrl_c_in_it_what_is_under_way_is_cancelled_and_recorded(
     name: str, runs: dict[str, Ended]
 ) -> None:
@@ -338,51 +298,10 @@ def test_users_that_the_ramp_brings_after_the_runs_end_send_nothing(
     assert 1 < len(users) <= 12 * (load_s + 1)
 
 
-def test_a_worker_that_is_told_to_end_is_not_lost_and_the_other_goes_on(runs: dict[str, Ended]) -> None:
-    run = runs["SIGTERM to one worker"]
-    first, second = run.result.manifest.workers
-    assert not first.lost
-    assert not second.lost
-    assert first.received > 0
-    assert second.received > 0
-
-
 def test_a_worker_that_joins_late_takes_part(runs: dict[str, Ended]) -> None:
     run = runs["a worker that joins late"]
     assert len(run.result.manifest.workers) == 2
     assert all(worker.received > 0 for worker in run.result.manifest.workers)
-
-
-def test_a_worker_that_was_killed_is_named_and_the_other_ones_records_are_all_there(
-    runs: dict[str, Ended],
-) -> None:
-    run = runs[KILLED]
-    (lost,) = [worker for worker in run.result.manifest.workers if worker.lost]
-    (other,) = [worker for worker in run.result.manifest.workers if not worker.lost]
-    assert run.result.summary["completeness"]["lost"] == [lost.id]
-    assert run.result.summary["completeness"]["complete"] is False
-    assert lost.id in run.process.stdout
-    rows = run.result.rows()
-    mine = {request_id.partition("-")[0] for request_id, row in rows.items() if row["worker"] == other.id}
-    seen = [e["request_id"] for e in run.truth if e["request_id"].partition("-")[0] in mine]
-    assert len(seen) > 10
-    assert set(seen) <= rows.keys()
-
-
-def test_a_worker_that_was_killed_loses_the_end_of_its_load_alone(runs: dict[str, Ended]) -> None:
-    """What ended after its last batch: an interval of 3 s, and what a busy machine makes of it."""
-    run = runs[KILLED]
-    rows = run.result.rows()
-    (lost,) = [worker.id for worker in run.result.manifest.workers if worker.lost]
-    kept = max(row["ended_ns"] for row in rows.values() if row["worker"] == lost)
-    missing = [entry for entry in run.truth if entry["request_id"] not in rows]
-    assert missing
-    assert min(entry["ended_ns"] for entry in missing) > kept - 2e9
-    assert min(e["received_ns"] for e in missing) > max(e["received_ns"] for e in missing) - 10e9
-
-
-def test_missing_records_that_are_allowed_give_exit_code_0(runs: dict[str, Ended]) -> None:
-    assert runs[KILLED].code == 0
 
 
 @pytest.fixture(scope="module")
@@ -401,11 +320,8 @@ def test_a_full_disk_gives_exit_code_4_and_says_why_without_a_traceback(
     assert run.left_over == []
 
 
-@pytest.mark.parametrize("name", ["no room for records", "no room for records, forked"])
-def test_records_that_found_no_room_are_missing_in_the_report(
-    name: str, unwritten: dict[str, Unwritten]
-) -> None:
-    result = Result.read(unwritten[name].path)
+def test_records_that_found_no_room_are_missing_in_the_report(unwritten: dict[str, Unwritten]) -> None:
+    result = Result.read(unwritten["no room for records"].path)
     assert result.summary["completeness"]["complete"] is False
     assert sum(worker.missing for worker in result.manifest.workers) > 10
     assert result.manifest.workers_lost == 0
