@@ -229,7 +229,7 @@ def test_lost_requests_are_in_the_denominator_of_goodput(name: str, runs: dict[s
 
 
 def test_missing_records_give_exit_code_4(runs: dict[str, Survived]) -> None:
-    """Unless that is allowed, as in the runs of test_swarm_stops.py."""
+    """Unless that is allowed, as in a run of test_swarm_live.py."""
     assert [runs[name].code for name in KILLED] == [4, 4]
 
 
