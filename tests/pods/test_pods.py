@@ -54,12 +54,6 @@ def run_well(folder: Path) -> Ended:
     return made
 
 
-def run_badly(folder: Path) -> Ended:
-    name = named("gate")
-    with playing(rendered(folder, name, gate="p50_ttft<1ms", run_time_s=4), folder, name) as cluster:
-        return ended(cluster, folder)
-
-
 def run_under_fire(folder: Path) -> Ended:
     """One of whose workers one is killed, and another one by the kernel, for its memory.
 
@@ -91,7 +85,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         "late": run_with_a_late_target,
         "fire": run_under_fire,
         "well": run_well,
-        "gate": run_badly,
     }
     return in_parallel(folder, cases)
 
@@ -122,14 +115,6 @@ def test_a_container_may_write_two_folders_and_nothing_else(runs: dict[str, Ende
         "seccomp": "2",
         "writing": {"/": "EROFS", "/opt/llm-locust": "EROFS", "/etc": "EROFS", "/runs": None, "/tmp": None},
     }
-
-
-def test_a_broken_gate_is_the_exit_code_of_the_master_and_no_failure_of_a_worker(
-    runs: dict[str, Ended],
-) -> None:
-    run = runs["gate"]
-    assert run.exit_codes == {MASTER: 1} | dict.fromkeys(WORKERS, 0), run.said
-    assert [gate["passed"] for gate in run.summary["gates"]] == [False]
 
 
 def test_workers_that_are_killed_are_named_and_the_run_goes_on(runs: dict[str, Ended]) -> None:
