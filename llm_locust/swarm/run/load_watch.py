@@ -264,19 +264,29 @@ class LoadWatch:
 
     def _reason(self) -> str | None:
         participants = {worker: self._run.roster[worker] for worker in self._run.roster}
-        if self._all_spent(participants):
-            load = self._run.settings.load
-            if load.num_requests is not None:
-                return f"num-requests: {load.num_requests} were asked for, and no worker has one left"
-            return "the end of the trace"
+        left = self._with_a_share(participants)
+        count = self._run.settings.load.num_requests
+        if left == []:
+            of_count = f"num-requests: {count} were asked for, and no worker has one left"
+            return "the end of the trace" if count is None else of_count
+        if left and count is not None and self._without_users(left):
+            why = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with: "
+            self._run.cut(why + "start as many users as there are workers")
+            return self._run.stop_reason
         return self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
 
-    def _all_spent(self, participants: dict[str, Participant]) -> bool:
-        """Whether every connected worker of the run's start has done its share, and at least one has."""
+    def _with_a_share(self, participants: dict[str, Participant]) -> list[str] | None:
+        """Connected workers of the run's start that have requests of their share left; None if all have."""
         starters = {worker: p for worker, p in participants.items() if not p.late}
-        spent = [p.counts is not None and p.counts.load.spent for p in starters.values()]
-        gone = [p.done or not self._present(worker) for worker, p in starters.items()]
-        return any(spent) and all(s or g for s, g in zip(spent, gone, strict=True))
+        spent = {worker for worker, p in starters.items() if p.counts is not None and p.counts.load.spent}
+        left = [w for w, p in starters.items() if not (w in spent or p.done or not self._present(w))]
+        return left if spent else None
+
+    def _without_users(self, workers: Iterable[str]) -> bool:
+        """Whether none of these workers has a user, of a closed loop whose users have all been started."""
+        runner = self._runner
+        is_spread = not self._run.open_loop and runner.user_count == runner.target_user_count
+        return is_spread and not any(runner.clients[w].user_count for w in workers if w in runner.clients)
 
 
 def totals(participants: Iterable[Participant]) -> Totals:

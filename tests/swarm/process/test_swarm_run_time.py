@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.run.load_watch import WATCH_INTERVAL_S, LoadWatch
+from llm_locust.swarm.run.roster import Participant
 
 S = 1_000_000_000
 
@@ -42,6 +44,9 @@ class FakeRun:
     stop_reason: str = ""
     stopped_ns: int | None = None
     open_loop: bool = False
+    num_requests: int | None = None
+    shares_spent: tuple[bool, ...] = ()  # of the workers
+    cut_short: bool = False
 
     @property
     def info(self) -> dict[str, Any]:
@@ -49,17 +54,30 @@ class FakeRun:
 
     @property
     def settings(self) -> Any:
-        return SimpleNamespace(load=SimpleNamespace(stop_rules=parse_stop_rules("")))
+        load = SimpleNamespace(stop_rules=parse_stop_rules(""), num_requests=self.num_requests)
+        return SimpleNamespace(load=load)
 
     @property
     def roster(self) -> dict[str, Any]:
-        return {}
+        told = [
+            CountsMessage(run="r", finished=0, in_flight=0, load=LoadCounts(spent=spent))
+            for spent in self.shares_spent
+        ]
+        return {f"w{i}": Participant(0, False, 0, counts) for i, counts in enumerate(told)}
+
+    def cut(self, reason: str) -> None:
+        self.stop_reason, self.cut_short = reason, True
 
 
-def ended_at_s(run: FakeRun) -> float | None:
-    """When the watch ends the load of this run, on its clock; None: it does not."""
+def ended_at_s(run: FakeRun, users: tuple[int, ...] = (1,)) -> float | None:
+    """When the watch ends the load of this run, on its clock; None: it does not.
+
+    Args:
+        users: how many each worker has.
+    """
     ends: list[float] = []
-    runner = SimpleNamespace(target_user_count=1)
+    clients = {f"w{i}": SimpleNamespace(user_count=n) for i, n in enumerate(users)}
+    runner = SimpleNamespace(target_user_count=1, user_count=sum(users), clients=clients)
 
     def sleep(seconds: float) -> None:
         run.clock.sleep(seconds)
@@ -92,6 +110,22 @@ def test_a_load_whose_time_was_over_at_its_start_ends_at_once() -> None:
 
 def test_a_load_without_a_run_time_goes_on() -> None:
     assert ended_at_s(FakeRun(Clock(), None)) is None
+
+
+def test_a_count_that_workers_without_users_share_ends_the_load_and_cuts_the_run_short() -> None:
+    def of(*spent: bool) -> FakeRun:
+        return FakeRun(Clock(), None, num_requests=60, shares_spent=spent)
+
+    stuck = of(True, False)
+    assert ended_at_s(stuck, users=(1, 0)) is not None
+    assert stuck.stop_reason.startswith("num-requests: worker w1 has no user to send its share of 60 with: ")
+    assert stuck.cut_short
+    done = of(True, True)
+    assert ended_at_s(done, users=(1, 0)) is not None
+    assert not done.cut_short
+    assert ended_at_s(of(False, False), users=(1, 0)) is None
+    assert ended_at_s(of(True, False), users=(0, 1)) is None
+    assert ended_at_s(of(True, False), users=(0, 0)) is None  # they are still to be started
 
 
 def environment(run_time: object, *, shape: object = None, web_ui: object = None) -> Any:
