@@ -43,7 +43,12 @@ AREAS: dict[str, tuple[str, ...]] = {
         "test_pieces.py",
         "workload/test_workload_body.py",
     ),
-    "client/*": ("client", "hostile/test_hostile_servers.py", "lies/test_client_late.py"),
+    "client/*": (
+        "client",
+        "hostile/test_hostile_servers.py",
+        "lies/test_client_late.py",
+        "wire/test_headers.py",
+    ),
     "core/batch.py": ("core/test_batch.py", "core/arrow/test_arrow_columns.py"),
     "metrics/stats/*": ("metrics/stats", "metrics/test_metrics_summary.py", "test_golden.py"),
     "metrics/requests/*": (

@@ -120,7 +120,9 @@ def test_every_field_is_filled_for_any_call() -> None:
         "user": "7",
         "worker": "w",
     }
-    assert fields.keys() == set(HEADER_FIELDS) == call_fields(call(), worker="", seq=0).keys()
+    alone = call_fields(call(), worker="", seq=0)
+    assert fields.keys() == set(HEADER_FIELDS) == alone.keys()
+    assert alone["turn"] == "0"
 
 
 def test_all_requests_of_a_user_without_sessions_share_one() -> None:
