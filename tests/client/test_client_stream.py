@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gevent
 import gevent.server
@@ -26,6 +27,7 @@ from scripted import (
 )
 from scripted.raw import best_of
 
+from llm_locust.client import stream
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timeouts import Timeouts
@@ -398,3 +400,22 @@ def test_a_users_own_timeout_cancels_and_passes_through(ask: Caller) -> None:
     with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
         ask.ask([Step(stall=True)])
     assert [a.record.outcome for a in ask.answers] == [Outcome.CANCELLED]
+
+
+def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "DECODING_S", -1.0)  # each step takes more than its share of a turn
+    seen, left = list[str](), [True, False]
+
+    def step() -> bool:
+        seen.append("step")
+        return left.pop(0)
+
+    exchange = SimpleNamespace(step=step, bytes_received=0)
+    client = SimpleNamespace(count_tokens=None)
+    gevent.spawn(seen.append, "other")
+    stream.LiveCall.settle(
+        cast(Any, SimpleNamespace(_answer=None, _end=lambda: None, _exchange=exchange, _client=client))
+    )
+    assert seen == ["step", "other", "step"]

@@ -393,3 +393,9 @@ def test_a_choice_that_has_only_a_tool_call_is_one_beside_another_that_answered_
 def test_the_short_way_and_the_lenient_way_read_the_same(stream: list[dict[str, Any]]) -> None:
     """A NaN anywhere is refused by typed decoding, so that every chunk is read leniently."""
     assert read(*stream) == read(*({**c, "nan": float("nan")} for c in stream))
+
+
+def test_a_first_tool_call_without_index_and_id_is_that_of_index_0() -> None:
+    first, rest = {"name": "f", "arguments": "{"}, {"index": 0, "function": {"arguments": "}"}}
+    reply = read(chunk({"tool_calls": [{"function": first}]}), chunk({"tool_calls": [rest]}), DONE)
+    assert reply.tool_calls == [ToolCall(id=None, name="f", arguments="{}")]
