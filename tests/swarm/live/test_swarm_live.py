@@ -63,7 +63,7 @@ def on_init(environment, **_):
 """
 
 USUAL = (
-    *("--headless", "-u", "8", "-r", "100", "-t", "6s", "--out", "run", "--slo", "ttft=500ms"),
+    *("--headless", "-u", "3", "-r", "100", "-t", "6s", "--out", "run", "--slo", "ttft=500ms"),
     *("--output-tokens", "uniform:4,12", "--body", '{"ignore_eos": true}'),
 )
 
@@ -171,7 +171,7 @@ def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], na
     requests = run.result.summary["requests"]
     outcomes = run.result.requests.table.column("outcome").to_pylist()
     # Live counts know no window: a request that began between the end of the load and its news is in them.
-    assert run.total["requests"] == len(outcomes) > 50
+    assert run.total["requests"] == len(outcomes) > 20
     assert run.total["failures"] == sum(outcome != "ok" for outcome in outcomes) >= requests["failed"]
     assert run.live["snapshot"]["missed"] == 0
     late = len(outcomes) - requests["sent"]
@@ -211,7 +211,7 @@ def test_tokens_are_those_of_the_records(runs: dict[str, Finished]) -> None:
 
 def test_the_series_has_the_load_and_the_workers(runs: dict[str, Finished]) -> None:
     columns = runs["two workers"].live["series"]["columns"]
-    assert max(users for users in columns["users"] if users is not None) == 8
+    assert max(users for users in columns["users"] if users is not None) == 3
     assert max(workers for workers in columns["workers"] if workers is not None) == 2
     assert any(concurrency for concurrency in columns["concurrency"])
     assert any(p50 for p50 in columns["ttft_p50_ms"])
@@ -248,7 +248,7 @@ def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str,
 def test_a_log_gets_a_line_now_and_then_instead_of_locusts_tables(runs: dict[str, Finished]) -> None:
     text = runs["one process"].stderr
     assert re.search(
-        r"swarm\.run\.progress: 0:\d\d of 0:12 · 8 users · \d+ in flight · [\d,.]+ tokens/s · "
+        r"swarm\.run\.progress: 0:\d\d of 0:12 · 3 users · \d+ in flight · [\d,.]+ tokens/s · "
         r"TTFT p50 [\d.]+ p99 [\d.]+ ms · goodput [\d.]+ % · \d+ errors · client \w+",
         text,
     )
@@ -260,7 +260,7 @@ def test_a_terminal_gets_a_panel_that_goes_at_the_end(runs: dict[str, Finished])
     assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1, "the cursor is shown again"
     text = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
     assert " of 0:06 ─" in text
-    assert "8 users · " in text
+    assert "3 users · " in text
     assert "since start" in text
     assert text.rstrip().rfind("since start") < text.find("Shutting down")
     assert re.search(r"\[[-0-9 :,]+\] \S+/INFO/llm_locust\.\S+: run time limit reached", text), (
