@@ -267,11 +267,11 @@ class LoadWatch:
         left = self._with_a_share(participants)
         count = self._run.settings.load.num_requests
         if left == []:
-            of_count = f"num-requests: {count} were asked for, and no worker has one left"
-            return "the end of the trace" if count is None else of_count
-        if left and count is not None and self._without_users(left):
-            why = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with: "
-            self._run.cut(why + "start as many users as there are workers")
+            told = f"num-requests: {count} were asked for, and no worker has one left"
+            return "the end of the trace" if count is None else told
+        if left and count is not None and not self._run.open_loop and self._without_users(left):
+            told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
+            self._run.cut(f"{told}: start as many users as there are workers")
             return self._run.stop_reason
         return self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
 
@@ -283,9 +283,9 @@ class LoadWatch:
         return left if spent else None
 
     def _without_users(self, workers: Iterable[str]) -> bool:
-        """Whether none of these workers has a user, of a closed loop whose users have all been started."""
+        """Whether none of these workers has a user, though all users have been started."""
         runner = self._runner
-        is_spread = not self._run.open_loop and runner.user_count == runner.target_user_count
+        is_spread = runner.user_count == runner.target_user_count and runner.environment.shape_class is None
         return is_spread and not any(runner.clients[w].user_count for w in workers if w in runner.clients)
 
 

@@ -69,15 +69,21 @@ class FakeRun:
         self.stop_reason, self.cut_short = reason, True
 
 
-def ended_at_s(run: FakeRun, users: tuple[int, ...] = (1,)) -> float | None:
+def ended_at_s(run: FakeRun, users: tuple[int, ...] = (1,), shape: object = None) -> float | None:
     """When the watch ends the load of this run, on its clock; None: it does not.
 
     Args:
         users: how many each worker has.
+        shape: what changes their number.
     """
     ends: list[float] = []
     clients = {f"w{i}": SimpleNamespace(user_count=n) for i, n in enumerate(users)}
-    runner = SimpleNamespace(target_user_count=1, user_count=sum(users), clients=clients)
+    runner = SimpleNamespace(
+        target_user_count=1,
+        user_count=sum(users),
+        clients=clients,
+        environment=SimpleNamespace(shape_class=shape),
+    )
 
     def sleep(seconds: float) -> None:
         run.clock.sleep(seconds)
@@ -125,6 +131,7 @@ def test_a_count_that_workers_without_users_share_ends_the_load_and_cuts_the_run
     assert not done.cut_short
     assert ended_at_s(of(False, False), users=(1, 0)) is None
     assert ended_at_s(of(True, False), users=(0, 1)) is None
+    assert ended_at_s(of(True, False), users=(1, 0), shape=object()) is None
     assert ended_at_s(of(True, False), users=(0, 0)) is None  # they are still to be started
 
 
