@@ -27,6 +27,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
     def client_context(self, *, mutual: bool = False) -> ssl.SSLContext:
         """A client's context that trusts the authority, with the client's certificate if ``mutual``."""
         context = ssl.create_default_context(cafile=self.ca)
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # which Python before 3.11.4 sets
         if mutual:
             context.load_cert_chain(self.client_cert, self.client_key)
         return context

@@ -12,10 +12,12 @@ _RECORD_HEAD = 5
 #: ``verify_code`` of a certificate whose authority is unknown: itself, or at the end of its chain.
 _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 
+_HUNG_UP = "UNEXPECTED_EOF_WHILE_READING"
+
 _ADVICE = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS at this port; try http://",
     "HTTP_REQUEST": "the server does not speak TLS at this port; try http://",
-    "UNEXPECTED_EOF_WHILE_READING": "the server hung up; if it does not speak TLS at this port, try http://",
+    _HUNG_UP: "the server hung up; if it does not speak TLS at this port, try http://",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client's certificate; give --client-cert",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server may ask for a client's certificate; give --client-cert",
 }
@@ -48,7 +50,8 @@ def tls_reason(error: ssl.SSLError) -> str:
         text = f"certificate not accepted: {error.verify_message}"
         unknown = error.verify_code in _UNKNOWN_AUTHORITY
         return f"{text} (--ca-cert names an authority of your own)" if unknown else text
-    reason = error.reason or ""
+    # What hangs up passes for what ends the session, before Python 3.11.4.
+    reason = _HUNG_UP if isinstance(error, ssl.SSLZeroReturnError) else error.reason or ""
     words = reason.replace("_", " ").lower() or error.strerror or str(error)
     return f"{words} ({_ADVICE[reason]})" if reason in _ADVICE else words
 
