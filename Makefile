@@ -84,7 +84,7 @@ pictures: $(VENV)/.test  ## the pictures of README.md, from a run against the si
 site: .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 
-audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of the locked packages
+audit: .venv-audit/.installed  ## known vulnerabilities of the locked packages
 	.ci/audit .venv-audit/bin
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
@@ -165,7 +165,7 @@ requirements: .venv-uv/.installed  ## the packages of the image, the tests, the 
 	echo 'mkdocs-material>=9.7' | $(LOCK) - -o .ci/site-requirements.txt
 	printf 'setuptools>=77\npackaging>=24.2\npytest>=8.3.3\nhypothesis>=6.170\ncryptography>=44\n' | \
 		$(LOCK) --resolution lowest-direct pyproject.toml - --extra otel -o tests/lowest-requirements.txt
-	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(LOCK) - -o .ci/audit-requirements.txt
+	echo 'pip-audit>=2.10' | $(LOCK) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
 	rm -rf $(VENV) .venv-lowest .venv-audit .venv-docs .venv-e2e .venv-infinity .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
