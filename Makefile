@@ -28,19 +28,19 @@ test:  ## lint, types, the tests of every day
 
 # What judges no time: a process for each core. Kubernetes has `make test-k8s`.
 KUBERNETES := tests/k8s tests/pods
-PYTEST := $(BIN)/pytest --dist loadfile --durations 20 --durations-min 5 $(KUBERNETES:%=--ignore %)
+PYTEST := $(BIN)/pytest --durations 20 --durations-min 5 $(KUBERNETES:%=--ignore %)
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 types:
 	$(BIN)/mypy
 test-rooms:
-	tests/again.sh rooms $(PYTEST) -n 2 -m "not e2e and not alone and not run"
+	tests/again.sh rooms $(PYTEST) --forks 2 -m "not e2e and not alone and not run"
 
 # What judges times: one at a time, beside nothing that does not give way.
 ALONE ?= alone and not run or everyday
 test-alone:
-	tests/again.sh alone $(PYTEST) -n 0 -m "($(ALONE)) and not e2e"
+	tests/again.sh alone $(PYTEST) -m "($(ALONE)) and not e2e"
 
 test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and balancers, a short soak
 	.ci/all
@@ -52,12 +52,12 @@ test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
 # Whole runs wait for events much of the time, but not for long: with three at once some were late. The long ones, of
 # docs, come first.
 test-waiting:
-	tests/again.sh runs $(PYTEST) -n 2 --no-loadscope-reorder -m "run and not everyday and not alone and not e2e"
+	tests/again.sh runs $(PYTEST) --forks 2 -m "run and not everyday and not alone and not e2e"
 
 # All, or those whose names begin so, as aa-.
 PRESETS ?= all
 presets: $(VENV)/.test  ## a whole run of 10 s of every public protocol against the simulator, in some 5 minutes
-	LLM_LOCUST_TEST_PRESETS=$(PRESETS) $(BIN)/pytest -n 0 tests/cli/test_all_presets.py
+	LLM_LOCUST_TEST_PRESETS=$(PRESETS) $(BIN)/pytest tests/cli/test_all_presets.py
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
 LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
@@ -112,7 +112,7 @@ fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/b
 # Of each property; a fault that is found is tried first from then on.
 EXAMPLES ?= 1000
 properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples instead of 40
-	LLM_LOCUST_TEST_EXAMPLES=$(EXAMPLES) $(PYTEST) -n 2 -m "hypothesis and not run and not e2e"
+	LLM_LOCUST_TEST_EXAMPLES=$(EXAMPLES) $(PYTEST) --forks 2 -m "hypothesis and not run and not e2e"
 
 # Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
 COVERED := core wire metrics/stats metrics/requests
@@ -123,7 +123,7 @@ COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hos
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
 	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
 coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
-	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q -n 0 --hypothesis-seed 0 -m "not alone and not run" \
+	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q --hypothesis-seed 0 -m "not alone and not run" \
 		$(UNCOVERING:%=--deselect %) $(COVERING)
 	$(BIN)/coverage report
 

@@ -10,7 +10,7 @@ name=$1
 shift
 cache=(-o "cache_dir=.pytest_cache/$name")
 alone=()
-case " $* " in *" -n "*) alone=(-n 0) ;; esac # the lowest versions have no pytest-xdist, which knows it
+case " $* " in *" --forks "*) alone=(--forks 0) ;; esac
 code=0
 "$@" "${cache[@]}" --cache-clear || code=$?
 failed=.pytest_cache/$name/v/cache/lastfailed

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
+from warm_process import be_warm
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, hold_stamping
+
+pytest_plugins = ["forking"]
 
 #: Of each property: they are drawn anew in every run. `make properties` tries many more.
 _EXAMPLES = int(os.environ.get("LLM_LOCUST_TEST_EXAMPLES", "40"))
@@ -55,6 +58,13 @@ def pytest_collection_finish() -> None:
     """Spare every later collection of garbage the look at ten thousand tests."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Let forks share what is warm."""
+    if session.config.option.forks and any(item.get_closest_marker("run") for item in session.items):
+        be_warm()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -170,6 +170,13 @@ def keep_warm(*sources: str) -> None:
             atexit.register(process.communicate)
 
 
+def be_warm() -> None:
+    """Wait until all listen: for this process, and its forks."""
+    keep_warm(*PRELOADED)
+    for source in PRELOADED:
+        _listening(source)
+
+
 def warm_code(code: str, *words: str, **options: Any) -> str:
     """What code prints in a process of its own that has imported Locust, which patches its process.
 
