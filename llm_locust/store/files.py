@@ -78,10 +78,10 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+def write_text(path: Path, text: str | bytes) -> None:
+    """Write a text, or its UTF-8, atomically."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode() if isinstance(text, str) else text)
 
 
 def check_folder_name(text: str, what: str) -> str:

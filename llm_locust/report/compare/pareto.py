@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
 from llm_locust.metrics.charts.over_load import OperatingPoint, front, operating_points
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
-from llm_locust.report.html.shell import environment, own, policy, script_json
+from llm_locust.report.html.shell import whole_page
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
@@ -169,20 +166,15 @@ def _data(name: str, points: Sequence[OperatingPoint]) -> Data:
     return Data(name, columns)
 
 
-def pareto_page(found: Pareto) -> str:
-    """The page: the chart and the table, in the look of ``report.html``; it loads nothing."""
-    drawn, scripts = chart(found), [get_plotlyjs(), own("charts.js")]
-    return (
-        environment("llm_locust.report.compare")
-        .get_template("compare.html.j2")
-        .render(
-            title=f"{len({p.run for p in found.points})} runs, per user and per GPU",
-            first=[],
-            last=sections(found),
-            charts=[drawn],
-            policy=policy(scripts),
-            style=Markup(own("style.css")),  # the package's own file
-            scripts=[Markup(script) for script in scripts],  # the packages' own files
-            payload=script_json({"run": "pareto", "charts": [drawn.payload()]}),
-        )
+def pareto_page(found: Pareto) -> bytes:
+    """The page, in UTF-8: the chart and the table, in the look of ``report.html``."""
+    drawn = chart(found)
+    return whole_page(
+        "compare.html.j2",
+        {"run": "pareto", "charts": [drawn.payload()]},
+        "llm_locust.report.compare",
+        title=f"{len({p.run for p in found.points})} runs, per user and per GPU",
+        first=[],
+        last=sections(found),
+        charts=[drawn],
     )

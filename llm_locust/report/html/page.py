@@ -1,10 +1,6 @@
 """The page: templates filled in, everything that it needs inside."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
@@ -16,8 +12,7 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html import overview
 from llm_locust.report.html.chapters import Chapter, chapters
-from llm_locust.report.html.chart import Chart
-from llm_locust.report.html.shell import environment, own, policy, script_json
+from llm_locust.report.html.shell import whole_page
 from llm_locust.report.inputs.scraped import Scraped
 from llm_locust.report.sections.contents import heading
 from llm_locust.report.text import clean, count, seconds
@@ -30,11 +25,8 @@ def html_report(
     summary: Summary,
     measured: Measured,
     scraped: Scraped | None = None,
-) -> str:
-    """The whole report as one HTML page that loads nothing.
-
-    Scripts of other origins, and any but the page's own two, are refused by its content security policy,
-    so that text of a server that found a way into the markup could still not run.
+) -> bytes:
+    """The whole report as one HTML page that loads nothing, in UTF-8.
 
     Args:
         summary: what was made of the same requests.
@@ -47,27 +39,21 @@ def html_report(
     run = run_charts(requests, manifest, measured, missing)
     contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
-    scripts = [own("charts.js")] if not charts else [get_plotlyjs(), own("charts.js")]
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            head=heading(summary),
-            alarms=overview.alarms(summary),
-            tiles=overview.tiles(summary),
-            slo_line=overview.slo_line(summary, run.measured_from),
-            latencies=overview.latencies(summary, run.measured_from),
-            places=[head for _, head in overview.PLACES],
-            facts=overview.facts(summary),
-            cut_note=cut_note(counted.cut_share),
-            chapters=contents,
-            made_of=_made_of(run, contents),
-            version=clean(manifest.versions.get("llm-locust", "")),
-            policy=policy(scripts),
-            style=Markup(own("style.css")),  # the package's own file
-            scripts=[Markup(script) for script in scripts],  # the packages' own files
-            payload=script_json(_payload(manifest, charts)),
-        )
+    return whole_page(
+        "page.html.j2",
+        {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]},
+        drawn=bool(charts),
+        head=heading(summary),
+        alarms=overview.alarms(summary),
+        tiles=overview.tiles(summary),
+        slo_line=overview.slo_line(summary, run.measured_from),
+        latencies=overview.latencies(summary, run.measured_from),
+        places=[head for _, head in overview.PLACES],
+        facts=overview.facts(summary),
+        cut_note=cut_note(counted.cut_share),
+        chapters=contents,
+        made_of=_made_of(run, contents),
+        version=clean(manifest.versions.get("llm-locust", "")),
     )
 
 
@@ -76,10 +62,6 @@ def _curves(run: RunCharts, m: Measured, scraped: Scraped | None) -> ServerCurve
         return None
     series = scraped.series(axis_window(run.axis, m.c), run.axis.bins)
     return server_curves(series, run.axis, m.c)
-
-
-def _payload(manifest: Manifest, charts: Sequence[Chart]) -> dict[str, Any]:
-    return {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]}
 
 
 def _made_of(run: RunCharts, contents: Sequence[Chapter]) -> str:

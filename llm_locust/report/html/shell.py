@@ -2,15 +2,18 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
-from itertools import groupby
+from itertools import chain, groupby
+from typing import Any
 
 import msgspec
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from llm_locust.report.plotlyjs import plotlyjs
 from llm_locust.report.section import Column
 
 _PACKAGE = "llm_locust.report.html"
@@ -33,19 +36,48 @@ def environment(*packages: str) -> Environment:
     return made
 
 
-def own(name: str) -> str:
-    """The text of a file that lies beside the report's templates."""
-    return (resources.files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
+def whole_page(template: str, payload: object, *packages: str, drawn: bool = True, **values: Any) -> bytes:
+    """A page that loads nothing, in UTF-8: a template and its values, with the pages' style and scripts.
+
+    Scripts of other origins, and any but the page's own, are refused by its content security policy, so that
+    text of a server that found a way into the markup could still not run.
+
+    Args:
+        payload: JSON for the scripts.
+        packages: as those of :func:`environment`.
+        drawn: whether there are charts, for which plotly is needed.
+    """
+    scripts = [*([plotlyjs()] if drawn else []), _own("charts.js")]
+    # They are put in at the end: as text each step would copy plotly's ten megabytes.
+    mark = secrets.token_hex(16)
+    page = (
+        environment(*packages)
+        .get_template(template)
+        .render(
+            policy=_policy(scripts),
+            style=Markup(_own("style.css").decode()),  # the package's own file
+            payload=_script_json(payload),
+            scripts=mark,
+            **values,
+        )
+    )
+    before, after = page.encode().split(mark.encode())
+    blocks = chain.from_iterable((b"<script>", script, b"</script>\n") for script in scripts)
+    return b"".join([before, *blocks, after])
 
 
-def policy(scripts: Sequence[str]) -> str:
+def _own(name: str) -> bytes:
+    """A file that lies beside the report's templates."""
+    return (resources.files(_PACKAGE) / "templates" / name).read_bytes()
+
+
+def _policy(scripts: Iterable[bytes]) -> str:
     """Only these scripts run, and nothing is fetched from anywhere.
 
     Styles may be inline, because plotly sets them; images may be data, for its picture of a chart.
     """
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
+        f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts
     )
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -53,7 +85,7 @@ def policy(scripts: Sequence[str]) -> str:
     )
 
 
-def script_json(value: object) -> Markup:
+def _script_json(value: object) -> Markup:
     """JSON for a script block of a data type: no text in it can end the block or begin a comment."""
     return Markup(msgspec.json.encode(value).decode().translate(_ESCAPES))
 

@@ -72,7 +72,7 @@ def write_reports(directory: Path, found: Analysis) -> None:
     Raises:
         StoreError: a file cannot be written.
     """
-    texts = {
+    texts: dict[str, str | bytes] = {
         TIMESERIES_FILE: timeseries_csv(found.requests, found.manifest),
         REPORT_MD_FILE: markdown(found.summary),
         REPORT_HTML_FILE: html_report(

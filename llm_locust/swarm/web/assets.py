@@ -7,7 +7,8 @@ from hashlib import blake2b
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+from llm_locust.report.plotlyjs import plotlyjs
 
 _PACKAGE = "llm_locust.swarm.web"
 
@@ -43,7 +44,7 @@ def asset(name: str) -> Asset | None:
 
 def _content(name: str) -> bytes:
     if name == "plotly.js":
-        return str(get_plotlyjs()).encode()
+        return plotlyjs()
     if name == "house.css":  # the reports' own: all pages look alike
         return (resources.files("llm_locust.report.html") / "templates" / "style.css").read_bytes()
     return (resources.files(_PACKAGE) / "templates" / name).read_bytes()

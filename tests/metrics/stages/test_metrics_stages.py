@@ -137,7 +137,7 @@ def test_a_sweep_is_reported_by_its_loads_and_steps_as_one_run_too(sweep: Summar
 
 def test_the_page_of_a_sweep_has_its_stages_and_no_figures_over_all_loads() -> None:
     found = asked()
-    page = html_report(found.requests, found.manifest, found.summary, found.measured)
+    page = html_report(found.requests, found.manifest, found.summary, found.measured).decode()
     assert 'id="stages"' in page
     assert "2 of 3" in page
     assert 'id="latency"' not in page
@@ -217,7 +217,7 @@ def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
     assert (second.is_result, second.steady, second.client) == (True, True, "ok")
     why = "stage 0 (8 users) is not a result: not steady: from 2.92 s to 9.17 s answers were made at 17 %"
     assert why in markdown(found.summary)
-    assert "NO: not steady" in html_report(found.requests, found.manifest, found.summary, found.measured)
+    assert b"NO: not steady" in html_report(found.requests, found.manifest, found.summary, found.measured)
     rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary.stages) or "")))
     assert [row["steady"] for row in rows] == ["False", "True"]
     assert rows[0]["reasons"].startswith("not steady")

@@ -238,7 +238,7 @@ def payload(text: str) -> Any:
 
 def test_a_curve_is_the_distribution_of_its_run(runs: dict[str, Path]) -> None:
     outcome = pair(runs, "base", "slow")
-    columns = payload(page(outcome))["charts"][0]["data"][0]["columns"]
+    columns = payload(page(outcome).decode())["charts"][0]["data"][0]["columns"]
     median = columns["at or below (%)"].index(50)
     rows = {row.metric.name: row for row in outcome.comparisons[0].rows}
     p50 = rows["p50_ttft"]
@@ -249,7 +249,7 @@ def test_a_curve_is_the_distribution_of_its_run(runs: dict[str, Path]) -> None:
 
 
 def test_the_page_of_several_runs_shows_figures_over_time(runs: dict[str, Path]) -> None:
-    charts = {c["id"]: c for c in payload(page(compare_runs(list(runs.values()))))["charts"]}
+    charts = {c["id"]: c for c in payload(page(compare_runs(list(runs.values()))).decode())["charts"]}
     columns = charts["trend-p50-ttft"]["data"][0]["columns"]
     assert columns["hours after the first run"] == [0, 1, 2]
     assert columns["run"] == ["base", "same", "slow"]
@@ -262,7 +262,7 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
     hostile = tmp_path / "<img onerror=x>\x1b[31m"
     base = write_made_run(hostile, 1, n=60, model=EVIL, host=EVIL, options={EVIL: EVIL})
     outcome = compare_runs([base, write_made_run(tmp_path / "new", 2, n=60)])
-    html = page(outcome)
+    html = page(outcome).decode()
     assert "<script>alert" not in html
     assert "<img onerror" not in html
     assert "&lt;script&gt;alert" in html

@@ -68,7 +68,7 @@ def page(made: list[RequestRecord] | None = None, **facts: Any) -> Page:
     known = manifest(len(rows), **facts)
     summary = summarise(rows, known)
     measured = measure(rows, known, PLAIN)
-    return Page(html_report(rows, known, typed(summary), measured))
+    return Page(html_report(rows, known, typed(summary), measured).decode())
 
 
 def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None:

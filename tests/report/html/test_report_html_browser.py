@@ -201,7 +201,7 @@ def test_names_of_runs_are_text_in_the_charts_of_a_comparison(browser: Browser, 
     label = "<a href='https:evil'>in<b>bold"  # a folder's name has no slash
     runs = [write_made_run(tmp_path / f"{label}{i}", i, n=60) for i in range(3)]
     path = tmp_path / "several.html"
-    path.write_text(compared_page(compare_runs(runs)))
+    path.write_bytes(compared_page(compare_runs(runs)))
     with visited(browser, path, "light", 2400) as visit:
         visit.draw_all()
         assert [name for name in texts(visit.page) if label in name], texts(visit.page)
