@@ -93,13 +93,11 @@ test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real
 test-embeddings: $(VENV)/.test .venv-infinity/.installed  ## embeddings and rerank by a real server, which CI does without
 	$(BIN)/pytest tests/e2e/test_embeddings.py
 
-# How many demos are started, two at a time; 10 for a race that is lost now and then.
-DEMOS ?= 2
 test-k8s: test-manifests test-pods  ## manifests against schemas; pods on podman where there is one
 test-manifests: $(VENV)/.test .venv-k8s/.installed
 	tests/again.sh k8s $(BIN)/pytest tests/k8s
 test-pods: $(VENV)/.test .venv-k8s/.installed
-	LLM_LOCUST_TEST_DEMOS=$(DEMOS) tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
+	tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60

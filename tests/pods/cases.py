@@ -1,29 +1,32 @@
 """Runs to render and to play, and what is left of them."""
 
+import argparse
 import json
 import os
 import shutil
-import subprocess
-import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from swarm_process import wait_until
 
+from llm_locust.cli import k8s as command
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.k8s.arguments import plan_of
+from llm_locust.k8s.kubectl import render
+from llm_locust.k8s.overlay import write_overlay
 from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE, StoreError, read_manifest
 from pods.cluster import PREFIX, Cluster, log, volume
 
 IMAGE = os.environ.get("LLM_LOCUST_TEST_IMAGE", "")
 
 MASTER = "llm-locust-master"
-WORKERS = [f"llm-locust-worker-{i}" for i in range(3)]
 SIM = "llm-locust-sim-0"
 
 SCENARIO = """
-users: 12
-spawn_rate: 12
+users: 6
+spawn_rate: 6
 run_time: {run_time_s}s
 seed: 1
 input_tokens: uniform:10,40
@@ -37,26 +40,30 @@ def named(what: str) -> str:
     return f"{PREFIX}{what}"
 
 
+def worker(number: int) -> str:
+    """Name of a worker's pod without that of its run."""
+    return f"llm-locust-worker-{number}"
+
+
 def rendered(
     folder: Path,
     name: str,
     *words: str,
+    workers: int,
     overlay: str = "demo",
     gate: str = "error_rate<1%",
     run_time_s: int = 5,
 ) -> str:
-    """What ``llm-locust k8s render`` gives for a small load with three workers."""
+    """What ``llm-locust k8s render`` gives for a small load."""
     scenario = folder / "scenario.yaml"
     scenario.write_text(SCENARIO.format(gate=gate, run_time_s=run_time_s))
     given = ["--scenario", str(scenario), "--overlay", overlay, "--name", name, "--image", IMAGE]
-    if "--workers" not in words:
-        given += ["--workers", "3"]
-    command = str(Path(sys.executable).parent / "llm-locust")
-    done = subprocess.run(
-        [command, "k8s", "render", *given, *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["render", *given, "--workers", str(workers), *words])
+    place = folder / overlay
+    write_overlay(plan_of(args), place)
+    return render(place)
 
 
 @dataclass(slots=True)
@@ -64,7 +71,9 @@ class Ended:
     """What is left of a run.
 
     Attributes:
-        restarts: of all containers together, and failed pods that were replaced.
+        restarts: of all containers together.
+        replaced: failed pods that others took the place of.
+        lived_s: when its pods were started, and when all of them had ended.
     """
 
     name: str
@@ -73,6 +82,7 @@ class Ended:
     run: Path
     restarts: int
     replaced: list[str]
+    lived_s: tuple[float, float]
     seen: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,8 +119,10 @@ def wait_for_load(cluster: Cluster, workers: int | None = None) -> None:
 
 
 def ended(cluster: Cluster, folder: Path) -> Ended:
-    pods = (MASTER, *WORKERS)
-    codes = {pod: cluster.pod(pod).exit_code() for pod in pods}
+    """Wait for the end of master and workers."""
+    names = [name.removeprefix(f"{cluster.name}-") for name in cluster.pods if "-sim-" not in name]
+    codes = {name: cluster.pod(name).exit_code() for name in names}
+    lived_s = cluster.began_s, time.monotonic()
     said = log(cluster.pod(MASTER))
     runs = list(volume(cluster.pod(MASTER), "/runs").glob(f"*/{SUMMARY_FILE}"))
     assert len(runs) == 1, "".join(said)
@@ -121,4 +133,5 @@ def ended(cluster: Cluster, folder: Path) -> Ended:
         shutil.copytree(runs[0].parent, folder / "run"),
         sum(sum(pod.restarts.values()) for pod in cluster.pods.values()),
         [pod.plan.name.removeprefix(f"{cluster.name}-") for pod in cluster.replaced],
+        lived_s,
     )

@@ -2,10 +2,9 @@
 
 import base64
 import json
-import math
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from threading import Event, Thread
 
 import yaml
 
-from pods.kubelet import RunningPod
+from pods.kubelet import PodNetwork, RunningPod, start
 from pods.manifests import Document, Pod, config_maps, pods
 from pods.podman import podman, remove_all
 
@@ -58,11 +57,6 @@ class Cluster:
         """A pod by its name without that of the run."""
         return self.pods[f"{self.name}-{name}"]
 
-    def ready_after_s(self, name: str) -> float:
-        """Time from the start until a pod was ready; NaN if it never was."""
-        at_s = self.pod(name).became_ready_s
-        return math.nan if at_s is None else at_s - self.began_s
-
     @property
     def master(self) -> RunningPod:
         (master,) = (pod for name, pod in self.pods.items() if "-master" in name)
@@ -71,15 +65,24 @@ class Cluster:
     def workers(self) -> list[RunningPod]:
         return [pod for name, pod in self.pods.items() if "-worker-" in name]
 
-    def make(self, plan: Pod, attempt: int = 0) -> RunningPod:
-        """Make a pod that is not started."""
-        name = f"{plan.name}-r{attempt}"
-        file = self.folder / f"{name}.yaml"
-        file.write_text(yaml.safe_dump_all([*self.maps, plan.named(name)]), encoding="utf-8")
-        aliases = ",".join(f"alias={service}" for service in plan.services)
-        where = f"{NETWORK}:{aliases}" if aliases else NETWORK
-        podman("kube", "play", "--start=false", "--network", where, str(file))
-        return RunningPod(plan, name)
+    def make(self, plans: Sequence[Pod], attempt: int = 0) -> list[RunningPod]:
+        """Make pods that are not started; those that no Service leads to are played together."""
+        names = {plan.name: f"{plan.name}-r{attempt}" for plan in plans}
+        for services in sorted({plan.services for plan in plans}):
+            together = [plan.named(names[plan.name]) for plan in plans if plan.services == services]
+            file = self.folder / f"{together[0]['metadata']['name']}.yaml"
+            file.write_text(yaml.safe_dump_all([*self.maps, *together]), encoding="utf-8")
+            aliases = ",".join(f"alias={service}" for service in services)
+            where = f"{NETWORK}:{aliases}" if aliases else NETWORK
+            podman("kube", "play", "--start=false", "--network", where, str(file))
+        networks = _networks(names.values())
+        return [RunningPod(plan, names[plan.name], networks[names[plan.name]]) for plan in plans]
+
+    def remove(self) -> None:
+        """Remove the pods. One that podman refuses to remove, and volumes, go with the network."""
+        names = [pod.name for pod in (*self.pods.values(), *self.replaced)]
+        if names:
+            podman("pod", "rm", "--force", "--time", "0", "--ignore", *names, check=False)
 
     def look(self) -> None:
         """What Kubernetes does after a while."""
@@ -88,8 +91,20 @@ class Cluster:
             attempts = sum(each.plan.name == name for each in self.replaced)
             if pod.ended and attempts < pod.plan.retries and pod.exit_code() != 0:
                 self.replaced.append(pod)
-                self.pods[name] = self.make(pod.plan, attempts + 1)
-                self.pods[name].start()
+                (self.pods[name],) = self.make([pod.plan], attempts + 1)
+                start([self.pods[name]])
+
+
+def _networks(names: Collection[str]) -> dict[str, PodNetwork]:
+    """Start the containers that hold the networks of pods; by the pods' names."""
+    listed = [pod for pod in json.loads(podman("pod", "ps", "--format", "json")) if pod["Name"] in names]
+    holders = [pod["InfraId"] for pod in listed]
+    podman("start", *holders)
+    made = {}
+    for pod, found in zip(listed, json.loads(podman("inspect", *holders)), strict=True):
+        (network,) = found["NetworkSettings"]["Networks"].values()
+        made[pod["Name"]] = PodNetwork(network["IPAddress"], network["Gateway"], found["State"]["Pid"])
+    return made
 
 
 def run_python(pod: RunningPod, code: str, check: bool = True) -> str:
@@ -145,18 +160,15 @@ def playing(
 
     looking = Thread(target=look)
     try:
-        made = {plan.name: cluster.make(plan) for plan in pods(manifests)}
-        delayed = {pod for each, pod in made.items() if late and each.startswith(f"{name}-{late}")}
+        made = cluster.make(pods(manifests))
+        cluster.pods.update((pod.plan.name, pod) for pod in made)
+        delayed = [pod for pod in made if late and pod.plan.name.startswith(f"{name}-{late}")]
         cluster.began_s = time.monotonic()
-        for pod in made.values():
-            if pod not in delayed:
-                pod.start()
-        cluster.pods.update(made)
+        start(pod for pod in made if pod not in delayed)
         looking.start()
         if delayed:
             over.wait(cluster.began_s + late_s - time.monotonic())
-            for pod in delayed:
-                pod.start()
+            start(delayed)
         yield cluster
     finally:
         over.set()
@@ -164,7 +176,7 @@ def playing(
             looking.join()
         for secret in secrets or {}:
             podman("secret", "rm", secret)
-        remove_all(f"{name}-")
+        cluster.remove()
     if failed:
         raise failed[0]
 

@@ -6,12 +6,13 @@ endpoint.
 """
 
 import http.client
-import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pods.manifests import Container, Pod, Probe
@@ -31,42 +32,49 @@ table inet readiness {
 """
 
 
+@dataclass(frozen=True, slots=True)
+class PodNetwork:
+    """A pod's address, the machine's on its network, and a process in its network namespace."""
+
+    address: str
+    gateway: str
+    pid: int
+
+
 class RunningPod:
     """A pod of podman's that has been made, and that is not started yet.
 
     Attributes:
         plan: what it is.
         restarts: how often containers were started again, by their names.
-        became_ready_s: monotonic time at which it was first ready.
         ended: its main container has ended for good.
     """
 
-    def __init__(self, plan: Pod, name: str) -> None:
+    def __init__(self, plan: Pod, name: str, network: PodNetwork) -> None:
         self.plan = plan
+        self.name = name
         self.restarts = dict.fromkeys((each.name for each in plan.containers), 0)
-        self.became_ready_s: float | None = None
         self.ended = False
-        self._name = name
+        self._code: int | None = None
         self._pids: dict[str, int] = {}
         self._probes = [
             _Probing(each, probe, kind)
             for each in plan.containers
-            for kind, probe in (("ready", each.ready), ("alive", each.alive))
+            for kind, probe in (("started", each.started), ("ready", each.ready), ("alive", each.alive))
             if probe is not None
         ]
+        self._started = {each.name for each in plan.containers if each.started is None}
         self._start_at_s: dict[str, float] = {}
         self._ready = False
-        self._address, self._gateway, self._infra = self._make_network()
+        self._network = network
         self._refuse()
 
     def container(self, name: str | None = None) -> str:
         """Podman's name of a container, or of the main one."""
-        return f"{self._name}-{name or self.plan.main.name}"
+        return f"{self.name}-{name or self.plan.main.name}"
 
-    def start(self) -> None:
-        """Start the containers."""
-        podman("start", *(self.container(each.name) for each in self.plan.containers))
-        self._pids = {each.name: self._pid(each.name) for each in self.plan.containers}
+    def has_started(self, name: str, pid: int) -> None:
+        self._pids[name] = pid
 
     def kill(self, name: str | None = None) -> int:
         """Kill a container as the kernel does; gives the time (ns of the system's clock)."""
@@ -74,14 +82,11 @@ class RunningPod:
         os.kill(self._pids[name or self.plan.main.name], signal.SIGKILL)
         return at_ns
 
-    def cpu_s(self) -> float:
-        """CPU time of the containers' first processes since their start."""
-        times = [self._stat(each) for each in self.plan.containers]
-        return sum(int(each[11]) + int(each[12]) for each in times if each) / os.sysconf("SC_CLK_TCK")
-
     def exit_code(self) -> int:
         """Wait for the end of the main container."""
-        return int(podman("wait", self.container()))
+        if self._code is None:
+            self._code = int(podman("wait", self.container()))
+        return self._code
 
     def look(self, now_s: float) -> None:
         """Send the probes that are due, start again what has ended."""
@@ -97,11 +102,15 @@ class RunningPod:
             if not self._runs(container):
                 self._start_again(container, now_s)
         for probing in self._probes:
-            if probing.is_due(now_s) and self._runs(probing.container):
-                self._judge(probing, probing.send(self._address))
+            has_started = probing.container.name in self._started
+            is_its_turn = has_started != (probing.kind == "started")
+            if is_its_turn and probing.is_due(now_s) and self._runs(probing.container):
+                self._judge(probing, probing.send(self._network.address))
 
     def _judge(self, probing: "_Probing", good: bool) -> None:
-        if probing.kind == "ready":
+        if probing.kind == "started" and good:
+            self._started.add(probing.container.name)
+        elif probing.kind == "ready":
             if good or probing.failed >= probing.probe.failures:
                 self._set_ready(good)
         elif probing.failed >= probing.probe.failures:
@@ -115,7 +124,6 @@ class RunningPod:
         if not ready:
             self._refuse()
             return
-        self.became_ready_s = self.became_ready_s or time.monotonic()
         if self.plan.hidden:
             self._nft("delete table inet readiness")
 
@@ -126,9 +134,10 @@ class RunningPod:
             return
         if container.ready is not None:
             self._set_ready(False)
+        if container.started is not None:
+            self._started.discard(name)
         podman("wait", self.container(name))  # podman knows of its end
-        podman("start", self.container(name))
-        self._pids[name] = self._pid(name)
+        start([self], name)
         self.restarts[name] += 1
         del self._start_at_s[name]
 
@@ -142,25 +151,24 @@ class RunningPod:
             return Path(f"/proc/{self._pids[container.name]}/stat").read_text().rpartition(")")[2].split()
         return []
 
-    def _pid(self, name: str) -> int:
-        return int(podman("inspect", "--format", "{{.State.Pid}}", self.container(name)))
-
-    def _make_network(self) -> tuple[str, str, int]:
-        """The pod's address, the machine's on its network, and a process in its network namespace."""
-        infra = podman("pod", "inspect", "--format", "{{.InfraContainerID}}", self._name).strip()
-        podman("start", infra)
-        (found,) = json.loads(podman("inspect", infra))
-        (network,) = found["NetworkSettings"]["Networks"].values()
-        return network["IPAddress"], network["Gateway"], found["State"]["Pid"]
-
     def _refuse(self) -> None:
         if self.plan.hidden:
-            self._nft(_REFUSING % (self._gateway, ", ".join(map(str, sorted(self.plan.hidden)))))
+            self._nft(_REFUSING % (self._network.gateway, ", ".join(map(str, sorted(self.plan.hidden)))))
 
     def _nft(self, rules: str) -> None:
-        command = ["nsenter", "--target", str(self._infra), "--net", "nft", "--file", "-"]
+        command = ["nsenter", "--target", str(self._network.pid), "--net", "nft", "--file", "-"]
         done = subprocess.run(command, input=f"{rules}\n", capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def start(pods: Iterable[RunningPod], name: str | None = None) -> None:
+    """Start all containers of pods, or the one of this name."""
+    chosen = [(pod, each.name) for pod in pods for each in pod.plan.containers if name in (None, each.name)]
+    names = [pod.container(each) for pod, each in chosen]
+    podman("start", *names)
+    pids = podman("inspect", "--format", "{{.State.Pid}}", *names).split()
+    for (pod, each), pid in zip(chosen, pids, strict=True):
+        pod.has_started(each, int(pid))
 
 
 class _Probing:

@@ -15,7 +15,8 @@ from k8s_tools import documents
 
 Document = dict[str, Any]
 
-_LEFT_OUT = ("ports", "readinessProbe", "livenessProbe", "startupProbe")
+_PROBES = ("startup", "readiness", "liveness")
+_LEFT_OUT = ("ports", *(f"{kind}Probe" for kind in _PROBES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What podman does not know of a container; a sidecar starts before the others and ends after them."""
+    """What podman does not know of a container; a sidecar starts before the others and ends after them.
+
+    Attributes:
+        started: until this one is answered, the others are not sent.
+    """
 
     name: str
     is_sidecar: bool
     restarts: bool
+    started: Probe | None
     ready: Probe | None
     alive: Probe | None
 
@@ -174,8 +180,8 @@ def _set_variables(container: Document, maps: Mapping[str, Mapping[str, str]]) -
 
 
 def _container(given: Document, is_sidecar: bool, restarts: bool, ports: Mapping[str, int]) -> Container:
-    ready, alive = (_probe(given.get(key), ports) for key in ("readinessProbe", "livenessProbe"))
-    return Container(given["name"], is_sidecar, restarts or is_sidecar, ready, alive)
+    started, ready, alive = (_probe(given.get(f"{kind}Probe"), ports) for kind in _PROBES)
+    return Container(given["name"], is_sidecar, restarts or is_sidecar, started, ready, alive)
 
 
 def _probe(given: Document | None, ports: Mapping[str, int]) -> Probe | None:

@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 from k8s_tools import documents
-from swarm_process import in_parallel, wait_until
+from swarm_process import wait_until
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
@@ -63,20 +64,17 @@ class NoReport:
     restarts: dict[str, int]
 
 
-def with_simulator(folder: Path, name: str, *words: str, overlay: str, run_time_s: int) -> str:
-    """An overlay beside the demo's simulator, which is its target."""
-    target = f"http://{name}-llm-locust-sim:8000"
-    own = rendered(folder, name, "--target", target, *words, overlay=overlay, run_time_s=run_time_s)
-    demo = documents(rendered(folder, name))
-    sim = [each for each in demo if each["metadata"]["name"] == f"{name}-llm-locust-sim"]
-    return own + "---\n" + yaml.safe_dump_all(sim)
-
-
-def run_soak(folder: Path) -> Soak:
+def run_soak(folder: Path) -> tuple[Soak, NoReport]:
+    """The soak, and beside it the run without a report, both against the demo's simulator."""
     name = named("soak")
-    words = ("--env", "LOCUST_RUN_TIME=90s", "--env", "LLM_LOCUST_ROLLING_SUMMARY=5s")
-    manifests = with_simulator(folder, name, *words, overlay="soak", run_time_s=5)
-    with playing(manifests, folder, name, LOGIN) as cluster:
+    demo = documents(rendered(folder, name, workers=1))
+    sim = [each for each in demo if each["metadata"]["name"] == f"{name}-llm-locust-sim"]
+    target = ("--target", f"http://{name}-llm-locust-sim:8000")
+    words = (*target, "--env", "LOCUST_RUN_TIME=90s", "--env", "LLM_LOCUST_ROLLING_SUMMARY=15s")
+    own = rendered(folder, name, *words, workers=2, overlay="soak")
+    manifests = own + "---\n" + yaml.safe_dump_all(sim)
+    with playing(manifests, folder, name, LOGIN) as cluster, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(run_with_little_memory, folder, *target)
         soak = volume(cluster.master, "/runs") / "soak"
         wait_for_records(cluster, soak / "part-1")
         so_far = soak / "part-1" / "so-far" / SUMMARY_FILE
@@ -88,12 +86,13 @@ def run_soak(folder: Path) -> Soak:
         spent = [after - earlier for earlier, after in zip(before, cpu_times(), strict=True)]
         wait_until(lambda: is_whole(soak), "the report of both parts", 240)
         left = shutil.copytree(soak, folder / "left", ignore=shutil.ignore_patterns(TEMPORARY))
-        return Soak(left, killed_ns, spent[3] / sum(spent), rolling, dict(cluster.master.restarts))
+        made = Soak(left, killed_ns, spent[3] / sum(spent), rolling, dict(cluster.master.restarts))
+        return made, other.result()
 
 
-def run_with_little_memory(folder: Path) -> NoReport:
+def run_with_little_memory(folder: Path, *target: str) -> NoReport:
     name = named("oom")
-    manifests = with_simulator(folder, name, overlay="jobset", run_time_s=6)
+    manifests = rendered(folder, name, *target, workers=1, overlay="jobset", run_time_s=6)
     assert manifests.count(MEMORY_OF_REPORTS) == 1
     small = manifests.replace(MEMORY_OF_REPORTS, "memory: 64Mi")
     with playing(small, folder, name) as cluster:
@@ -101,7 +100,7 @@ def run_with_little_memory(folder: Path) -> NoReport:
         code = master.exit_code()
         said = "".join(log(master))
         (run,) = volume(master, "/runs").glob("*/manifest.json")
-        left = shutil.copytree(run.parent, folder / "left")
+        left = shutil.copytree(run.parent, folder / "left-without-report")
         return NoReport(left, code, said, dict(master.restarts))
 
 
@@ -130,23 +129,18 @@ def cpu_times() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Soak | NoReport]:
-    cases = {"soak": run_soak, "no report": run_with_little_memory}
-    return in_parallel(tmp_path_factory.mktemp("soaks"), cases)
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Soak, NoReport]:
+    return run_soak(tmp_path_factory.mktemp("soaks"))
 
 
 @pytest.fixture
-def soak(runs: dict[str, Soak | NoReport]) -> Soak:
-    found = runs["soak"]
-    assert isinstance(found, Soak)
-    return found
+def soak(runs: tuple[Soak, NoReport]) -> Soak:
+    return runs[0]
 
 
 @pytest.fixture
-def no_report(runs: dict[str, Soak | NoReport]) -> NoReport:
-    found = runs["no report"]
-    assert isinstance(found, NoReport)
-    return found
+def no_report(runs: tuple[Soak, NoReport]) -> NoReport:
+    return runs[1]
 
 
 def test_a_soak_whose_master_was_killed_has_one_report_that_names_the_gap(soak: Soak) -> None:
