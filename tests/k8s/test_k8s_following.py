@@ -1,6 +1,7 @@
 """Parts of ``k8s run`` without a cluster: what pods say, a resumed log, the process that holds a pod."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from cluster_cases import RUNNING, ended, pod, waiting
 
 from llm_locust.k8s.following.log import Resumed
+from llm_locust.k8s.following.signals import asked_to_end
 from llm_locust.k8s.following.state import read_state
 
 
@@ -117,3 +119,22 @@ def test_a_signal_goes_to_the_run(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(2)
         assert process.wait(60) == 4
+
+
+@pytest.mark.parametrize(
+    ("numbers", "asked_for"),
+    [
+        ((), (False, False)),
+        ((signal.SIGINT,), (True, False)),
+        ((signal.SIGINT, signal.SIGINT), (True, True)),
+        ((signal.SIGTERM,), (True, True)),
+    ],
+)
+def test_sigterm_and_a_second_ctrl_c_ask_for_an_end_at_once(
+    numbers: tuple[signal.Signals, ...], asked_for: tuple[bool, bool]
+) -> None:
+    with asked_to_end() as asked:
+        for number in numbers:
+            signal.raise_signal(number)
+            asked.wait(60)
+        assert (asked.to_end, asked.at_once) == asked_for

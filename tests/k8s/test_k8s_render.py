@@ -5,8 +5,7 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ import yaml
 from k8s_tools import documents, kubectl_on_path
 
 from llm_locust.cli import k8s as command
+from llm_locust.cli.main import main
 from llm_locust.k8s.kubectl import render as render_folder
+from llm_locust.k8s.overlay import image_change
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
 from llm_locust.k8s.target import ServerTarget
 from llm_locust.options.table import GRAMMAR
@@ -24,9 +25,8 @@ from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
 LOAD = "users: 5\nrun_time: 5m\n"
+ROLES = ("master", "worker")
 TARGET = ("--target", "http://vllm.models.svc:8000")
-
-Render = Callable[..., "Rendered"]
 
 
 class Rendered:
@@ -57,6 +57,10 @@ class Rendered:
         return data
 
 
+Render = Callable[..., Rendered]
+Written = Callable[..., Any]
+
+
 @pytest.fixture
 def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Render]:
     """Renders a scenario's text with options."""
@@ -74,40 +78,46 @@ def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Rende
         yield of
 
 
-def test_the_command_of_the_page_prints_manifests_for_kubectl_apply(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text("users: 50\nrun_time: 5m\n")
+@pytest.fixture
+def written(render: Render, tmp_path: Path) -> Written:
+    """Gives one of the patches that an overlay is written with, which is quicker than its rendering."""
+
+    def of(patch: str, scenario: str, *words: str) -> Any:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        made = render(scenario, *words, "--write", str(folder))
+        assert (made.code, made.out) == (0, ""), made.err
+        return yaml.safe_load((folder / f"{patch}.yaml").read_text())["spec"]
+
+    return of
+
+
+def test_the_command_of_the_page_prints_manifests_for_kubectl_apply(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = "users: 50\nrun_time: 5m\n"
+    (tmp_path / "s.yaml").write_text(scenario)
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (line,) = re.findall(r"^(llm-locust k8s render .*--target .*) \| kubectl apply -f -$", page, flags=re.M)
+    monkeypatch.chdir(tmp_path)
     with kubectl_on_path():
-        command = [sys.executable, "-m", "llm_locust", *shlex.split(line)[1:]]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (said,) = done.stderr.splitlines()
+        code = main(shlex.split(line)[1:])
+    made = Rendered(code, *capsys.readouterr())
+    assert made.code == 0, made.err
+    (said,) = made.err.splitlines()
     assert said.startswith("llm-locust k8s render: master and workers may connect to http://vllm.models.svc")
-    kinds = [document["kind"] for document in documents(done.stdout)]
+    kinds = [document["kind"] for document in documents(made.out)]
     assert kinds.count("Job") == 2
     assert kinds[0] == "Namespace"  # first, for kubectl makes them in this order
-
-
-def test_workers_scenario_and_target_are_as_asked(render: Render) -> None:
-    scenario = "users: 50\nrun_time: 5m\n"
-    made = render(scenario, *TARGET)
-    assert made.code == 0, made.err
-    workers = made.one("Job", "llm-locust-worker")["spec"]
-    assert (workers["completions"], workers["parallelism"]) == (5, 5)
-    assert made.options["LOCUST_EXPECT_WORKERS"] == "5"
-    assert made.options["LOCUST_HOST"] == TARGET[1]
+    (workers,) = re.findall(r"--workers (\d+)", line)
+    spec = made.one("Job", "llm-locust-worker")["spec"]
+    assert spec["completions"] == spec["parallelism"] == int(workers)
+    assert made.options["LOCUST_EXPECT_WORKERS"] == workers
+    assert made.options["LOCUST_HOST"].startswith("http://vllm.models.svc")
     assert made.load["scenario.yaml"] == scenario
     assert made.load["locustfile.py"] == (ROOT / "locustfiles" / "scenario.py").read_text()
     (rule,) = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
     assert rule == {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]}
-
-
-def test_the_host_may_be_the_scenarios(render: Render) -> None:
-    made = render("host: http://10.1.2.3:8000\nusers: 5\nrun_time: 5m\n")
-    assert "LOCUST_HOST" not in made.options
-    (rule,) = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
-    assert rule == {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 8000}]}
+    assert "kind: Role\n" not in made.out
 
 
 ARMS = "run_time: 5m\narms: {a: {url: http://10.0.0.1:80}, b: {url: http://10.0.0.2:81, prefix: cold}, c: }\n"
@@ -123,13 +133,13 @@ ARMS = "run_time: 5m\narms: {a: {url: http://10.0.0.1:80}, b: {url: http://10.0.
             (),
             ["10.0.0.1/32", "10.0.0.2/32"],
         ),
+        ("host: http://10.1.2.3:8000\nrun_time: 5m\n", (), ["10.1.2.3/32"]),
     ],
 )
-def test_policies_open_every_arm(
-    render: Render, scenario: str, words: tuple[str, ...], hosts: list[str]
+def test_policies_open_every_arm_and_a_host_of_the_scenarios(
+    written: Written, scenario: str, words: tuple[str, ...], hosts: list[str]
 ) -> None:
-    made = render(scenario, *words)
-    rules = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
+    rules = written("network-target", scenario, *words)["egress"]
     blocks = [to["ipBlock"]["cidr"] for rule in rules for to in rule["to"] if "ipBlock" in to]
     assert sorted(blocks) == hosts
 
@@ -140,123 +150,112 @@ def test_an_arm_without_a_server_is_refused(render: Render) -> None:
     assert "'c' has no url, and the run has no host" in made.err
 
 
-def test_a_soaks_workers_are_replicas(render: Render) -> None:
-    made = render(LOAD, *TARGET, "--overlay", "soak", "--monitoring")
-    assert made.one("Deployment", "llm-locust-worker")["spec"]["replicas"] == 5
-    assert made.options["LOCUST_EXPECT_WORKERS"] == "5"
+def keeps_away(pod: Any) -> bool:
+    """Whether a pod avoids the nodes of servers, which have not the name of its run."""
+    rules = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    return [rule["podAffinityTerm"]["labelSelector"] for rule in rules] == [
+        {"matchExpressions": [{"key": "llm-locust/target", "operator": "In", "values": ["true"]}]}
+    ]
+
+
+def test_a_soak_needs_no_end_and_has_its_workers_its_rights_and_its_name(render: Render) -> None:
+    words = "--overlay soak --monitoring --name pr-7 --pod-discovery --namespace perf"
+    made = render("users: 5\n", *TARGET, *words.split())
+    assert made.code == 0, made.err
+    assert made.one("Deployment", "pr-7-llm-locust-worker")["spec"]["replicas"] == 5
     # What the overlay says of them holds after every merge.
-    for name in ("llm-locust-load", "llm-locust-options"):
-        assert made.one("ConfigMap", name)["immutable"]
-
-
-@pytest.mark.parametrize(("overlay", "kind"), [("headless", "Job"), ("soak", "Deployment")])
-def test_a_named_run_keeps_away_from_servers_that_have_not_its_name(
-    render: Render, overlay: str, kind: str
-) -> None:
-    made = render(LOAD, *TARGET, "--overlay", overlay, "--name", "pr-7")
-    for role in ("master", "worker"):
-        pod = made.one(kind, f"pr-7-llm-locust-{role}")["spec"]["template"]["spec"]
-        rules = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-        (selector,) = (rule["podAffinityTerm"]["labelSelector"] for rule in rules)
-        assert selector == {
-            "matchExpressions": [{"key": "llm-locust/target", "operator": "In", "values": ["true"]}]
-        }
-
-
-def test_the_demo_brings_its_own_target(render: Render) -> None:
-    made = render(LOAD, "--overlay", "demo")
-    assert made.options["LOCUST_HOST"] == "http://llm-locust-sim:8000"
-    assert render(LOAD, *TARGET, "--overlay", "demo").code == 2
-
-
-def test_a_namespace_that_is_there_is_used_and_none_is_made(render: Render) -> None:
-    made = render(LOAD, *TARGET, "--namespace", "perf")
-    found = documents(made.out)
-    assert {d["metadata"]["namespace"] for d in found} == {"perf"}
-    assert "Namespace" not in {d["kind"] for d in found}
+    maps = [made.one("ConfigMap", f"pr-7-llm-locust-{name}") for name in ("load", "options")]
+    assert all(each["immutable"] for each in maps)
+    assert maps[1]["data"]["LOCUST_EXPECT_WORKERS"] == "5"
+    pods = {
+        role: made.one("Deployment", f"pr-7-llm-locust-{role}")["spec"]["template"]["spec"] for role in ROLES
+    }
+    assert all(map(keeps_away, pods.values()))
+    assert pods["master"]["serviceAccountName"] == "pr-7-llm-locust-master"
+    (subject,) = made.one("RoleBinding", "pr-7-llm-locust-pods")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "pr-7-llm-locust-master", "namespace": "perf"}
 
 
 @pytest.mark.parametrize(
-    "image", ["llm-locust:2", "images.example.com:5000/team/loads:2.1", f"loads@sha256:{'a' * 64}"]
+    ("image", "change"),
+    [
+        ("llm-locust:2", {"newName": "llm-locust", "newTag": "2"}),
+        (
+            "images.example.com:5000/team/loads:2.1",
+            {"newName": "images.example.com:5000/team/loads", "newTag": "2.1"},
+        ),
+        (f"loads@sha256:{'a' * 64}", {"newName": "loads", "digest": f"sha256:{'a' * 64}"}),
+    ],
 )
-def test_the_image_is_as_asked(render: Render, image: str) -> None:
-    made = render(LOAD, *TARGET, "--image", image)
-    for role in ("master", "worker"):
-        assert made.pod(role)["containers"][0]["image"] == image
+def test_the_image_is_as_asked(image: str, change: dict[str, str]) -> None:
+    assert image_change(image) == {"name": "llm-locust", **change}
 
 
-def test_a_key_comes_from_its_secret_under_the_scenarios_name(render: Render) -> None:
-    made = render(f"{LOAD}api_key_env: VLLM_KEY\n", *TARGET, "--api-key-secret", "models/token")
-    assert made.options["LLM_LOCUST_API_KEY_ENV"] == "VLLM_KEY"
-    source = {"secretKeyRef": {"name": "models", "key": "token", "optional": False}}
-    for role in ("master", "worker"):
-        env = {entry["name"]: entry for entry in made.pod(role)["containers"][0]["env"]}
-        assert env["VLLM_KEY"]["valueFrom"] == source
-
-
-def test_pods_are_found_with_rights_that_are_asked_for_in_the_runs_namespace(render: Render) -> None:
-    made = render(LOAD, *TARGET, "--pod-discovery", "--namespace", "perf", "--overlay", "soak")
-    assert made.pod("master", "Deployment")["serviceAccountName"] == "llm-locust-master"
-    (subject,) = made.one("RoleBinding", "llm-locust-pods")["subjects"]
-    assert subject == {"kind": "ServiceAccount", "name": "llm-locust-master", "namespace": "perf"}
-    assert "kind: Role\n" not in render(LOAD, *TARGET).out
-
-
-def test_an_upload_has_its_credentials_and_may_leave_the_master(render: Render) -> None:
-    made = render(LOAD, *TARGET, "--upload", "s3://runs/x", "--upload-secret", "s3")
-    assert made.options["LLM_LOCUST_UPLOAD"] == "s3://runs/x"
-    assert {"secretRef": {"name": "s3"}} in made.pod("master")["containers"][0]["envFrom"]
-    assert made.one("NetworkPolicy", "llm-locust-master")["spec"]["egress"] == [{"ports": [{"port": 443}]}]
-
-
-def test_files_that_the_scenario_names_come_along_to_the_same_paths(render: Render, tmp_path: Path) -> None:
+def test_files_keys_uploads_and_places_come_with_the_load(render: Render, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "q.jsonl").write_text('{"prompt": "Hello"}\n')
     (tmp_path / "lengths.csv").write_text("10\n20\n")
-    made = render(
-        LOAD + "classes:\n"
+    (tmp_path / "mine.py").write_text("# mine\n")
+    (tmp_path / "own_checks.py").write_text("def fine(text, prompt):\n    return True\n")
+    (tmp_path / "shape.json").write_text("{}")
+    (tmp_path / "x.txt").write_text("x")
+    scenario = (
+        "run_time: 5m\nflush_timeout: 10m\nout: results/nightly\napi_key_env: VLLM_KEY\n"
+        "model_shape: shape.json\nvalidators: [{function: own_checks:fine}]\n"
+        "classes:\n"
         "  a: {dataset: {file: data/q.jsonl}}\n"
-        "  b: {input_tokens: 'file:lengths.csv', output_tokens: 10}\n",
-        *TARGET,
+        "  b: {input_tokens: 'file:lengths.csv', output_tokens: 10}\n"
     )
+    words = ["--locustfile", str(tmp_path / "mine.py"), "--file", f"{tmp_path / 'x.txt'}=data/x.txt"]
+    words += ["--api-key-secret", "models/token", "--upload", "s3://runs/x", "--upload-secret", "s3"]
+    image = f"images.example.com:5000/team/loads@sha256:{'a' * 64}"
+    made = render(scenario, *TARGET, *words, "--image", image)
     assert made.code == 0, made.err
-    assert made.load["data__q.jsonl"] == '{"prompt": "Hello"}\n'
     volume = made.pod("worker")["volumes"][0]["configMap"]
     placed = {item["path"]: made.load[item["key"]] for item in volume["items"]}
-    assert placed.keys() == {"scenario.yaml", "locustfile.py", "data/q.jsonl", "lengths.csv"}
-    assert placed["lengths.csv"] == "10\n20\n"
-
-
-def test_a_long_flush_has_time_and_results_have_a_place(render: Render) -> None:
-    made = render(f"{LOAD}flush_timeout: 10m\nout: results/nightly\n", *TARGET)
-    assert made.pod("master")["terminationGracePeriodSeconds"] == 810
-    assert made.pod("worker")["terminationGracePeriodSeconds"] == 720
+    assert placed == {
+        "scenario.yaml": scenario,
+        "locustfile.py": "# mine\n",
+        "data/q.jsonl": '{"prompt": "Hello"}\n',
+        "lengths.csv": "10\n20\n",
+        "own_checks.py": "def fine(text, prompt):\n    return True\n",
+        "shape.json": "{}",
+        "data/x.txt": "x",
+    }
     assert made.options["LLM_LOCUST_OUT"] == "/runs/nightly"
+    assert made.options["LLM_LOCUST_UPLOAD"] == "s3://runs/x"
+    assert made.options["LLM_LOCUST_API_KEY_ENV"] == "VLLM_KEY"
+    assert {"secretRef": {"name": "s3"}} in made.pod("master")["containers"][0]["envFrom"]
+    assert made.one("NetworkPolicy", "llm-locust-master")["spec"]["egress"] == [{"ports": [{"port": 443}]}]
+    source = {"secretKeyRef": {"name": "models", "key": "token", "optional": False}}
+    for role, grace_s in (("master", 810), ("worker", 720)):
+        pod = made.pod(role)
+        assert pod["terminationGracePeriodSeconds"] == grace_s
+        (container,) = pod["containers"]
+        assert container["image"] == image
+        env = {entry["name"]: entry for entry in container["env"]}
+        assert env["VLLM_KEY"]["valueFrom"] == source
 
 
-def test_a_drain_of_ones_own_has_its_time_and_no_more(render: Render) -> None:
-    for drain, worker_s in (("5m", 390), ("0", 90)):
-        made = render(f"{LOAD}drain: {drain}\n", *TARGET)
-        assert made.pod("worker")["terminationGracePeriodSeconds"] == worker_s
+@pytest.mark.parametrize(("drain", "worker_s"), [("5m", 390), ("0", 90)])
+def test_a_drain_of_ones_own_has_its_time_and_no_more(written: Written, drain: str, worker_s: int) -> None:
+    pod = written("worker", f"{LOAD}drain: {drain}\n", *TARGET)["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == worker_s
 
 
-def test_the_usual_grace_is_that_of_the_base(render: Render) -> None:
+def test_an_overlay_that_is_written_is_patches_on_a_base_with_a_version_and_renders_to_the_same(
+    render: Render, tmp_path: Path
+) -> None:
     made = render(LOAD, *TARGET)
     assert made.pod("master")["terminationGracePeriodSeconds"] == 240
     assert made.pod("worker")["terminationGracePeriodSeconds"] == 150
-
-
-def test_a_locustfile_of_ones_own_takes_the_others_place(render: Render, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("# mine\n")
-    made = render(LOAD, *TARGET, "--locustfile", str(tmp_path / "mine.py"))
-    assert made.load["locustfile.py"] == "# mine\n"
-
-
-def test_an_overlay_that_is_written_renders_to_the_same(render: Render, tmp_path: Path) -> None:
-    printed = render(LOAD, *TARGET).out
     kept = tmp_path / "kept"
     assert render(LOAD, *TARGET, "--write", str(kept)).out == ""
-    assert render_folder(kept) == printed
+    assert render_folder(kept) == made.out
+    assert (kept / "llm-locust-0.1.0" / "base" / "master.yaml").exists()
+    patch = yaml.safe_load((kept / "worker.yaml").read_text())
+    assert patch["spec"]["completions"] == 5
+    assert "{" not in (kept / "worker.yaml").read_text()
     again = render(LOAD, *TARGET, "--write", str(kept))
     assert (again.code, again.out) == (2, "")
     assert "exists already" in again.err
@@ -329,12 +328,18 @@ def test_files_of_the_image_are_left_to_it(tmp_path: Path) -> None:
     assert files_of({"tokenizer": "/models/tiny", "input_tokens": "512"}, tmp_path) == {}
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.yaml")))
-def test_every_example_scenario_renders(render: Render, name: str, tmp_path: Path) -> None:
-    scenario = ROOT / "examples" / name
-    for named in files_of(load_scenario(scenario, GRAMMAR).document, scenario.parent):
-        shutil.copyfile(scenario.parent / named, tmp_path / named)
-    assert render(scenario.read_text(), *TARGET).code == 0
+def test_every_example_scenario_renders(render: Render, tmp_path: Path) -> None:
+    """All of them at once, each under a name of its own."""
+    names = []
+    for scenario in (ROOT / "examples").glob("*.yaml"):
+        for named in files_of(load_scenario(scenario, GRAMMAR).document, scenario.parent):
+            shutil.copyfile(scenario.parent / named, tmp_path / named)
+        names.append(scenario.stem.replace("_", "-"))
+        words = ("--name", names[-1], "--namespace", "perf", "--write", str(tmp_path / "all" / names[-1]))
+        assert render(scenario.read_text(), *TARGET, *words).code == 0
+    (tmp_path / "all" / "kustomization.yaml").write_text(yaml.safe_dump({"resources": names}))
+    made = [d["metadata"]["name"] for d in documents(render_folder(tmp_path / "all")) if d["kind"] == "Job"]
+    assert sorted(made) == sorted(f"{name}-llm-locust-{role}" for name in names for role in ROLES)
 
 
 @pytest.mark.parametrize("url", ["http://vllm", "http://vllm:8000/v1"])
@@ -352,6 +357,10 @@ def test_an_address_of_version_6_is_one_address() -> None:
 def test_a_name_is_in_every_name_and_selector_so_that_runs_fit_into_a_namespace(render: Render) -> None:
     made = render(LOAD, "--name", "a", "--overlay", "demo")
     assert made.code == 0, made.err
+    assert render(LOAD, *TARGET, "--overlay", "demo").code == 2  # it brings its own target
+    assert all(
+        keeps_away(made.one("Job", f"a-llm-locust-{role}")["spec"]["template"]["spec"]) for role in ROLES
+    )
     found = [d for d in documents(made.out) if d["kind"] != "Namespace"]
     assert all(d["metadata"]["name"].startswith("a-llm-locust") for d in found)
     for document in found:
@@ -375,10 +384,13 @@ def test_pods_are_as_asked(render: Render) -> None:
     words += (
         " --node-selector pool=load --toleration dedicated=load:NoSchedule --env A=1 --env-from secret/more"
     )
-    words += " --volume results --volume data:/data --label kueue.x-k8s.io/queue-name=gpu"
+    words += " --volume results --volume data:/data --label kueue.x-k8s.io/queue-name=gpu --namespace perf"
     made = render(LOAD, *TARGET, *words.split())
     assert made.code == 0, made.err
-    for role in ("master", "worker"):
+    found = documents(made.out)
+    assert {d["metadata"]["namespace"] for d in found} == {"perf"}
+    assert "Namespace" not in {d["kind"] for d in found}  # it is there
+    for role in ROLES:
         job, pod = made.one("Job", f"llm-locust-{role}"), made.pod(role)
         (container,) = (c for c in pod["containers"] if c["name"] == role)
         assert job["spec"]["activeDeadlineSeconds"] == 7200
@@ -408,6 +420,7 @@ def test_everything_that_the_scenario_connects_to_is_opened_and_said(render: Ren
     collector = "OTEL_EXPORTER_OTLP_ENDPOINT=http://otel.observe.svc:4318"
     made = render(scenario, "--pod-discovery", "--env", collector, "--cloud-identity", "gcp")
     assert made.code == 0, made.err
+    assert "LOCUST_HOST" not in made.options
 
     def spaces(policy: str) -> set[str]:
         rules = made.one("NetworkPolicy", f"llm-locust-{policy}")["spec"]["egress"]
@@ -431,25 +444,6 @@ def test_policies_can_be_left_to_the_cluster(render: Render) -> None:
     made = render(LOAD, "--target", "https://api.example.com/v1", "--no-network-policies")
     assert (made.code, made.err) == (0, "")
     assert "NetworkPolicy" not in {d["kind"] for d in documents(made.out)}
-
-
-def test_modules_and_shapes_that_the_scenario_names_come_along(render: Render, tmp_path: Path) -> None:
-    (tmp_path / "own_checks.py").write_text("def fine(text, prompt):\n    return True\n")
-    (tmp_path / "shape.json").write_text("{}")
-    (tmp_path / "x.txt").write_text("x")
-    scenario = LOAD + "model_shape: shape.json\nvalidators: [{function: own_checks:fine}]\n"
-    made = render(scenario, *TARGET, "--file", f"{tmp_path / 'x.txt'}=data/x.txt")
-    assert made.code == 0, made.err
-    assert {"own_checks.py", "shape.json", "data__x.txt"} <= made.load.keys()
-
-
-def test_patches_that_are_written_are_files_on_a_base_with_a_version(render: Render, tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    assert render(LOAD, *TARGET, "--write", str(kept)).code == 0
-    assert (kept / "llm-locust-0.1.0" / "base" / "master.yaml").exists()
-    patch = yaml.safe_load((kept / "worker.yaml").read_text())
-    assert patch["spec"]["completions"] == 5
-    assert "{" not in (kept / "worker.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -498,7 +492,6 @@ def test_a_scenario_without_an_end_is_refused(render: Render) -> None:
     made = render("users: 5\n", *TARGET)
     assert made.code == 2
     assert "no end" in made.err
-    assert render("users: 5\n", *TARGET, "--overlay", "soak").code == 0
 
 
 @pytest.mark.parametrize(
