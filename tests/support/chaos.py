@@ -18,12 +18,14 @@ from llm_locust.store import FRAMES_FILE, index_frames
 #: Batches are closed each 3 s; the rest is for a busy machine.
 INTERVAL_S = 5.0
 
-#: Options of the simulation: with 20 tokens an answer takes about 0.4 s.
-UNHURRIED = ("--step-base", "20ms")
+#: Options of the simulation: with 8 tokens an answer takes about 0.4 s.
+UNHURRIED = ("--step-base", "50ms")
+
+USERS = 12
 
 USUAL = (
-    *("--headless", "-u", "24", "-r", "100", "--out", "run", "--seed", "7", "--slo", "e2el=20s"),
-    *("--input-tokens", "10", "--output-tokens", "20", "--body", '{"ignore_eos": true}'),
+    *("--headless", "-u", str(USERS), "-r", "100", "--out", "run", "--seed", "7", "--slo", "e2el=20s"),
+    *("--input-tokens", "10", "--output-tokens", "8", "--body", '{"ignore_eos": true}'),
 )
 
 
@@ -105,7 +107,7 @@ def senders_of(rows: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {sender(request_id): row["worker"] for request_id, row in rows.items()}
 
 
-def wait_more(sim: Simulation, count: int = 30) -> None:
+def wait_more(sim: Simulation, count: int = 15) -> None:
     """Wait until so many more requests are over."""
     sim.wait_entries(len(sim.entries()) + count)
 

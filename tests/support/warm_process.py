@@ -158,6 +158,12 @@ def warm_place() -> Path:
     return _place[0]
 
 
+def warm_python() -> str:
+    """What stands for Python where reports and scrapers are to start warm, for ``sys.executable``."""
+    _listening("report")
+    return str(warm_place() / "python")
+
+
 def keep_warm(*sources: str) -> None:
     """Start the processes that import; what is asked before they listen is imported by Python itself."""
     place = warm_place()

@@ -15,7 +15,7 @@ from llm_locust.metrics.summary_types.summary import read_summary
 
 #: Requests each 16 ms. All of their prompts begin with one block of 512 tokens, 8 tokens of their own follow
 #: in the first half of the run and 150 in the second.
-REQUESTS, GAP_MS, BLOCK_TOKENS = 900, 16, 512
+REQUESTS, GAP_MS, BLOCK_TOKENS = 600, 16, 512
 
 #: What a token costs that the prefix cache does not have.
 TOKEN_MS = 0.04
@@ -100,8 +100,8 @@ def test_every_request_has_an_arm_and_arms_have_their_share(run: Run) -> None:
     sent = [*Result.read(run[2]).rows().values()]
     counts = {name: sum(row["arm"] == name for row in sent) for name in ("warm", "cold", "gateway", "again")}
     assert sum(counts.values()) == len(sent) == REQUESTS
-    assert counts["warm"] == pytest.approx(257, abs=70)  # 5 standard deviations
-    assert counts["again"] == pytest.approx(129, abs=55)
+    assert counts["warm"] == pytest.approx(171, abs=56)  # 5 standard deviations
+    assert counts["again"] == pytest.approx(86, abs=44)
     assert {row["outcome"] for row in sent} == {"ok"}
 
 
@@ -136,7 +136,7 @@ def test_pandas_and_a_permutation_test_agree_with_the_intervals(run: Run) -> Non
         if not known(row, run):
             continue
         null = []
-        for _ in range(2000):
+        for _ in range(500):
             order = np.lexsort((rng.random(len(value)), stratum[pair]))
             null.append(value[new[order]].mean() - value[~new[order]].mean())
         low, high = row["difference_interval"]

@@ -16,10 +16,18 @@ from chaos import (
     unrecorded,
     wait_batches,
 )
-from relay import relay
+from relay import Relay, relay
 from swarm_process import Simulation, free_port, in_parallel, simulation, swarm, wait_until
 
 from llm_locust.store import SUMMARY_FILE
+
+#: Workers end when they have heard nothing of their master for 30 s. A report may take longer.
+PATIENT = """
+from llm_locust.locustfiles.chat import Chat
+from llm_locust.swarm.process import master_watch
+
+master_watch.GIVE_UP_S = 600.0
+"""
 
 CUT_S = 5.0
 DELAY_S = 0.2
@@ -28,41 +36,52 @@ DELAY_S = 0.2
 SILENT_WITHIN_S = 40.0
 
 
-def _cut(behind: int) -> Callable[[Path], Survived]:
-    """So many of three workers are cut off for a while."""
-
-    def run(folder: Path) -> Survived:
-        out, port = folder / "run", free_port()
-        with (
-            relay(port) as between,
-            simulation(folder, *UNHURRIED) as sim,
-            swarm(folder, 3, *USUAL, "-H", sim.url, port=port, worker_ports=[between.port] * behind) as (
-                master,
-                workers,
-            ),
-        ):
-            wait_batches(out, workers=3)
-            between.cut()
-            at_ns = time.time_ns()
-            time.sleep(CUT_S)
-            between.mend()
-            mended_ns = time.time_ns()
-            # Locust stops a run when its last worker went missing, which here is a matter of milliseconds.
-            wait_until(lambda: _goes_on(sim, mended_ns) or (out / SUMMARY_FILE).exists(), "what comes after")
-            code = end(master, workers)
-        return Survived(code, master, workers, out, sim, at_ns)
-
-    return run
+def _one_cut_off(folder: Path) -> Survived:
+    """One worker of three is cut off for a while; the messages of the others are slow and out of order."""
+    port = free_port()
+    with relay(port, delays_s=(DELAY_S, DELAY_S / 2), reorder=2) as slow, relay(port) as between:
+        return _cut(folder, between, port, [between.port, slow.port, slow.port])
 
 
-def _goes_on(sim: Simulation, since_ns: int) -> bool:
+def _all_cut_off(folder: Path) -> Survived:
+    port = free_port()
+    with relay(port) as between:
+        return _cut(folder, between, port, [between.port] * 2)
+
+
+def _cut(folder: Path, between: Relay, port: int, worker_ports: list[int]) -> Survived:
+    """The workers behind a relay are cut off for a while."""
+    out, count = folder / "run", len(worker_ports)
+    with (
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(folder, count, *USUAL, "-H", sim.url, port=port, worker_ports=worker_ports) as (
+            master,
+            workers,
+        ),
+    ):
+        wait_batches(out, workers=count)
+        between.cut()
+        at_ns = time.time_ns()
+        time.sleep(CUT_S)
+        between.mend()
+        mended_ns = time.time_ns()
+        # Locust stops a run when its last worker went missing, which here is a matter of milliseconds.
+        wait_until(
+            lambda: _goes_on(sim, mended_ns, count) or (out / SUMMARY_FILE).exists(), "what comes after"
+        )
+        code = end(master, workers)
+    return Survived(code, master, workers, out, sim, at_ns)
+
+
+def _goes_on(sim: Simulation, since_ns: int, senders: int) -> bool:
     after = (entry for entry in sim.entries() if entry["received_ns"] > since_ns + 2e9)
-    return len({sender(entry["request_id"]) for entry in after}) == 3
+    return len({sender(entry["request_id"]) for entry in after}) == senders
 
 
 def _beyond_the_end(folder: Path) -> Survived:
     """All workers are cut off until Locust has stopped the run and its report is there."""
     out, port = folder / "run", free_port()
+    (folder / "patient.py").write_text(PATIENT)
     with (
         relay(port) as between,
         simulation(folder, *UNHURRIED) as sim,
@@ -72,6 +91,7 @@ def _beyond_the_end(folder: Path) -> Survived:
             *(*USUAL, "--flush-timeout", "1s", "-H", sim.url),
             port=port,
             worker_ports=[between.port] * 2,
+            locustfile=folder / "patient.py",
         ) as (master, workers),
     ):
         wait_batches(out, workers=2)
@@ -91,30 +111,13 @@ def _is_silent(sim: Simulation) -> bool:
     return time.time_ns() - last_ns > 2e9
 
 
-def _slow_and_out_of_order(folder: Path) -> Survived:
-    out, port = folder / "run", free_port()
-    with (
-        relay(port, delays_s=(DELAY_S, DELAY_S / 2, DELAY_S), reorder=3) as between,
-        simulation(folder, *UNHURRIED) as sim,
-        swarm(folder, 3, *USUAL, "-H", sim.url, port=port, worker_ports=[between.port] * 3) as (
-            master,
-            workers,
-        ),
-    ):
-        at_ns = time.time_ns()
-        wait_batches(out, workers=3, each=2)
-        code = end(master, workers)
-    return Survived(code, master, workers, out, sim, at_ns)
-
-
 SCENARIOS: dict[str, Callable[[Path], Survived]] = {
-    "one worker cut off": _cut(1),
-    "all workers cut off": _cut(3),
-    "slow and out of order": _slow_and_out_of_order,
+    "slow, and one worker cut off": _one_cut_off,
+    "all workers cut off": _all_cut_off,
     "beyond the run's end": _beyond_the_end,
 }
 
-WHOLE = ["one worker cut off", "all workers cut off", "slow and out of order"]
+WHOLE = ["slow, and one worker cut off", "all workers cut off"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Survived]:
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_records_are_what_the_server_saw(name: str, runs: dict[str, Survived]) -> None:
     run = runs[name]
-    assert len(run.truth) > 100
+    assert len(run.truth) > 30
     assert unrecorded(run.truth, run.rows) == []
 
 
@@ -139,12 +142,12 @@ def test_the_run_is_complete_and_its_exit_code_says_whether_locust_cut_it_short(
     assert not manifest.cut_short or name == "all workers cut off"
     assert run.code == (4 if manifest.cut_short else 0), run.told()
     assert manifest.workers_lost == manifest.records_lost == 0
-    assert len(manifest.workers) == 3
+    assert len(manifest.workers) == len(run.workers)
     assert all(w.announced == w.received > 0 and w.in_flight == 0 for w in manifest.workers)
     assert "Traceback" not in run.told()
 
 
-@pytest.mark.parametrize("name", ["one worker cut off", "all workers cut off"])
+@pytest.mark.parametrize("name", WHOLE)
 def test_the_load_goes_on_while_the_master_cannot_be_reached(name: str, runs: dict[str, Survived]) -> None:
     run = runs[name]
     during = [
@@ -152,17 +155,15 @@ def test_the_load_goes_on_while_the_master_cannot_be_reached(name: str, runs: di
         for row in run.rows.values()
         if run.at_ns + 1e9 < row["scheduled_ns"] < run.at_ns + (CUT_S - 1) * 1e9
     ]
-    assert len({row["worker"] for row in during}) == 3
+    assert len({row["worker"] for row in during}) == len(run.workers)
 
 
 def test_a_slow_network_is_in_the_error_of_the_clocks_not_in_the_latencies(runs: dict[str, Survived]) -> None:
-    run = runs["slow and out of order"]
-    clocks = [worker.clock for worker in run.result.manifest.workers]
-    for clock in clocks:
-        assert clock is not None
-        # Half of a round trip of two delays; all processes have one clock.
-        assert clock.error_ns > DELAY_S / 2 * 0.9e9
-        assert abs(clock.offset_ns) <= clock.error_ns
+    run = runs["slow, and one worker cut off"]
+    clocks = [worker.clock for worker in run.result.manifest.workers if worker.clock is not None]
+    assert all(abs(clock.offset_ns) <= clock.error_ns for clock in clocks), "all processes have one clock"
+    # Half of a round trip of two delays.
+    assert sum(clock.error_ns > DELAY_S / 2 * 0.9e9 for clock in clocks) >= 2
     assert run.result.summary["latency_ms"]["ttft"]["p50"] < DELAY_S * 1e3
 
 
@@ -175,7 +176,7 @@ def test_a_run_that_ended_without_its_workers_is_incomplete_until_it_is_merged(
     assert run.result.manifest.workers_lost == 2
     assert run.merged.result.manifest.complete
     assert unrecorded(run.truth, run.merged.rows) == []
-    assert len(unrecorded(run.truth, run.rows)) > 50
+    assert unrecorded(run.truth, run.rows)
 
 
 def test_a_worker_that_learns_that_its_run_is_over_ends_its_load(runs: dict[str, Survived]) -> None:

@@ -1,6 +1,7 @@
 """Workers that die, freeze, come late or leave: what the server saw is recorded, or named as missing."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
@@ -9,6 +10,7 @@ import pytest
 from chaos import (
     INTERVAL_S,
     UNHURRIED,
+    USERS,
     USUAL,
     Survived,
     batches_of,
@@ -31,29 +33,15 @@ from llm_locust.store import FRAMES_FILE
 #: Longer than Locust waits for a heartbeat.
 FROZEN_S = 10.0
 
+#: The spool of the worker that is cut off.
+CUT_OFF = "cut-off"
+
 #: By then nothing comes any more of a worker that was killed.
 SOON_NS = 1_000_000_000
 
 
 def _killed(folder: Path) -> Survived:
-    """One of three workers dies between two of its batches."""
-    out = folder / "run"
-    with (
-        simulation(folder, *UNHURRIED) as sim,
-        swarm(folder, 3, *USUAL, "-H", sim.url) as (master, workers),
-    ):
-        wait_batches(out, workers=3)
-        wait_more(sim)
-        workers[0].signal(SIGKILL)
-        at_ns = time.time_ns()
-        master.wait_for("failed to send heartbeat")
-        wait_senders(sim, 2, since_ns=at_ns + SOON_NS)
-        code = end(master, workers)
-    return Survived(code, master, workers, out, sim, at_ns, merge(folder / "merged", out))
-
-
-def _killed_behind_a_cut(folder: Path) -> Survived:
-    """A worker that cannot reach its master fills its spool, and dies."""
+    """Two of three workers die between two batches; one could not reach its master and filled its spool."""
     out, port = folder / "run", free_port()
     with (
         relay(port) as between,
@@ -64,19 +52,20 @@ def _killed_behind_a_cut(folder: Path) -> Survived:
             *(*USUAL, "-H", sim.url),
             port=port,
             worker_ports=[between.port],
-            first_worker=["--spool", "cut-off"],
+            first_worker=["--spool", CUT_OFF],
         ) as (master, workers),
     ):
         wait_batches(out, workers=3)
         between.cut()
-        wait_spooled(folder / "cut-off", since_ns=time.time_ns())
+        wait_spooled(folder / CUT_OFF, since_ns=time.time_ns())
         wait_more(sim)
         workers[0].signal(SIGKILL)
+        workers[1].signal(SIGKILL)
         at_ns = time.time_ns()
-        master.wait_for("failed to send heartbeat")
-        wait_senders(sim, 2, since_ns=at_ns + SOON_NS)
+        master.wait_for("failed to send heartbeat", 2)
+        wait_senders(sim, 1, since_ns=at_ns + SOON_NS)
         code = end(master, workers)
-    merged = merge(folder / "merged", folder / "cut-off", out)
+    merged = merge(folder / "merged", folder / CUT_OFF, out)
     return Survived(code, master, workers, out, sim, at_ns, merged)
 
 
@@ -98,7 +87,8 @@ def _frozen(folder: Path) -> Survived:
     return Survived(code, master, workers, out, sim, at_ns)
 
 
-def _late(folder: Path) -> Survived:
+def _late_and_told_to_leave(folder: Path) -> Survived:
+    """A third worker joins midway, and then the first one is told to end."""
     port = free_port()
     with (
         simulation(folder, *UNHURRIED) as sim,
@@ -107,37 +97,22 @@ def _late(folder: Path) -> Survived:
         wait_batches(folder / "run", workers=2)
         at_ns = time.time_ns()
         with locust(folder, *as_worker(port), stdout="late") as late:
-            wait_senders(sim, 3)
             wait_batches(folder / "run", workers=3)
+            wait_senders(sim, 3, since_ns=at_ns)
+            workers[0].signal(SIGTERM)
+            workers[0].exit_code()
+            wait_more(sim)
             code = end(master, [*workers, late])
     return Survived(code, master, [*workers, late], folder / "run", sim, at_ns)
-
-
-def _told_to_leave(folder: Path) -> Survived:
-    with (
-        simulation(folder, *UNHURRIED) as sim,
-        swarm(folder, 3, *USUAL, "-H", sim.url) as (master, workers),
-    ):
-        wait_batches(folder / "run", workers=3)
-        wait_more(sim)
-        at_ns = time.time_ns()
-        workers[0].signal(SIGTERM)
-        workers[0].exit_code()
-        wait_more(sim)
-        code = end(master, workers)
-    return Survived(code, master, workers, folder / "run", sim, at_ns)
 
 
 SCENARIOS: dict[str, Callable[[Path], Survived]] = {
     "frozen": _frozen,
     "killed": _killed,
-    "killed behind a cut": _killed_behind_a_cut,
-    "late": _late,
-    "told to leave": _told_to_leave,
+    "late and told to leave": _late_and_told_to_leave,
 }
 
-WHOLE = ["frozen", "late", "told to leave"]
-KILLED = ["killed", "killed behind a cut"]
+WHOLE = ["frozen", "late and told to leave"]
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +120,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Survived]:
     return in_parallel(tmp_path_factory.mktemp("workers"), SCENARIOS)
 
 
-def lost_worker(run: Survived) -> WorkerFacts:
-    (lost,) = (worker for worker in run.result.manifest.workers if worker.lost)
-    return lost
+@pytest.fixture(scope="module")
+def killed(runs: dict[str, Survived]) -> Survived:
+    return runs["killed"]
+
+
+def lost_workers(run: Survived) -> tuple[WorkerFacts, WorkerFacts]:
+    """The one that was cut off before it died, and the other one."""
+    (own,) = (run.path.parent / CUT_OFF).glob("*/*")
+    one, other = (worker for worker in run.result.manifest.workers if worker.lost)
+    return (one, other) if one.id == own.name else (other, one)
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_records_are_what_the_server_saw(name: str, runs: dict[str, Survived]) -> None:
     run = runs[name]
-    assert len(run.truth) > 100
+    assert len(run.truth) > 30
     assert unrecorded(run.truth, run.rows) == []
 
 
@@ -175,52 +157,41 @@ def test_nothing_went_wrong_unseen(name: str, runs: dict[str, Survived]) -> None
     assert runs[name].process.stdout.count("Latency, ms") == 1
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_only_the_last_interval_of_the_worker_that_was_killed_is_missing(
-    name: str, runs: dict[str, Survived]
-) -> None:
-    run = runs[name]
-    rows = run.rows if run.merged is None or name != "killed behind a cut" else run.merged.rows
-    missing = unrecorded(run.truth, rows)
-    assert missing
-    assert {senders_of(rows)[sender(e["request_id"])] for e in missing} == {lost_worker(run).id}
+def test_only_the_last_interval_of_the_workers_that_were_killed_is_missing(killed: Survived) -> None:
+    assert killed.merged is not None
+    missing = unrecorded(killed.truth, killed.merged.rows)
+    workers = senders_of(killed.rows)
+    assert {workers[sender(e["request_id"])] for e in missing} == {w.id for w in lost_workers(killed)}
     # What it had in a batch is here: all that ended before the last one was closed.
-    assert min(e["ended_ns"] for e in missing) > run.at_ns - INTERVAL_S * 1e9
+    assert min(e["ended_ns"] for e in missing) > killed.at_ns - INTERVAL_S * 1e9
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_the_run_goes_on_without_the_worker_that_was_killed(name: str, runs: dict[str, Survived]) -> None:
-    run = runs[name]
-    workers = senders_of(run.rows)
-    after = [row for row in run.rows.values() if row["scheduled_ns"] > run.at_ns + SOON_NS]
-    assert {row["worker"] for row in after} == set(workers.values()) - {lost_worker(run).id}
-    assert len({row["worker"] for row in after}) == 2
+def test_the_run_goes_on_without_the_workers_that_were_killed(killed: Survived) -> None:
+    after = [row for row in killed.rows.values() if row["scheduled_ns"] > killed.at_ns + SOON_NS]
+    (left,) = {row["worker"] for row in after}
+    assert {w.id for w in killed.result.manifest.workers if not w.lost} == {left}
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_the_manifest_names_the_worker_and_how_many_of_its_requests_are_known_to_be_missing(
-    name: str, runs: dict[str, Survived]
+def test_the_manifest_names_the_workers_and_how_many_of_their_requests_are_known_to_be_missing(
+    killed: Survived,
 ) -> None:
-    run = runs[name]
-    lost = lost_worker(run)
-    assert lost.announced is not None
-    assert lost.received == sum(row["worker"] == lost.id for row in run.rows.values()) > 0
-    assert 0 < lost.in_flight <= 24  # all users, if the others' heartbeats were late, each with one request
-    assert 0 < lost.unrecorded <= len(unrecorded(run.truth, run.rows))
-    assert run.result.manifest.records_lost == lost.unrecorded
-    assert not run.result.manifest.complete
-    assert lost.id in run.process.stdout
-    assert all(
-        w.announced == w.received and w.in_flight == 0 and not w.late and not w.left
-        for w in run.result.manifest.workers
-        if w is not lost
-    )
+    manifest, workers = killed.result.manifest, senders_of(killed.rows)
+    missing = Counter(workers[sender(e["request_id"])] for e in unrecorded(killed.truth, killed.rows))
+    for lost in lost_workers(killed):
+        assert lost.announced is not None
+        assert lost.received == sum(row["worker"] == lost.id for row in killed.rows.values()) > 0
+        assert 0 < lost.in_flight <= USERS  # all of them if the others' heartbeats were late
+        assert 0 < lost.unrecorded <= missing[lost.id]
+        assert lost.id in killed.process.stdout
+    assert manifest.records_lost == sum(lost.unrecorded for lost in lost_workers(killed))
+    assert not manifest.complete
+    (whole,) = (worker for worker in manifest.workers if not worker.lost)
+    assert whole.announced == whole.received
+    assert (whole.in_flight, whole.late, whole.left) == (0, False, False)
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_lost_requests_are_in_the_denominator_of_goodput(name: str, runs: dict[str, Survived]) -> None:
-    run = runs[name]
-    goodput, lost = run.result.summary["goodput"], run.result.manifest.records_lost
+def test_lost_requests_are_in_the_denominator_of_goodput(killed: Survived) -> None:
+    goodput, lost = killed.result.summary["goodput"], killed.result.manifest.records_lost
     others = {cause: count for cause, count in goodput["first_failed"].items() if cause != "lost"}
     assert goodput["first_failed"]["lost"] == lost > 0
     assert set(others.values()) == {0}  # an answer takes 0.4 s, its limit is 20 s
@@ -228,32 +199,26 @@ def test_lost_requests_are_in_the_denominator_of_goodput(name: str, runs: dict[s
     assert goodput["ratio"] < 1
 
 
-def test_missing_records_give_exit_code_4(runs: dict[str, Survived]) -> None:
-    """Unless that is allowed, as in a run of test_swarm_live.py."""
-    assert [runs[name].code for name in KILLED] == [4, 4]
-
-
-def test_a_merge_of_the_same_files_says_the_same_and_may_be_allowed(
-    runs: dict[str, Survived], tmp_path: Path
+def test_missing_records_give_exit_code_4_of_a_merge_too_where_they_are_not_allowed(
+    killed: Survived, tmp_path: Path
 ) -> None:
-    run = runs["killed"]
-    assert run.merged is not None
-    assert run.merged.code == run.code, run.merged.errors
-    assert run.merged.rows.keys() >= run.rows.keys()
-    assert lost_worker(run).id in run.merged.output
-    assert merge(tmp_path / "allowed", run.path, options=("--allow-incomplete",)).code == 0
+    assert killed.merged is not None
+    assert (killed.code, killed.merged.code) == (4, 4), killed.merged.errors
+    allowed = merge(tmp_path / "allowed", killed.path, options=("--allow-incomplete",))
+    assert allowed.code == 0
+    assert allowed.rows.keys() >= killed.rows.keys()
+    assert all(lost.id in allowed.output for lost in lost_workers(killed))
 
 
-def test_a_merge_recovers_what_the_spool_of_a_dead_worker_has(runs: dict[str, Survived]) -> None:
-    run = runs["killed behind a cut"]
-    assert run.merged is not None
-    recovered = [run.merged.rows[request_id] for request_id in run.merged.rows.keys() - run.rows.keys()]
-    assert len(recovered) > 10
-    assert {row["worker"] for row in recovered} == {lost_worker(run).id}
-    assert run.rows.keys() < run.merged.rows.keys() <= run.truth.keys() | run.rows.keys()
-    (lost,) = (worker for worker in run.merged.result.manifest.workers if worker.lost)
-    assert lost.received == lost_worker(run).received + len(recovered)
-    assert run.merged.code == 4
+def test_a_merge_recovers_what_the_spool_of_a_dead_worker_has(killed: Survived) -> None:
+    assert killed.merged is not None
+    rows, merged = killed.rows, killed.merged.rows
+    cut_off, other = lost_workers(killed)
+    recovered = Counter(merged[request_id]["worker"] for request_id in merged.keys() - rows.keys())
+    assert recovered[cut_off.id] > 0
+    assert rows.keys() < merged.keys() <= killed.truth.keys() | rows.keys()
+    received = {worker.id: worker.received for worker in killed.merged.result.manifest.workers if worker.lost}
+    assert received == {lost.id: lost.received + recovered[lost.id] for lost in (cut_off, other)}
 
 
 def test_a_worker_that_was_frozen_is_not_lost(runs: dict[str, Survived]) -> None:
@@ -264,22 +229,21 @@ def test_a_worker_that_was_frozen_is_not_lost(runs: dict[str, Survived]) -> None
     assert len({row["worker"] for row in run.rows.values() if row["ended_ns"] > after_ns}) == 3
 
 
-def test_a_worker_that_joins_a_run_under_way_is_named_late(runs: dict[str, Survived]) -> None:
-    run = runs["late"]
+def test_a_worker_that_joins_a_run_under_way_is_named_late_and_one_that_is_told_to_end_has_left(
+    runs: dict[str, Survived],
+) -> None:
+    run = runs["late and told to leave"]
     (late,) = (worker for worker in run.result.manifest.workers if worker.late)
+    (left,) = (worker for worker in run.result.manifest.workers if worker.left)
+    assert late.id != left.id
     assert late.joined_ns is not None
     assert late.joined_ns > run.at_ns
-    own = [row["scheduled_ns"] for row in run.rows.values() if row["worker"] == late.id]
-    assert min(own) > run.at_ns
-
-
-def test_a_worker_that_is_told_to_end_has_left(runs: dict[str, Survived]) -> None:
-    run = runs["told to leave"]
-    (left,) = (worker for worker in run.result.manifest.workers if worker.left)
-    own = [row for row in run.rows.values() if row["worker"] == left.id]
-    assert own
-    assert max(row["scheduled_ns"] for row in own) < run.at_ns + 4e9
-    assert not any(worker.late for worker in run.result.manifest.workers)
+    times = {worker.id: list[int]() for worker in run.result.manifest.workers}
+    for row in run.rows.values():
+        times[row["worker"]].append(row["scheduled_ns"])
+    assert min(times[late.id]) > run.at_ns
+    left_ns = max(times.pop(left.id))
+    assert all(left_ns < max(own) for own in times.values())
 
 
 @pytest.mark.parametrize("name", WHOLE)

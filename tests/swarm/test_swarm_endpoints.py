@@ -78,7 +78,7 @@ def run(folder: Path, locustfile: Path, *options: str, **environ: str) -> tuple[
 def _each(folder: Path, *options: str, **environ: str) -> tuple[Result, dict[str, Any]]:
     (folder / "each.py").write_text(EACH)
     # By a count: to import the SDK may take all of a short run.
-    count = ("-u", "5", "-t", "60s", "--num-requests", "120")
+    count = ("-u", "5", "-t", "60s", "--num-requests", "70")
     return run(folder, folder / "each.py", *count, *options, **environ)
 
 

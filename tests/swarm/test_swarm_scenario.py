@@ -15,10 +15,12 @@ from swarm_process import forked, in_parallel, locust, simulation
 ROOT = Path(__file__).parents[2]
 LOCUSTFILE = ROOT / "locustfiles/scenario.py"
 
+REQUESTS = 160
+
 MIX = """
 users: 12
 spawn_rate: 100
-num_requests: 240
+num_requests: 160
 seed: 5
 output_tokens: 4
 input_tokens: 40
@@ -92,12 +94,13 @@ def run(
 
 
 SCENARIOS = {
-    "closed": lambda folder: run(folder, MIX),
     "two": lambda folder: run(folder, MIX, *forked(2)),
     "own": lambda folder: run(folder, WARM_UP % "own"),
     "shared": lambda folder: run(folder, WARM_UP % "shared"),
     "open": lambda folder: run(folder, TALKS, *forked(2), served=["--model=sim", "--model=lora"]),
-    "given": lambda folder: run(folder, MIX, "-u", "2", "--num-requests", "9", "--output-tokens", "2"),
+    "given": lambda folder: run(
+        folder, MIX, *forked(2), "-u", "2", "--num-requests", "9", "--output-tokens", "2"
+    ),
 }
 
 
@@ -106,26 +109,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     return in_parallel(tmp_path_factory.mktemp("scenarios"), SCENARIOS)
 
 
-@pytest.mark.parametrize("name", ["closed", "two"])
 def test_a_mix_runs_by_its_file_alone_and_every_record_is_one_of_the_servers(
-    runs: dict[str, Run], name: str
+    runs: dict[str, Run],
 ) -> None:
-    found = runs[name]
+    found = runs["two"]
     rows = found.rows
-    assert len(rows) == 240
+    assert len(rows) == REQUESTS
     assert {row["request_id"] for row in rows} == {entry["request_id"] for entry in found.entries}
-    assert found.json("summary.json")["run"]["stop_reason"].startswith("num-requests: 240")
+    assert found.json("summary.json")["run"]["stop_reason"].startswith(f"num-requests: {REQUESTS}")
 
 
-@pytest.mark.parametrize("name", ["closed", "two"])
 def test_classes_come_in_their_shares_with_their_own_endpoint_lengths_and_names(
-    runs: dict[str, Run], name: str
+    runs: dict[str, Run],
 ) -> None:
-    rows = runs[name].rows
+    rows = runs["two"].rows
     shares = Counter(row["class"] for row in rows)
-    # Binomial: three standard deviations of 240 draws.
+    # Binomial: three standard deviations.
     for label, share in (("chat", 0.6), ("summarize", 0.1), ("code", 0.3)):
-        assert abs(shares[label] - 240 * share) < 3 * (240 * share * (1 - share)) ** 0.5
+        assert abs(shares[label] - REQUESTS * share) < 3 * (REQUESTS * share * (1 - share)) ** 0.5
     assert {(row["class"], row["name"], row["endpoint"]) for row in rows} == {
         ("chat", "chat", "chat"),
         ("summarize", "long", "chat"),
@@ -138,7 +139,7 @@ def test_classes_come_in_their_shares_with_their_own_endpoint_lengths_and_names(
 
 
 def test_each_class_is_judged_by_its_own_limits_and_checks(runs: dict[str, Run]) -> None:
-    summary = runs["closed"].json("summary.json")
+    summary = runs["two"].json("summary.json")
     by_class = summary["by_class"]
     assert by_class["chat"]["goodput"]["ratio"] == 1.0
     assert by_class["summarize"]["goodput"]["ratio"] == 0.0
@@ -146,32 +147,36 @@ def test_each_class_is_judged_by_its_own_limits_and_checks(runs: dict[str, Run])
     assert by_class["code"]["requests"]["by_outcome"]["rejected"] == by_class["code"]["requests"]["scheduled"]
     whole = summary["goodput"]
     assert set(whole["slo_by_class"]) == {"chat", "code", "summarize"}
-    assert whole["ratio"] == pytest.approx(by_class["chat"]["requests"]["scheduled"] / 240)
+    assert whole["ratio"] == pytest.approx(by_class["chat"]["requests"]["scheduled"] / REQUESTS)
 
 
 def test_the_manifest_has_the_scenario_and_no_secret_of_it(runs: dict[str, Run]) -> None:
-    manifest = runs["closed"].json("manifest.json")
+    manifest = runs["two"].json("manifest.json")
     assert manifest["scenario"] == "mix.yaml"
     assert manifest["scenario_document"]["classes"]["code"]["headers"] == {"X-Team": "***", "X-Who": "***"}
-    for file in runs["closed"].out.iterdir():
+    for file in runs["two"].out.iterdir():
         assert b"secret-word" not in file.read_bytes()
 
 
 def test_one_seed_sends_the_same_classes_user_by_user_whatever_comes_between(runs: dict[str, Run]) -> None:
-    def by_user(found: Run) -> dict[int, list[str]]:
-        rows = sorted(found.rows, key=lambda row: row["scheduled_ns"])
-        return {user: [r["class"] for r in rows if r["user"] == user] for user in range(12)}
+    def by_user(found: Run) -> dict[tuple[int, int], list[str]]:
+        index = {worker["id"]: worker["index"] for worker in found.json("manifest.json")["workers"]}
+        users: dict[tuple[int, int], list[str]] = {}
+        for row in sorted(found.rows, key=lambda row: row["scheduled_ns"]):
+            users.setdefault((index[row["worker"]], row["user"]), []).append(row["class"])
+        return users
 
-    one, other = by_user(runs["closed"]), by_user(runs["given"])
-    for user in range(2):
-        assert one[user][: len(other[user])][:4] == other[user][:4]
+    one, other = by_user(runs["two"]), by_user(runs["given"])
+    assert len(other) == 2
+    for user, classes in other.items():
+        assert one[user][: len(classes)][:4] == classes[:4]
 
 
 def test_the_command_line_wins_over_the_file(runs: dict[str, Run]) -> None:
     rows = runs["given"].rows
     assert len(rows) == 9
     assert {row["asked_output_tokens"] for row in rows} == {2}
-    assert {row["user"] for row in rows} == {0, 1}
+    assert len({(row["worker"], row["user"]) for row in rows}) == 2
 
 
 def test_classes_with_rates_arrive_by_their_own_schedules_and_the_number_is_exact(

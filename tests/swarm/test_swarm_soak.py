@@ -46,18 +46,15 @@ class Soak:
 def _soak(folder: Path) -> Soak:
     port = free_port()
     options = [
-        *("--headless", "-u", "12", "-r", "100", "-t", f"{RUN_TIME_S}s", "--out", "day", "--restartable"),
-        *("--input-tokens", "10", "--output-tokens", "20", "--body", '{"ignore_eos": true}'),
+        *("--headless", "-u", "8", "-r", "100", "-t", f"{RUN_TIME_S}s", "--out", "day", "--restartable"),
+        *("--input-tokens", "10", "--output-tokens", "8", "--body", '{"ignore_eos": true}'),
         *("--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", str(port)),
         *("--expect-workers", "2", "--slo", "e2el=20s"),
     ]
     with ExitStack() as stack:
         sim = stack.enter_context(simulation(folder, *UNHURRIED))
         master = stack.enter_context(locust(folder, *options, "-H", sim.url))
-        # Cold: a worker that starts itself anew does so by its own command.
-        workers = [
-            stack.enter_context(locust(folder, *as_worker(port), stdout=f"w{i}", cold=True)) for i in range(2)
-        ]
+        workers = [stack.enter_context(locust(folder, *as_worker(port), stdout=f"w{i}")) for i in range(2)]
         wait_batches(folder / "day" / "part-1", workers=2)
         master.signal(SIGKILL)
         killed_ns = time.time_ns()

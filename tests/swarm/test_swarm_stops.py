@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos import UNHURRIED, wait_more, wait_senders
 from swarm_process import (
     Process,
     Result,
@@ -20,11 +21,11 @@ from swarm_process import (
     wait_until,
 )
 
-#: Answers of 0.1 to 1.5 s: a process that stands still for 0.4 s has some under way all the same. With 0.2 s
-#: for each, all were in its sockets when it went on, and none was left to cut.
+#: With :data:`UNHURRIED` answers take 0.1 to 1.5 s: a process that stands still for 0.4 s has some under way
+#: all the same. With 0.2 s for each, all were in its sockets when it went on, and none was left to cut.
 USUAL = (
     *("--headless", "-u", "8", "-r", "100", "--out", "run", "--body", '{"ignore_eos": true}'),
-    *("--input-tokens", "10", "--output-tokens", "uniform:20,300", "--drain", "0"),
+    *("--input-tokens", "10", "--output-tokens", "uniform:2,30", "--drain", "0"),
 )
 
 #: A drain that lasts as long as the answers do, never to its bound.
@@ -60,6 +61,7 @@ class Ended:
     result: Result
     truth: list[dict[str, Any]]
     took_s: float  # from the signal, or the run's end, to the process's
+    at_ns: int  # when it was told to end in the drain, or the late worker was started
     left_over: list[str]
 
     @property
@@ -75,7 +77,7 @@ class Unwritten:
     left_over: list[str]
 
 
-def _ended(process: Process, sim: Simulation, folder: Path) -> Ended:
+def _ended(process: Process, sim: Simulation, folder: Path, at_ns: int = 0) -> Ended:
     since = time.monotonic()
     code = process.exit_code()
     took_s = time.monotonic() - since
@@ -83,21 +85,18 @@ def _ended(process: Process, sim: Simulation, folder: Path) -> Ended:
     result = Result.read(folder / "run")
     cancelled = sum(outcome == "cancelled" for outcome in result.requests.texts("outcome"))
     wait_until(lambda: len(sim.entries()) >= len(result.requests) - cancelled, "the truth log's last entries")
-    return Ended(code, process, result, sim.entries(), took_s, process.left_over())
+    return Ended(code, process, result, sim.entries(), took_s, at_ns, process.left_over())
 
 
-def _all_signalled(number: signal.Signals) -> Callable[[Path], Ended]:
-    def run(folder: Path) -> Ended:
-        with simulation(folder) as sim, locust(folder, *USUAL, *forked(2), "-H", sim.url) as master:
-            sim.wait_entries(20)
-            master.signal_group(number)
-            return _ended(master, sim, folder)
-
-    return run
+def _all_told_to_end(folder: Path) -> Ended:
+    with simulation(folder, *UNHURRIED) as sim, locust(folder, *USUAL, *forked(2), "-H", sim.url) as master:
+        sim.wait_entries(20)
+        master.signal_group(signal.SIGTERM)
+        return _ended(master, sim, folder)
 
 
-def _one_process_signalled(folder: Path) -> Ended:
-    with simulation(folder) as sim, locust(folder, *USUAL, "-H", sim.url) as process:
+def _one_process_interrupted(folder: Path) -> Ended:
+    with simulation(folder, *UNHURRIED) as sim, locust(folder, *USUAL, "-H", sim.url) as process:
         sim.wait_entries(20)
         process.signal(signal.SIGINT)
         return _ended(process, sim, folder)
@@ -105,7 +104,7 @@ def _one_process_signalled(folder: Path) -> Ended:
 
 def _last_worker_ended(folder: Path) -> Ended:
     with (
-        simulation(folder) as sim,
+        simulation(folder, *UNHURRIED) as sim,
         swarm(folder, 1, *USUAL, "-t", "600s", "-H", sim.url) as (master, workers),
     ):
         sim.wait_entries(20)
@@ -113,41 +112,35 @@ def _last_worker_ended(folder: Path) -> Ended:
         return _ended(master, sim, folder)
 
 
-def _in_the_ramp(folder: Path) -> Ended:
-    """The run's time is over while users are still being spawned, and those that are there may finish."""
-    with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", f"{DRAIN_S}s", "--output-tokens", "300"]
-        with locust(folder, *USUAL, *ramp, *forked(2), "-H", sim.url) as master:
-            master.wait_for("limit reached")
-            return _ended(master, sim, folder)
+def _in_the_ramp(*of: str, cut: bool) -> Callable[[Path], Ended]:
+    """The run's time is over while users are still being spawned, and those that are there may finish.
 
-
-def _in_the_ramp_alone(folder: Path) -> Ended:
-    with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", f"{DRAIN_S}s", "--output-tokens", "300"]
-        with locust(folder, *USUAL, *ramp, "-H", sim.url) as process:
-            process.wait_for("limit reached")
-            return _ended(process, sim, folder)
-
-
-def _signalled_in_the_drain(number: signal.Signals, *of: str) -> Callable[[Path], Ended]:
-    """A signal comes while requests that began before the run's end are waited for: some last 5 s."""
+    It is told to end as they do, which changes nothing, and then interrupted if they are to be ``cut``.
+    """
 
     def run(folder: Path) -> Ended:
-        drain = ["-t", "4s", "--drain", f"{DRAIN_S}s", "--output-tokens", "uniform:20,1000"]
-        with simulation(folder) as sim, locust(folder, *USUAL, *drain, *of, "-H", sim.url) as process:
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", f"{DRAIN_S}s", "--output-tokens", "60"]
+        with (
+            simulation(folder, *UNHURRIED) as sim,
+            locust(folder, *USUAL, *ramp, *of, "-H", sim.url) as process,
+        ):
             process.wait_for(r"draining (\d+|the) requests.*, at most 100 s; Ctrl-C cuts them")
-            process.signal(number)
-            return _ended(process, sim, folder)
+            wait_more(sim, 4)  # of answers of 3 s: the ramp would have gone on for more than 1 s
+            told_ns = time.time_ns()
+            process.signal(signal.SIGTERM)
+            if cut:
+                wait_more(sim, 3)
+                process.signal(signal.SIGINT)
+            return _ended(process, sim, folder, told_ns)
 
     return run
 
 
 def _shape(folder: Path) -> Ended:
-    with simulation(folder) as sim:
+    with simulation(folder, *UNHURRIED) as sim:
         locustfile = folder / "shape.py"
         locustfile.write_text(SHAPE.replace("{url}", sim.url))
-        options = ["--headless", "--out", "run", "--output-tokens", "40", "--drain", "0"]
+        options = ["--headless", "--out", "run", "--output-tokens", "4", "--drain", "0"]
         options += ["--body", '{"ignore_eos": true}']
         with locust(folder, *options, *forked(2), locustfile=locustfile) as master:
             master.wait_for("Shape test stopping")
@@ -155,23 +148,20 @@ def _shape(folder: Path) -> Ended:
 
 
 def _joined_late(folder: Path) -> Ended:
-    """A second worker joins in the middle of the run, which ends before that one's first report."""
-    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-H", sim.url) as (master, workers):
+    """A second worker joins in the middle; all are interrupted before that one's first report."""
+    with simulation(folder, *UNHURRIED) as sim, swarm(folder, 1, *USUAL, "-H", sim.url) as (master, workers):
         # Before that Locust gives a worker that joins no users.
         master.wait_for(r"All users spawned|Spawning is complete")
+        joins_ns = time.time_ns()
         port = workers[0].command[-1]
         with locust(folder, "--worker", "--master-port", port, stdout="late") as late:
             master.wait_for("2 workers connected")
-            wait_until(lambda: len(_senders(sim)) == 2, "the second worker's requests")
-            master.signal(signal.SIGINT)
-            ended = _ended(master, sim, folder)
+            wait_senders(sim, 2)
+            for process in (master, workers[0], late):
+                process.signal(signal.SIGINT)
+            ended = _ended(master, sim, folder, joins_ns)
             late.exit_code()
             return ended
-
-
-def _senders(sim: Simulation) -> set[str]:
-    """What begins the request ids of each worker."""
-    return {entry["request_id"].partition("-")[0] for entry in sim.entries()}
 
 
 def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwritten]:
@@ -198,26 +188,22 @@ FULL_DISKS = {
     "no room for a report": _disk_full(8),
 }
 
-#: Each signal and each receiver; both signals reach a master, and a process alone, in the drain. Workers that
-#: are killed, or told to end in the middle, are in test_swarm_chaos_workers.py.
+#: Each signal and each receiver. Forked workers that are interrupted are in ../lies/test_run_end.py, workers
+#: that are killed, or told to end in the middle, in test_swarm_chaos_workers.py.
 SCENARIOS: dict[str, Callable[[Path], Ended]] = {
-    "Ctrl-C to all": _all_signalled(signal.SIGINT),
-    "SIGTERM to all": _all_signalled(signal.SIGTERM),
-    "Ctrl-C to one process": _one_process_signalled,
+    "SIGTERM to all": _all_told_to_end,
+    "Ctrl-C to one process": _one_process_interrupted,
     "SIGTERM to the last worker": _last_worker_ended,
-    "end in the ramp": _in_the_ramp,
-    "end in the ramp, alone": _in_the_ramp_alone,
-    "Ctrl-C in the drain": _signalled_in_the_drain(signal.SIGINT, *forked(2)),
-    "Ctrl-C in the drain, alone": _signalled_in_the_drain(signal.SIGINT),
-    "SIGTERM in the drain": _signalled_in_the_drain(signal.SIGTERM, *forked(2)),
-    "SIGTERM in the drain, alone": _signalled_in_the_drain(signal.SIGTERM),
-    "a worker that joins late": _joined_late,
+    "end in the ramp": _in_the_ramp(*forked(2), cut=False),
+    "end in the ramp, alone, and a cut": _in_the_ramp(cut=True),
+    "Ctrl-C to all, of which one joined late": _joined_late,
     "end of a shape": _shape,
 }
 
 #: Ended before its time by something other than its settings.
 CUT_SHORT = "SIGTERM to the last worker"
-DRAINED = [name for name in SCENARIOS if "SIGTERM in the drain" in name or "ramp" in name]
+RAMPS = [name for name in SCENARIOS if "ramp" in name]
+JOINED = "Ctrl-C to all, of which one joined late"
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +247,7 @@ def test_a_run_whose_last_worker_leaves_before_its_time_is_cut_short(runs: dict[
     assert "Exit code 4: the run was cut short: no worker was left: the last one quit" in run.process.stdout
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in DRAINED])
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "end in the ramp"])
 def test_without_a_drain_and_after_a_ctrl_c_in_it_what_is_under_way_is_cancelled_and_recorded(
     name: str, runs: dict[str, Ended]
 ) -> None:
@@ -273,20 +259,24 @@ def test_without_a_drain_and_after_a_ctrl_c_in_it_what_is_under_way_is_cancelled
     cut = sum(worker.cut for worker in run.result.manifest.workers)
     cancelled = sum(row["outcome"] == "cancelled" for row in rows.values())
     # A worker that joins takes users from the other one, whose requests end then.
-    assert cut == cancelled if "joins late" not in name else 0 < cut <= cancelled
+    assert cut == cancelled if name != JOINED else 0 < cut <= cancelled
 
 
-@pytest.mark.parametrize("name", DRAINED)
-def test_in_the_drain_requests_finish_and_none_is_cancelled(name: str, runs: dict[str, Ended]) -> None:
+def test_in_the_drain_requests_finish_and_none_is_cancelled(runs: dict[str, Ended]) -> None:
+    assert runs["end in the ramp"].outcomes == {"ok"}
+
+
+@pytest.mark.parametrize("name", RAMPS)
+def test_a_sigterm_in_the_drain_cuts_nothing(name: str, runs: dict[str, Ended]) -> None:
     run = runs[name]
-    assert run.outcomes == {"ok"}
     stopped_ns = run.result.manifest.stopped_ns
     assert stopped_ns is not None
-    rows = run.result.rows().values()
-    assert any(row["ended_ns"] > stopped_ns for row in rows)
+    ends_ns = [row["ended_ns"] for row in run.result.rows().values() if row["outcome"] == "ok"]
+    assert sum(stopped_ns < end_ns for end_ns in ends_ns) >= 4
+    assert any(end_ns > run.at_ns for end_ns in ends_ns)
 
 
-@pytest.mark.parametrize("name", ["end in the ramp", "end in the ramp, alone"])
+@pytest.mark.parametrize("name", RAMPS)
 def test_users_that_the_ramp_brings_after_the_runs_end_send_nothing(
     name: str, runs: dict[str, Ended]
 ) -> None:
@@ -298,10 +288,15 @@ def test_users_that_the_ramp_brings_after_the_runs_end_send_nothing(
     assert 1 < len(users) <= 12 * (load_s + 1)
 
 
-def test_a_worker_that_joins_late_takes_part(runs: dict[str, Ended]) -> None:
-    run = runs["a worker that joins late"]
+def test_a_worker_that_joins_late_takes_part_and_is_named(runs: dict[str, Ended]) -> None:
+    run = runs[JOINED]
     assert len(run.result.manifest.workers) == 2
     assert all(worker.received > 0 for worker in run.result.manifest.workers)
+    (late,) = (worker for worker in run.result.manifest.workers if worker.late)
+    assert late.joined_ns is not None
+    assert late.joined_ns > run.at_ns
+    own = [row["scheduled_ns"] for row in run.result.rows().values() if row["worker"] == late.id]
+    assert min(own) > run.at_ns
 
 
 @pytest.fixture(scope="module")

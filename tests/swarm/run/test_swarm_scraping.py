@@ -14,6 +14,7 @@ import gevent
 import psutil
 import pytest
 from page_server import hang, page, serving
+from warm_process import warm_python
 
 from llm_locust.core.run_facts import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
@@ -40,6 +41,11 @@ scraping.begin()
 print("begun", flush=True)
 gevent.sleep(60)
 """
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python())
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +92,7 @@ def test_every_server_was_asked_before_the_load_and_is_asked_once_more_after_it(
         assert not any("--tell" in child.cmdline() for child in psutil.Process().children())
 
 
+@pytest.mark.usefixtures("warm")
 def test_times_are_those_of_the_runs_axis(tmp_path: Path) -> None:
     axis = RunClock()
     before = axis.now_ns()
@@ -97,6 +104,7 @@ def test_times_are_those_of_the_runs_axis(tmp_path: Path) -> None:
     assert all(before < at < axis.now_ns() for at in at_ns)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_server_that_hangs_holds_up_neither_the_beginning_nor_the_end(tmp_path: Path) -> None:
     with serving(PAGE) as port, serving(hang) as hung, scraping(tmp_path, port, hung) as found:
         found.begin()
@@ -108,6 +116,7 @@ def test_a_server_that_hangs_holds_up_neither_the_beginning_nor_the_end(tmp_path
     assert set(values(tmp_path, "up")) == {(f"127.0.0.1:{port}", 1.0), (f"127.0.0.1:{hung}", 0.0)}
 
 
+@pytest.mark.usefixtures("warm")
 def test_one_that_is_killed_is_said_and_what_it_had_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +134,7 @@ def test_one_that_is_killed_is_said_and_what_it_had_stays(
     assert values(tmp_path, "waiting")
 
 
+@pytest.mark.usefixtures("warm")
 def test_what_it_says_of_its_servers_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(page("<html>")) as port, scraping(tmp_path, port) as found:
         found.begin()
@@ -139,6 +149,7 @@ def test_options_that_cannot_work_are_said_and_the_load_goes_on(tmp_path: Path) 
     found.end()
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_run_that_does_not_come_about_keeps_nothing(tmp_path: Path) -> None:
     with serving(PAGE) as port, scraping(tmp_path, port) as found:
         found.begin()
@@ -146,6 +157,7 @@ def test_a_run_that_does_not_come_about_keeps_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_servers_token_goes_along_and_no_other_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

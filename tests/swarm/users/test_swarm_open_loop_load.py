@@ -7,6 +7,7 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
+from gevent.event import Event
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import LoadSettings
@@ -45,12 +46,13 @@ def run_info(**fields: Any) -> RunInfo:
 
 
 class Noting:
-    """Sends nothing; notes what it is asked for."""
+    """Sends nothing; notes what it is asked for, each of which lasts until an answer."""
 
-    def __init__(self, lasts_s: float = 0.0) -> None:
+    def __init__(self, answered: Event | None = None) -> None:
         self.sent: list[tuple[int, int]] = []  # k and when it was due, of this process's clock
         self.clock: ScheduleClock | None = None
-        self._lasts_s = lasts_s
+        self.ended = 0
+        self._answered = answered
 
     def follow(self, clock: ScheduleClock) -> "Noting":
         self.clock = clock
@@ -65,7 +67,9 @@ class Noting:
     def send(self, arrival: Arrival, prepared: str, due_s: float) -> None:
         assert self.clock is not None
         self.sent.append((arrival.k, self.clock.realtime_ns(arrival.at_s)))
-        gevent.sleep(self._lasts_s)
+        if self._answered is not None:
+            self._answered.wait()
+        self.ended += 1
 
 
 def loaded(sender: Noting, load: LoadSettings, index: int = 0, **fields: Any) -> OpenLoad:
@@ -101,21 +105,26 @@ def test_requests_are_due_at_the_runs_time_less_this_clocks_offset() -> None:
 
 
 def test_a_stopped_load_lets_what_is_under_way_end_within_its_patience() -> None:
-    for patience_s, ends in ((2.0, True), (0.0, False)):
-        sender = Noting(lasts_s=0.3)
+    for patience_s in (60.0, 0.0):
+        answered = Event()
+        sender = Noting(answered)
         part = loaded(sender, LoadSettings(arrival=Process(0.0)), starters=1)
-        gevent.sleep(0.1)
+        while len(sender.sent) < 2:
+            gevent.sleep(0.01)
         part.stop()
-        begun, at = len(sender.sent), time.monotonic()
-        part.drain(patience_s)
-        took_s = time.monotonic() - at
-        assert begun > 1
+        begun = len(sender.sent)
+        draining = gevent.spawn(part.drain, patience_s)
+        gevent.sleep(0.1)
+        if patience_s:
+            assert not draining.ready()
+            answered.set()
+        draining.get(timeout=30)
+        assert sender.ended == (begun if patience_s else 0)
         assert len(sender.sent) == begun, "something was sent after the stop"
-        assert (0.1 < took_s < 1.5) if ends else took_s < 0.2
 
 
 def test_what_is_held_back_is_told() -> None:
-    sender = Noting(lasts_s=5.0)
+    sender = Noting(Event())
     part = loaded(sender, LoadSettings(max_in_flight=3), starters=2, rate=2000.0)
     gevent.sleep(0.3)
     counts = part.counts()
@@ -127,7 +136,7 @@ def test_what_is_held_back_is_told() -> None:
 
 
 def test_what_was_due_and_never_sent_is_counted_by_class_and_apart_for_the_warm_up() -> None:
-    sender = Noting(lasts_s=5.0)
+    sender = Noting(Event())
     origin_ns = time.time_ns()
     manifest = Manifest(id="r", name="r", started_ns=origin_ns - 50_000_000)
     info = run_info(
