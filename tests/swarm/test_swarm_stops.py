@@ -1,5 +1,7 @@
 """However a run ends, its report is written, and its records are what the server saw."""
 
+import json
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -165,17 +167,29 @@ def _joined_late(folder: Path) -> Ended:
 
 
 def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwritten]:
-    """The run's files cannot grow to the size that its records need."""
+    """The run's files cannot grow to the size that its records need: 1 KB each, 20 a second."""
 
     def run(folder: Path) -> Unwritten:
-        options = [*USUAL, *topology, "-u", "40", "--output-tokens", "60", "--flush-timeout", "1s"]
+        prompts = folder / "prompts.jsonl"
+        lines = ({"id": secrets.token_urlsafe(600), "prompt": "How?"} for _ in range(400))
+        prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        options = ["--headless", "-u", "8", "-r", "100", "--out", "run", "--body", '{"ignore_eos": true}']
+        options += [
+            "--dataset",
+            str(prompts),
+            "--output-tokens",
+            "8",
+            "--drain",
+            "0",
+            "--flush-timeout",
+            "1s",
+        ]
         with (
-            simulation(folder) as sim,
-            locust(folder, *options, "-H", sim.url, largest_file_kib=largest_file_kib) as process,
+            simulation(folder, *UNHURRIED) as sim,
+            locust(folder, *options, *topology, "-H", sim.url, largest_file_kib=largest_file_kib) as process,
         ):
-            # Some 200 KB of records, fewer where a busy process reads many tokens at once; a summary has 70.
             process.wait_for("a write failed, its batches will be sent again")
-            sim.wait_entries(len(sim.entries()) + 100)
+            wait_more(sim)
             process.signal(signal.SIGTERM)
             code = process.exit_code()
             return Unwritten(code, process, folder / "run", process.left_over())
