@@ -70,7 +70,7 @@ LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py 
 test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
 	LLM_LOCUST_TEST_EXAMPLES=5 tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
 
-SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
+SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 

@@ -17,7 +17,7 @@ from typing import Literal
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM = Path("/usr/bin/chromium-headless-shell")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
 SIZE = {"width": 1440, "height": 840}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

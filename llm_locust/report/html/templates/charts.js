@@ -214,7 +214,13 @@
   addEventListener("afterprint", () => {
     if (before) root.dataset.theme = before;
     else delete root.dataset.theme;
-    redraw();
+    // plotly would keep the width of the paper: they are drawn anew as they come near.
+    drawn.clear();
+    plots.forEach((element) => {
+      Plotly.purge(element);
+      near.unobserve(element);
+      near.observe(element);
+    });
   });
 
   // Drawn when they come near: a page of twenty charts opens as fast as one of two.
