@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from llm_locust import ConversationUser
 from llm_locust.workload.datasets.load import load_conversations
 
 
-class Talk(ConversationUser):
-    {attributes}
+class Talking(ConversationUser):
+    abstract = True
 
     @task
     def talk(self):
@@ -38,6 +38,13 @@ class Talk(ConversationUser):
         with Path("asked.jsonl").open("a") as lines:
             lines.write(json.dumps(line) + "\\n")
         return answer
+"""
+
+CLASS = """
+
+class {name}(Talking):
+    request_name = "{name}"
+    {attributes}
 """
 
 DIALOGUE = [
@@ -58,11 +65,15 @@ class Talked:
     result: Result
     truth: dict[str, Row]
     asked: dict[str, tuple[list[dict[str, str]], str]]  # by request id: the messages, the answer's text
+    of: str | None = None  # the requests of one class alone
+
+    def rows(self) -> list[Row]:
+        return [row for row in self.result.rows().values() if self.of in (None, row["name"])]
 
     def sessions(self) -> dict[str, list[Row]]:
         """The records of each conversation in the order of their turns."""
         found: dict[str, list[Row]] = defaultdict(list)
-        for row in sorted(self.result.rows().values(), key=lambda row: row["turn"]):
+        for row in sorted(self.rows(), key=lambda row: row["turn"]):
             found[row["session"]].append(row)
         return found
 
@@ -77,18 +88,25 @@ class Talked:
         each = ([row for row in rows if row["request_id"] in self.asked] for rows in self.sessions().values())
         return [rows for rows in each if rows]
 
-    def drawn(self) -> dict[int, list[tuple[Any, ...]]]:
-        """What each user drew, in order: planned turns, and the lengths that were asked for."""
-        found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-        for row in sorted(self.result.rows().values(), key=lambda row: row["scheduled_ns"]):
-            lengths = row["asked_input_tokens"], row["asked_output_tokens"]
-            found[row["user"]].append((planned_turns(row["session"]), row["turn"], *lengths))
+    def drawn(self) -> dict[tuple[int, int, int], tuple[Any, ...]]:
+        """What each user drew for each turn of its first conversations: planned turns, asked lengths."""
+        found, begun = {}, defaultdict[int, int](int)
+        for rows in sorted(self.sessions().values(), key=lambda rows: rows[0]["scheduled_ns"]):
+            user = rows[0]["user"]
+            for row in rows:
+                lengths = row["asked_input_tokens"], row["asked_output_tokens"]
+                found[user, begun[user], row["turn"]] = planned_turns(row["session"]), *lengths
+            begun[user] += 1
         return found
 
 
-def _run(folder: Path, attributes: str, *options: str, sim_options: tuple[str, ...] = ()) -> Talked:
+def _run(folder: Path, *options: str, sim_options: tuple[str, ...] = (), **classes: str) -> Talked:
     path = folder / "locustfile.py"
-    path.write_text(LOCUSTFILE.format(attributes=attributes.replace("\n", "\n    ")))
+    made = (
+        CLASS.format(name=name, attributes=attributes.replace("\n", "\n    "))
+        for name, attributes in classes.items()
+    )
+    path.write_text(LOCUSTFILE + "".join(made))
     (folder / "lines.jsonl").write_text(json.dumps({"messages": DIALOGUE, "id": "x"}))
     (folder / "questions.txt").write_text("\n".join(f"question {k}" for k in range(7)))
     (folder / "sharegpt.json").write_text(json.dumps(SHAREGPT))
@@ -108,32 +126,48 @@ def _run(folder: Path, attributes: str, *options: str, sim_options: tuple[str, .
 
 SEVERAL = 'turns = "uniform:2,4"\nthink_time = "uniform:20ms,60ms"'
 SYNTHETIC = ("--input-tokens", "uniform:20,60")
+SLOW = ("--ttft-base", "200ms", "--noise", "0.3", "--faults", "http_500=20%")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Talked]:
-    lines, questions = ("--dataset", "lines.jsonl"), ("--dataset", "questions.txt")
-    slow = ("--ttft-base", "200ms", "--noise", "0.3")
-    return in_parallel(
+    """The runs by name, and what each class did in them."""
+    several = {"Several": SEVERAL}
+    found = in_parallel(
         tmp_path_factory.mktemp("talk"),
         {
-            "full": lambda f: _run(f, SEVERAL, *SYNTHETIC),
-            "again": lambda f: _run(f, SEVERAL, *SYNTHETIC),
-            "last": lambda f: _run(f, 'turns = "4"\nhistory = "last:1"', *SYNTHETIC),
-            "impatient": lambda f: _run(
-                f, 'turns = "3"\npatience = "uniform:100ms,400ms"', *SYNTHETIC, "-t", "3s", sim_options=slow
+            "fast": lambda f: _run(f, *SYNTHETIC, **several, Last='turns = "4"\nhistory = "last:1"'),
+            "slow": lambda f: _run(
+                *(f, *SYNTHETIC, "-t", "3s"),
+                **several,
+                Impatient='turns = "3"\npatience = "uniform:100ms,400ms"',
+                sim_options=SLOW,
             ),
-            "failing": lambda f: _run(f, 'turns = "3"', sim_options=("--faults", "http_500=20%")),
-            "lines": lambda f: _run(f, 'history = "none"', *lines),
-            "capped": lambda f: _run(f, 'turns = "2"', *lines),
-            "questions": lambda f: _run(f, 'turns = "3"', *questions),
-            "dialogues": lambda f: _run(f, 'dialogues = load_conversations("sharegpt.json")'),
+            "lines": lambda f: _run(
+                f, "--dataset", "lines.jsonl", Lines='history = "none"', Capped='turns = "2"'
+            ),
+            "questions": lambda f: _run(
+                *(f, "--dataset", "questions.txt"),
+                Questions='turns = "3"',
+                Dialogues='dialogues = load_conversations("sharegpt.json")',
+            ),
         },
-        at_once=3,
+        at_once=2,
     )
+    of = {
+        ("full", "fast", "Several"),
+        ("again", "slow", "Several"),
+        ("last", "fast", "Last"),
+        ("impatient", "slow", "Impatient"),
+        ("capped", "lines", "Capped"),
+        ("uncapped", "lines", "Lines"),
+        ("pairs", "questions", "Questions"),
+        ("dialogues", "questions", "Dialogues"),
+    }
+    return found | {key: replace(found[run], of=name) for key, run, name in of}
 
 
-NAMES = ["full", "last", "impatient", "failing", "lines", "capped", "questions", "dialogues"]
+NAMES = ["fast", "slow", "lines", "questions"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -193,12 +227,13 @@ def test_a_user_thinks_between_an_answer_and_the_next_turn(runs: dict[str, Talke
 
 def test_two_runs_of_one_seed_hold_the_same_conversations(runs: dict[str, Talked]) -> None:
     first, second = runs["full"].drawn(), runs["again"].drawn()
-    assert first.keys() == second.keys()
-    for user, drawn in first.items():
-        n = min(len(drawn), len(second[user]))
-        assert n > 4
-        assert drawn[:n] == second[user][:n]
-    assert len({tuple(drawn[:4]) for drawn in first.values()}) == len(first)
+    both = first.keys() & second.keys()
+    assert len(both) > 15
+    assert {user for user, *_ in both} == {user for user, *_ in second}
+    assert {conversation for _, conversation, _ in both} > {0, 1}
+    assert all(first[key] == second[key] for key in both)
+    drawn = [[first[user, 0, turn] for turn in range(2)] for user in {user for user, *_ in first}]
+    assert len(drawn) == len({tuple(each) for each in drawn}) > 2
 
 
 # Patience
@@ -206,7 +241,7 @@ def test_two_runs_of_one_seed_hold_the_same_conversations(runs: dict[str, Talked
 
 def test_a_user_whose_first_token_comes_too_late_leaves_and_the_others_stay(runs: dict[str, Talked]) -> None:
     talked = runs["impatient"]
-    rows = list(talked.result.rows().values())
+    rows = talked.rows()
     left = [row for row in rows if row["abandoned"]]
     stayed = [row for row in rows if row["outcome"] == "ok"]
     assert left
@@ -220,19 +255,19 @@ def test_a_user_whose_first_token_comes_too_late_leaves_and_the_others_stay(runs
 
 
 def test_who_left_is_counted_apart_and_no_failure(runs: dict[str, Talked]) -> None:
-    summary = runs["impatient"].result.summary
-    left = sum(bool(row["abandoned"]) for row in runs["impatient"].result.rows().values())
+    summary, rows = runs["slow"].result.summary, runs["slow"].rows()
+    left = sum(bool(row["abandoned"]) for row in rows)
     assert summary["requests"]["abandoned"] == summary["sessions"]["abandoned"] == left
-    assert summary["requests"]["failed"] == 0
+    assert summary["requests"]["failed"] == sum(row["outcome"] == "http_error" for row in rows)
     assert sum(turn["abandoned"] for turn in summary["sessions"]["by_turn"]) == left
-    assert f"{left} abandoned" in runs["impatient"].process.stdout + runs["impatient"].process.stderr
+    assert f"{left} abandoned" in runs["slow"].process.stdout + runs["slow"].process.stderr
 
 
 # Ends
 
 
 def test_a_failed_turn_ends_its_conversation(runs: dict[str, Talked]) -> None:
-    talked = runs["failing"]
+    talked = runs["slow"]
     failed = [rows for rows in talked.judged().values() if rows[-1]["outcome"] == "http_error"]
     assert talked.result.summary["sessions"]["failed"] == len(failed) > 0
 
@@ -255,7 +290,7 @@ def test_every_session_is_counted_once_by_how_it_ended(runs: dict[str, Talked], 
 
 
 def test_a_lines_questions_are_asked_in_order_with_its_system_message_first(runs: dict[str, Talked]) -> None:
-    talked = runs["lines"]
+    talked = runs["uncapped"]
     for rows in talked.answered():
         for row, question in zip(rows, ["one", "two", "three"], strict=False):
             (system, user), _ = talked.asked[row["request_id"]]
@@ -270,7 +305,7 @@ def test_the_plan_may_cut_a_line_short(runs: dict[str, Talked]) -> None:
 
 
 def test_lines_of_one_question_each_are_turns_one_after_another(runs: dict[str, Talked]) -> None:
-    talked = runs["questions"]
+    talked = runs["pairs"]
     last = [
         talked.asked[row["request_id"]][0][-1]["content"] for rows in talked.answered() for row in rows[1:]
     ]
