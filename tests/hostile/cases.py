@@ -243,15 +243,15 @@ def cases() -> Iterator[Case]:
 
 
 def _nothing() -> Iterator[Case]:
-    for (name, unit), how in product(NOTHING.items(), FRAMINGS):
-        # A little less than the bound of an event, unknown fields being one. How the body is framed changes
-        # nothing after its bytes have been read: a quarter still takes ten times as long as a hold may last.
-        size = MIB - 1000 if how == "chunks" else MIB // 4
-        body = [*repeated(unit, size), *once(b"\n\n", TOKEN, STOP)]
-        yield Case(f"{name} before a token, {how}", framed(body, how), ("ok",), tokens=1)
     for name, unit in NOTHING.items():
-        body = [*once(TOKEN), *repeated(unit, 3 * MIB // 2)]
+        # A little less than the bound of an event, unknown fields being one; then more than it.
+        body = [*repeated(unit, MIB - 1000), *once(b"\n\n", TOKEN, STOP)]
+        yield Case(f"{name} before a token", framed(body, "chunks"), ("ok",), tokens=1)
+        body = [*once(TOKEN), *repeated(unit, MIB + MIB // 16)]
         yield Case(f"{name} after a token", framed(body, "chunks"), ("truncated", "invalid"), tokens=1)
+    for how in FRAMINGS:  # which changes nothing after its bytes have been read
+        body = [*repeated(NOTHING["comments"], MIB // 4), *once(b"\n\n", TOKEN, STOP)]
+        yield Case(f"comments before a token, {how}", framed(body, how), ("ok",), tokens=1)
 
 
 def _payloads() -> Iterator[Case]:

@@ -144,30 +144,27 @@ def test_many_hostile_answers_at_once_share_the_loop(hostile: ScriptedServer) ->
     patient = Timeouts(first_s=120, gap_s=120, total_s=120)
     with caller(hostile.url, timeouts=patient, max_answer_bytes=64 << 20) as ask:
         ask.ask([GOOD])
-        calls = [ask.spawn(script) for _ in range(24)]
+        calls = [ask.spawn(script) for _ in range(8)]
         with watching() as seen:
             gevent.joinall(calls)
     assert {answer.record.outcome for answer in ask.answers[1:]} == {Outcome.INVALID}
     assert is_short(seen.hold_s)
 
 
-def test_long_answers_that_end_at_once_have_their_records_one_after_another(hostile: ScriptedServer) -> None:
-    body = framed([*repeated(TOKEN, 6 << 20), *once(STOP)], "end")
-    script = script_of(Case("", body, ()))
-    patient = Timeouts(first_s=120, gap_s=120, total_s=120)
-    for _ in range(TRIES):
-        with caller(hostile.url, timeouts=patient) as ask:
-            ask.ask([GOOD])
-            calls = [ask.spawn(script) for _ in range(8)]
-            with watching() as seen:
-                gevent.joinall(calls)
-        if held_briefly := is_short(seen.hold_s):
-            break
-    assert {answer.record.outcome for answer in ask.answers[1:]} == {Outcome.OK}
-    assert {len(answer.record.arrivals_ns) for answer in ask.answers[1:]} == {
-        ask.answers[1].reply.output_chars
-    }
-    assert held_briefly, seen
+def test_long_answers_that_end_at_once_have_their_records_in_turns_of_their_own(
+    hostile: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_locust.client.stream.LONG_ANSWER_BYTES", 100)
+    script = script_of(Case("", framed([(TOKEN, 9), *once(STOP)], "end"), ()))
+    loop, turns = gevent.get_hub().loop, list[float]()
+    with asking(hostile.url) as ask:
+        monkeypatch.setattr(ask.client, "sink", lambda _: turns.append(loop.now()))
+        calls = [ask.spawn(script) for _ in range(6)]
+        while ask.client.in_flight < len(calls):
+            gevent.sleep(0.001)
+        time.sleep(0.3)  # the loop is held, and all are there at once
+        gevent.joinall(calls)
+    assert len(turns) == len({*turns}) == len(calls)
 
 
 @pytest.mark.parametrize("name", ["r\x1b[31m\x07", "r" * 5_000, "\u202eevil", "<script>alert(1)</script>"])
