@@ -20,23 +20,11 @@ def refused(folder: Path) -> Any:
 
 def exhausted(folder: Path) -> Any:
     """An open loop, of which nobody knows before how many connections it takes."""
-    load = [
-        "--headless",
-        "-u",
-        "200",
-        "-r",
-        "200",
-        "--num-requests",
-        "300",
-        "--out",
-        "run",
-        "--arrival",
-        "constant",
-    ]
-    answers = ["--out", "run", "--output-tokens", "400", "--body", '{"ignore_eos": true}']
+    load = ["--headless", "-u", "200", "-r", "200", "--num-requests", "200", "--out", "run"]
+    load += ["--arrival", "constant", "--output-tokens", "20", "--body", '{"ignore_eos": true}']
     with (
-        simulation(folder / "sim") as sim,
-        locust(folder, *load, *answers, "-H", sim.url, locustfile=OPEN_LOOP, most_open_files=128) as process,
+        simulation(folder / "sim", "--step-base", "60ms") as sim,
+        locust(folder, *load, "-H", sim.url, locustfile=OPEN_LOOP, most_open_files=128) as process,
     ):
         return process.exit_code(), Result.read(folder / "run"), process.stderr
 
@@ -61,8 +49,8 @@ def test_a_run_without_a_file_left_ends_with_a_record_of_every_request(
     runs: dict[str, Any],
 ) -> None:
     _code, result, stderr = runs["exhausted"]
-    assert len(result.requests) == 300
+    assert len(result.requests) == 200
     outcomes = result.requests.table.column("outcome").to_pylist()
-    assert 0 < sum(outcome == "ok" for outcome in outcomes) < 300
+    assert 0 < sum(outcome == "ok" for outcome in outcomes) < 200
     assert "Too many open files" in str(result.requests.table.column("error").to_pylist())
     assert result.summary["completeness"]["complete"] is True, stderr

@@ -29,7 +29,8 @@ from swarm_process import (
 from llm_locust.store import FrameHeader, encode_frame
 
 SECRET = "a secret of the run, for tests"
-LOAD = ["--headless", "-u", "4", "-r", "100", "-t", "6s", "--output-tokens", "5", "--out", "run"]
+LOAD = ["--headless", "-u", "4", "-r", "100", "-t", "4s", "--output-tokens", "30", "--out", "run"]
+LOAD += ["--body", '{"ignore_eos": true}']
 
 
 class Fake:

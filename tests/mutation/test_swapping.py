@@ -1,12 +1,10 @@
 """A function of an imported module is given its changed code, and nothing else is taken for one."""
 
-import gc
-import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
-
-import pytest
-from swapping import changes, functions
+from typing import Any
 
 BEFORE = """
 LEAST = 1
@@ -23,39 +21,52 @@ class Shape:
         return times(3)
 """
 
+#: In a process of its own: all objects are looked through, of which the tests' own process has millions.
+PROGRAM = """
+import gc, json, sys
+from pathlib import Path
+from swapping import changes, functions
 
-def loaded(folder: Path) -> tuple[str, ModuleType]:
-    path = folder / "changed.py"
-    path.write_text(BEFORE)
-    spec = importlib.util.spec_from_file_location("changed", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return str(path), module
+sys.path.insert(0, sys.argv[1])
+import changed as module
 
+path = module.__file__
+before = Path(path).read_text()
 
-def changed(path: str, folder: Path, old: str, new: str) -> int:
-    """How many functions have other code now."""
-    at = BEFORE.index(old)
-    after = BEFORE.replace(old, new, 1)
-    found = changes(functions(str(folder)), path, BEFORE, after, (at, at + len(old)))
+def change(old, new):
+    at = before.index(old)
+    after = before.replace(old, new, 1)
+    found = changes(functions(sys.argv[1]), path, before, after, (at, at + len(old)))
     for function, code in found:
         function.__code__ = code
     return len(found)
 
+above, shape = module.above, module.Shape()
+gc.freeze()  # as after pytest's collection
+print(json.dumps([[change(*each) for each in json.load(sys.stdin)], above(1), shape.area(6)]))
+"""
+
+
+def swapped(folder: Path, changes: list[tuple[str, str]]) -> Any:
+    """How many functions had other code after each change, and what ``above(1)`` and ``area(6)`` are then."""
+    (folder / "changed.py").write_text(BEFORE)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        input=json.dumps(changes),
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
 
 def test_what_holds_a_function_already_has_it_changed(tmp_path: Path) -> None:
-    path, module = loaded(tmp_path)
-    above, shape = module.above, module.Shape()
-    gc.freeze()  # as after pytest's collection
-    assert changed(path, tmp_path, "value > least", "value >= least")
-    assert changed(path, tmp_path, "n * width", "n / width")  # of a function in a method
-    assert above(1)
-    assert shape.area(6) == 0.5
+    # The second one is of a function in a method.
+    found = swapped(tmp_path, [("value > least", "value >= least"), ("n * width", "n / width")])
+    assert found == [[1, 1], True, 0.5]
 
 
-@pytest.mark.parametrize("old", ["LEAST = 1", "sides = 4", "least=LEAST"])
-def test_what_was_read_at_the_import_is_in_no_function(tmp_path: Path, old: str) -> None:
-    path, _ = loaded(tmp_path)
-    assert changed(path, tmp_path, old, old[:-1] + "0") == 0
+def test_what_was_read_at_the_import_is_in_no_function(tmp_path: Path) -> None:
+    changes = [(old, old[:-1] + "0") for old in ("LEAST = 1", "sides = 4", "least=LEAST")]
+    assert swapped(tmp_path, changes) == [[0, 0, 0], False, 18]

@@ -61,10 +61,11 @@ def test_the_percentile_is_that_of_all_samples_of_all_intervals(monkeypatch: pyt
     monkeypatch.setattr(module, "LAG_INTERVAL_S", 0.001)
     monkeypatch.setattr(module, "COST_INTERVAL_S", 0.01)
     health = Health()
-    time.sleep(HELD_S)
-    run_until(lambda: (health.snapshot().hub_lag_ms_p99 or HELD_S * 1e3) < HELD_S * 1e3 * 0.9)
+    held_s = 0.05
+    time.sleep(held_s)
+    run_until(lambda: (health.snapshot().hub_lag_ms_p99 or held_s * 1e3) < held_s * 1e3 * 0.9)
     health.close()
-    assert lag_ms_max(health) > HELD_S * 1e3 / 2
+    assert lag_ms_max(health) > held_s * 1e3 / 2
 
 
 def test_a_new_run_begins_with_nothing(health: Health) -> None:
@@ -99,8 +100,8 @@ def test_the_course_of_a_run_is_few_cells_however_long_it_is(
     monkeypatch.setattr(time, "time", lambda: 1e9 + now_s)
     health.begin()
     began_s = now_s
-    for _ in range(10_000):
-        now_s += 3.0
+    for _ in range(1_000):
+        now_s += 30.0
         health._on_timer()
         cells = health.snapshot().cells
         assert len(cells) <= module.MOST_CELLS
@@ -114,11 +115,11 @@ def test_the_course_of_a_run_is_few_cells_however_long_it_is(
 def test_cpu_is_the_greatest_mean_of_an_interval_in_percent_of_one_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "COST_INTERVAL_S", 0.2)
+    monkeypatch.setattr(module, "COST_INTERVAL_S", 0.1)
     health = Health()
     begin = time.monotonic()
-    use_cpu(0.3)
-    least = 100 * 0.3 / (time.monotonic() - begin + 0.5)
+    use_cpu(0.2)
+    least = 100 * 0.2 / (time.monotonic() - begin + 0.3)
     idle_until = time.monotonic() + 5 * module.COST_INTERVAL_S
     run_until(lambda: time.monotonic() > idle_until)
     percent = health.snapshot().cpu_percent_max
@@ -154,9 +155,8 @@ def test_memory_over_time_is_few_points_however_long_the_run_is(
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     health.begin()
-    for _ in range(24 * 60):
-        now_s += 60.0
-        health.snapshot()
+    for _ in range(480):
+        now_s += 180.0
         points = health.snapshot().rss_mib
         assert len(points) < module.MOST_MEMORY_POINTS
     at_s = [at for at, _ in points]
@@ -196,7 +196,7 @@ print(json.dumps(asdict(health.snapshot())), flush=True)
 
 
 def test_a_process_that_was_stopped_shows_one_lag_of_that_length() -> None:
-    stopped_s = 1.0
+    stopped_s = 0.5
     child = subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 from swarm_process import LOCUSTFILES, Result, forked, free_port, in_parallel, locust, simulation, wait_until
 
-RATE, RUN_TIME_S = 10, 4
+RATE, RUN_TIME_S = 10, 2
 LOAD = ["--request-rate", str(RATE), "--arrival", "constant", "--output-tokens", "1", "--input-tokens", "16"]
 
 

@@ -103,8 +103,8 @@ def drawn(folder: Path, url: str) -> set[str]:
     folder.mkdir()
     path = folder / "locustfile.py"
     path.write_text(DRAWING)
-    options = ["--headless", "-u", "4", "-r", "100", "-t", "2s", "--seed", "5", "-H", url, "--out", "run"]
-    with locust(folder, *options, "--output-tokens", "5", *forked(2), locustfile=path) as process:
+    options = ["--headless", "-u", "4", "-r", "100", "-t", "1s", "--seed", "5", "-H", url, "--out", "run"]
+    with locust(folder, *options, "--output-tokens", "40", *forked(2), locustfile=path) as process:
         assert process.exit_code() == 0
     return set((folder / "drawn.txt").read_text().split())
 

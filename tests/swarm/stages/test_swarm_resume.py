@@ -19,8 +19,8 @@ from llm_locust.report.run.analysis import analyse
 from llm_locust.store import StoreError, read_manifest
 
 SWEEP = (
-    *("--headless", "--input-tokens", "16", "--output-tokens", "4", "--warmup", "0.5s", "-r", "100"),
-    *("--sweep", "users=1,2,3", "--stage-time", "3s", "--out", "run"),
+    *("--headless", "--input-tokens", "16", "--output-tokens", "12", "--warmup", "0.2s", "-r", "100"),
+    *("--sweep", "users=1,2,3", "--stage-time", "2s", "--out", "run"),
 )
 
 
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
             wait_until(is_in_second, "the second stage")
             process.signal(SIGKILL)
             assert process.exit_code() == -SIGKILL
-        refused = _ended(folder, sim, ("--stage-time", "2s", "--slo", "ttft=1s"), "refused")
+        refused = _ended(folder, sim, ("--stage-time", "1s", "--slo", "ttft=1s"), "refused")
         edited = folder / "edited" / "chat.py"
         edited.parent.mkdir()
         edited.write_text((LOCUSTFILES / "chat.py").read_text() + "# Another load.\n")
@@ -89,7 +89,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
 
 def test_other_settings_are_refused_with_what_differs(run: Resumed) -> None:
     assert run.refused.exit_code() == EXIT_USAGE
-    assert "--slo was not given, now 'ttft=1s'; --stage-time was '3s', now '2s'" in run.refused.stderr
+    assert "--slo was not given, now 'ttft=1s'; --stage-time was '2s', now '1s'" in run.refused.stderr
 
 
 def test_an_edited_locustfile_is_refused_by_its_name(run: Resumed) -> None:

@@ -1,11 +1,11 @@
 """A whole search: loads chosen while the swarm runs, an answer with its gate, code and page."""
 
-import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from swarm_process import LOCUSTFILES, Result, locust, simulation
+from swarm_process import LOCUSTFILES, Process, Result, locust, simulation
 
 #: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")
@@ -67,17 +67,21 @@ def test_the_workers_stay_and_every_stage_is_drained(run: tuple[Result, str]) ->
     assert [stage.fault for stage in manifest.stages] == [""] * len(manifest.stages)
 
 
-def test_the_gate_is_on_the_edge_and_the_report_can_be_asked_for_another(run: tuple[Result, str]) -> None:
+def test_the_gate_is_on_the_edge_and_the_report_can_be_asked_for_another(
+    run: tuple[Result, str], tmp_path: Path
+) -> None:
     result, printed = run
     (gate,) = result.summary["gates"]
     assert gate["passed"] == (gate["value"] is not None and gate["value"] >= 2)
     assert "edge>=2" in printed
-    asked = [sys.executable, "-m", "llm_locust", "report", str(result.path), "--gate", "edge>=50"]
-    again = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert again.returncode == 1, again.stderr
+    asked = [sys.executable, "-m", "llm_locust", "report", str(result.path), "--gate"]
+    again = Process([*asked, "edge>=50"], tmp_path)
+    assert again.exit_code() == 1, again.stderr
     assert "edge>=50" in again.stdout
-    refused = subprocess.run([*asked[:-1], "p99_ttft<1s"], capture_output=True, text=True, check=False)
-    assert refused.returncode == 2
+    refused = Process([*asked, "p99_ttft<1s"], tmp_path)
+    assert refused.exit_code() == 2
+    again.end()
+    refused.end()
     assert "a sweep has several loads" in refused.stderr
 
 

@@ -11,7 +11,7 @@ from swarm_process import LOCUSTFILES, Result, forked, in_parallel, locust, simu
 from llm_locust.core.exit_codes import EXIT_INVALID
 from llm_locust.core.manifest import StageFacts
 
-SHORT = ("--input-tokens", "16", "--output-tokens", "4", "--headless", "--warmup", "0.5s", "--out", "run")
+SHORT = ("--input-tokens", "16", "--output-tokens", "12", "--headless", "--warmup", "0.5s", "--out", "run")
 
 
 def swept(folder: Path, url: str, sweep: str, locustfile: str, workers: int) -> Result:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swarm_process import Result, simulation, swarm
+from swarm_process import Result, as_worker, free_port, locust, simulation
 
 #: What no worker has a use for.
 NOT_A_WORKERS = (
@@ -45,12 +45,17 @@ def _not_a_workers(modules: list[str]) -> list[str]:
 def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
     code = """if True:
         import json, sys
+        from types import SimpleNamespace
         import locust.main
         import llm_locust
         from llm_locust import (
             ChatUser, CompletionUser, ConversationUser, MessagesUser, OpenLoopUser, ResponsesUser,
             ScenarioUser,
         )
+        from llm_locust.swarm.tracing import setup
+        environment = SimpleNamespace(parsed_options=SimpleNamespace(otel=False))
+        setup.attach_tracing(environment)
+        assert setup.tracer_of(environment, "run", "worker") is None
         print(json.dumps(sorted(sys.modules)))
     """
     made = subprocess.run(
@@ -60,6 +65,7 @@ def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
     assert "llm_locust.swarm.users.users" in modules
     assert not _not_a_workers(modules)
     assert "llm_locust.swarm.roles.worker" not in modules
+    assert not [m for m in modules if m.startswith(("opentelemetry", "grpc"))], "without --otel"
 
 
 def test_a_process_that_goes_without_pandas_converts_as_one_with_it() -> None:
@@ -86,11 +92,15 @@ def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_pat
     locustfile.write_text(LOCUSTFILE)
     with simulation(tmp_path) as sim:
         options = ["--headless", "-H", sim.url, "-u", "2", "-r", "2", "--num-requests", "20", "--out", "run"]
-        with swarm(tmp_path, 1, *options, locustfile=locustfile, cold=True) as (master, workers):
+        port = free_port()
+        as_master = ["--master", "--expect-workers", "1", "--master-bind-port", str(port)]
+        with (
+            locust(tmp_path, *as_master, *options, locustfile=locustfile) as master,
+            locust(tmp_path, *as_worker(port), locustfile=locustfile, stdout="worker", cold=True) as worker,
+        ):
             assert master.exit_code() == 0, master.stderr
-            assert workers[0].exit_code() == 0, workers[0].stderr
+            assert worker.exit_code() == 0, worker.stderr
     assert len(Result.read(tmp_path / "run").requests) == 20
-    worker, on_master = (json.loads((tmp_path / f"{role}.json").read_text()) for role in ("worker", "master"))
-    assert "llm_locust.swarm.roles.worker" in worker
-    assert not _not_a_workers(worker)
-    assert "llm_locust.swarm.roles.master" in on_master
+    imported = json.loads((tmp_path / "worker.json").read_text())
+    assert "llm_locust.swarm.roles.worker" in imported
+    assert not _not_a_workers(imported)

@@ -191,7 +191,7 @@ def test_what_a_template_refuses_or_may_not_do_is_an_error_in_its_words(source: 
 
 def test_counting_in_a_thread_lets_other_threads_go_on(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_folder(tmp_path))
-    text, done = "the board " * 200_000, threading.Event()
+    text, done = "the board " * 60_000, threading.Event()
 
     def count() -> None:
         tokenizer.count(text)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from llm_locust.workload.arrivals import ListedSchedule
 from llm_locust.workload.traces import TraceEntry, TraceError, open_trace
-from llm_locust.workload.traces.sessions import MEMORY
 from llm_locust.workload.traces.trace import WINDOW
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
@@ -280,11 +279,14 @@ def test_sessions_stay_on_one_worker_and_are_divided_about_equally(tmp_path: Pat
     assert all(70 < n < 130 for n in Counter(i for _, i in homes).values())
 
 
-def test_turns_older_than_the_memory_are_forgotten_with_an_error(tmp_path: Path) -> None:
-    many = "\n".join(turn(k, k / 1000) for k in range(MEMORY + 1))
+def test_turns_older_than_the_memory_are_forgotten_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_locust.workload.traces.sessions.MEMORY", 1_000)
+    many = "\n".join(turn(k, k / 1000) for k in range(1_001))
     last = turn("last", 1e6, after=["0"])
     message = error_of(write(tmp_path, f"{many}\n{last}"))
-    assert f"trace:{MEMORY + 2}: after '0': no such turn earlier in time among the last 100,000" in message
+    assert "trace:1002: after '0': no such turn earlier in time among the last 1,000;" in message
 
 
 @pytest.mark.parametrize(
@@ -407,11 +409,11 @@ def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> N
 
 
 def test_a_long_trace_is_never_held_in_memory(tmp_path: Path) -> None:
-    """60,000 lines are 15 times the window; as entries they would take 20 MB."""
-    path = write(tmp_path, text_of("mooncake", ((t / 1000, 3000, 5) for t in range(60_000))))
+    """30,000 lines are 7 times the window; as entries they would take 10 MB."""
+    path = write(tmp_path, text_of("mooncake", ((t / 1000, 3000, 5) for t in range(30_000))))
     tracemalloc.start()
     try:
-        assert sum(1 for _ in open_trace(path)) == 60_000
+        assert sum(1 for _ in open_trace(path)) == 30_000
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
