@@ -32,7 +32,7 @@ ORIGINALS = payloads()
 
 def test_batches_with_random_damage_end_no_process_and_are_all_accounted_for(tmp_path: Path) -> None:
     script = Path(__file__).with_name("mutated_frames.py")
-    words = [sys.executable, str(script), "150", str(tmp_path), *map(str, range(4))]
+    words = [sys.executable, str(script), "40", str(tmp_path), *map(str, range(4))]
     path = os.pathsep.join((str(TESTS / "support"), str(TESTS.parent)))
     ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr.decode()

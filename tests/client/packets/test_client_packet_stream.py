@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.client.packets.stream import SEQUENCE, Stream, ahead
@@ -66,7 +66,6 @@ def traffic(draw: st.DrawFn) -> list[tuple[int, int]]:
     return sent
 
 
-@settings(max_examples=300)
 @given(traffic(), FIRST_SEQS, st.data())
 def test_every_byte_has_the_time_at_which_it_and_all_before_it_had_come(
     sent: list[tuple[int, int]], first_seq: int, data: st.DataObject
@@ -89,7 +88,6 @@ def test_every_byte_has_the_time_at_which_it_and_all_before_it_had_come(
     assert by_byte(stream.take(total - read) or []) == arrivals[read:]
 
 
-@settings(max_examples=300)
 @given(traffic(), FIRST_SEQS, st.sets(st.integers(0, 9), min_size=1), st.data())
 def test_a_lost_head_costs_the_reads_with_its_bytes_and_never_makes_a_stamp_early(
     sent: list[tuple[int, int]], first_seq: int, lost: set[int], data: st.DataObject

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record
 
@@ -114,7 +114,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200)
 @given(steps=st.lists(STEPS, max_size=60))
 def test_whatever_is_lost_repeated_or_delayed_the_file_has_each_record_once(
     steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory

@@ -551,7 +551,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200)
 @given(steps=st.lists(STEPS, max_size=80), over=st.booleans())
 def test_whatever_happens_each_batch_is_acknowledged_or_on_disk_or_counted_and_memory_is_bounded(
     steps: list[tuple[str, int]], over: bool, tmp_path_factory: pytest.TempPathFactory

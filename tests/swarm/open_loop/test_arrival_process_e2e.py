@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_a_trace_is_replayed_with_its_lengths_stretched_and_ends_the_run(tmp_pat
     """In times that are due: when a busy machine sends them is for the client's verdict."""
     n, seconds, scale = 200, 3.0, 0.5
     at_ms = np.round(1e3 * _rising(n, seconds)).astype(int)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "timestamp": int(at),
             "input_length": 600 + 100 * (k % 3),

@@ -100,7 +100,7 @@ class Talked:
         return found
 
 
-def _run(folder: Path, *options: str, sim_options: tuple[str, ...] = (), **classes: str) -> Talked:
+def _run(folder: Path, classes: dict[str, str], *options: str, sim_options: tuple[str, ...] = ()) -> Talked:
     path = folder / "locustfile.py"
     made = (
         CLASS.format(name=name, attributes=attributes.replace("\n", "\n    "))
@@ -132,25 +132,20 @@ SLOW = ("--ttft-base", "200ms", "--noise", "0.3", "--faults", "http_500=20%")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Talked]:
     """The runs by name, and what each class did in them."""
-    several = {"Several": SEVERAL}
-    found = in_parallel(
+    fast = {"Several": SEVERAL, "Last": 'turns = "4"\nhistory = "last:1"'}
+    slow = {"Several": SEVERAL, "Impatient": 'turns = "3"\npatience = "uniform:100ms,400ms"'}
+    of_lines = {"Lines": 'history = "none"', "Capped": 'turns = "2"'}
+    questions = {
+        "Questions": 'turns = "3"',
+        "Dialogues": 'dialogues = load_conversations("sharegpt.json")',
+    }
+    found: dict[str, Talked] = in_parallel(
         tmp_path_factory.mktemp("talk"),
         {
-            "fast": lambda f: _run(f, *SYNTHETIC, **several, Last='turns = "4"\nhistory = "last:1"'),
-            "slow": lambda f: _run(
-                *(f, *SYNTHETIC, "-t", "3s"),
-                **several,
-                Impatient='turns = "3"\npatience = "uniform:100ms,400ms"',
-                sim_options=SLOW,
-            ),
-            "lines": lambda f: _run(
-                f, "--dataset", "lines.jsonl", Lines='history = "none"', Capped='turns = "2"'
-            ),
-            "questions": lambda f: _run(
-                *(f, "--dataset", "questions.txt"),
-                Questions='turns = "3"',
-                Dialogues='dialogues = load_conversations("sharegpt.json")',
-            ),
+            "fast": lambda f: _run(f, fast, *SYNTHETIC),
+            "slow": lambda f: _run(f, slow, *SYNTHETIC, "-t", "3s", sim_options=SLOW),
+            "lines": lambda f: _run(f, of_lines, "--dataset", "lines.jsonl"),
+            "questions": lambda f: _run(f, questions, "--dataset", "questions.txt"),
         },
         at_once=2,
     )
