@@ -10,6 +10,7 @@ Python is ``warm_start.py``, which stays until the fork has ended and passes sig
 
 import atexit
 import gc
+import io
 import marshal
 import os
 import random
@@ -40,7 +41,8 @@ PRELOADED = {
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
         *("llm_locust.swarm.roles.worker", "llm_locust.swarm.web.extension", "llm_locust.live.reporting"),
-        *("llm_locust.swarm.run.progress", "gevent.resolver.thread", "numpy.ma", "rich.live"),
+        *("llm_locust.swarm.roles.local", "llm_locust.swarm.live.local", "llm_locust.swarm.run.progress"),
+        *("gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),
     "llm_locust": (
         *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge"),
@@ -330,6 +332,14 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
     os._exit(code or 0)
 
 
+def _make_report() -> None:
+    """Make a report of a small run, and print it: what the first one prepares is a quarter of its work."""
+    run = import_module("finish_cases").write_frames(Path(tempfile.mkdtemp(prefix="warm-run-")))
+    made = import_module("llm_locust.report.run.finish").finish_run(run)
+    import_module("llm_locust.report.render.console").print_report(made.summary, run, io.StringIO())
+    shutil.rmtree(run)
+
+
 def _parent(child: int, stand_in: int) -> int:
     if os.getpid() != child:  # forked by the child
         return _GETPPID()
@@ -365,9 +375,7 @@ if __name__ == "__main__":
     if _source == "locust":
         import_module("llm_locust.core.batch").RecordBatch.warm_up()
     if _source in ("report", "llm_locust"):
-        _templates = import_module("llm_locust.report.html.shell").environment()
-        for _each in _templates.list_templates(["j2"]):
-            _templates.get_template(_each)
+        _make_report()
     gc.collect()
     gc.freeze()  # a collection would touch, and so copy, all that was imported
     _listener.bind(f"{_folder}/{_source}.part")
