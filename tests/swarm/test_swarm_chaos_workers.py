@@ -106,9 +106,24 @@ def _late_and_told_to_leave(folder: Path) -> Survived:
     return Survived(code, master, [*workers, late], folder / "run", sim, at_ns)
 
 
+def _last_killed(folder: Path) -> Survived:
+    """The only worker of a run of an hour dies."""
+    out = folder / "run"
+    with (
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(folder, 1, *USUAL, "-u", "4", "-t", "1h", "-H", sim.url) as (master, workers),
+    ):
+        wait_batches(out, workers=1)
+        workers[0].signal(SIGKILL)
+        at_ns = time.time_ns()
+        code = master.exit_code()
+    return Survived(code, master, workers, out, sim, at_ns)
+
+
 SCENARIOS: dict[str, Callable[[Path], Survived]] = {
     "frozen": _frozen,
     "killed": _killed,
+    "the last one killed": _last_killed,
     "late and told to leave": _late_and_told_to_leave,
 }
 
@@ -155,6 +170,12 @@ def test_the_run_is_complete_and_its_exit_code_is_0(name: str, runs: dict[str, S
 def test_nothing_went_wrong_unseen(name: str, runs: dict[str, Survived]) -> None:
     assert "Traceback" not in runs[name].told()
     assert runs[name].process.stdout.count("Latency, ms") == 1
+
+
+def test_a_run_whose_last_worker_was_killed_ends_by_itself(runs: dict[str, Survived]) -> None:
+    run = runs["the last one killed"]
+    assert run.code == 4, run.told()
+    assert run.result.summary["run"]["stop_reason"] == "no worker was left: 1 of 1 went silent at the end"
 
 
 def test_only_the_last_interval_of_the_workers_that_were_killed_is_missing(killed: Survived) -> None:

@@ -131,13 +131,13 @@ class RunCoordinator:
             look=self._look,
             present=self._present,
             tell=self._tell,
-            end=self._end_load,
+            end=self.end_load,
         )
         spawn_loop(watch.watch, "the watch on the load")
         watch_disk(run)
         self._sweep = None
         if run.settings.load.sweep is not None:
-            self._sweep = Sweeping(runner, run, present=self._present, tell=self._tell, end=self._end_load)
+            self._sweep = Sweeping(runner, run, present=self._present, tell=self._tell, end=self.end_load)
             gevent.spawn(self._sweep.drive)
 
     def staged(self, worker: str, message: StagedMessage) -> None:
@@ -150,7 +150,7 @@ class RunCoordinator:
         if self.run is not None and self._run_time.of_web_run_s is not None:
             self.run.end_after(self._run_time.of_web_run_s)
 
-    def _end_load(self) -> None:
+    def end_load(self) -> None:
         """Stop the load; without a web UI the process ends. In its own greenlet: stopping takes time."""
         runner = self.environment.runner
         assert runner is not None
@@ -162,7 +162,7 @@ class RunCoordinator:
             return
         self._refused = True
         logger.error("%s", reason)
-        self._end_load()
+        self.end_load()
         self._autoquit()
 
     def abandon(self, reason: str) -> NoReturn:

@@ -36,6 +36,7 @@ from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live.receiving import LiveReceiver
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.roles.desertion import note_desertion
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.earlier import EarlierParts
 from llm_locust.swarm.soak.going_on import earlier_parts
@@ -58,7 +59,7 @@ class MasterRole:
         assert isinstance(runner, MasterRunner)
         self._environment = environment
         self._runner = runner
-        self._cutting = False
+        self._cutting = self._is_deserted = False
         self._is_built = Event()  # a killed master's workers send to this one from its first moment on
         guard = guard_of(environment)
         guard.custom = runner.custom_messages
@@ -87,7 +88,7 @@ class MasterRole:
         events.worker_connect.add_listener(self._on_worker_connect)
         events.worker_report.add_listener(self._on_worker_report)
         events.test_stopping.add_listener(self._on_test_stopping)
-        events.test_stop.add_listener(lambda **_: self._runs.finish())
+        events.test_stop.add_listener(self._on_test_stop)
         self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
@@ -238,7 +239,7 @@ class MasterRole:
         if run is None or run.stopped_ns is not None:
             return
         run.stopped()
-        self._tell_desertion(run)
+        self._is_deserted = note_desertion(self._runner, run, self._runs.ends_by_itself(run))
         # No ramp or shape may spawn users from now on. Locust sets the same state right after this.
         self._runner.update_state(STATE_STOPPING)
         if run.settings.drain_s:
@@ -249,6 +250,11 @@ class MasterRole:
             self._send(messages.FLUSH, run, client.id)
         self._await_last_words(run)
         run.drained()
+
+    def _on_test_stop(self, **_: object) -> None:
+        self._runs.finish()
+        if self._is_deserted:
+            self._runs.end_load()
 
     def _await_last_words(self, run: ActiveRun) -> None:
         patience_s = self._runs.end_patience_s(run)
@@ -272,18 +278,6 @@ class MasterRole:
         for worker in self._awaited(run):
             self._send(messages.CUT, run, worker)
         return True
-
-    def _tell_desertion(self, run: ActiveRun) -> None:
-        """Log why Locust ends a run whose last worker is gone, as if a user had stopped it."""
-        if self._runner.worker_count or run.stop_reason:
-            return
-        missing = sum(client.state == STATE_MISSING for client in self._runner.clients.all)
-        if missing:
-            run.cut(f"no worker was left: {missing} of {len(list(run.roster))} went silent at the end")
-        else:
-            run.stop_reason = "no worker was left: the last one quit"
-            run.cut_short = self._runs.ends_by_itself(run)
-        logger.error("the run ends early: %s", run.stop_reason)
 
     def _send(self, kind: str, run: ActiveRun, worker: str) -> None:
         self._mail.send(kind, RunMessage(run=run.info["id"]), worker)
