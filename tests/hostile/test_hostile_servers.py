@@ -21,8 +21,6 @@ from scripted import Script, ScriptedServer, Step, scripted_server
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
 
-pytestmark = pytest.mark.alone
-
 CASES = list(cases())
 
 #: Bounds of each case, beside :func:`~holding.is_short`.

@@ -13,14 +13,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -94,6 +89,12 @@ def serve_http(sink: Sink) -> None:
 
 
 def serve_grpc(sink: Sink) -> None:
+    import grpc  # takes longer than a collector over HTTP has to do
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+        TraceServiceServicer,
+        add_TraceServiceServicer_to_server,
+    )
+
     class Servicer(TraceServiceServicer):
         def Export(self, request: ExportTraceServiceRequest, _: object) -> ExportTraceServiceResponse:  # noqa: N802
             sink.take(request)

@@ -21,8 +21,6 @@ from swarm_process import (
 
 from llm_locust.workload.arrivals import Process, Schedule, constant
 
-pytestmark = pytest.mark.alone
-
 OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"
 
