@@ -4,6 +4,7 @@ A key of summary.json that is not computed here makes it fail.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,7 @@ def differences(found: Any, expected: Any, where: str = "") -> list[str]:
         return [d for i, each in enumerate(expected) for d in differences(found[i], each, f"{where}[{i}]")]
     if isinstance(expected, float | np.floating) and isinstance(found, float | int):
         rel = _TOLERANCE.get(where.split(".")[1], 1e-5 if "ci95" in where else 1e-9)
-        near = found == pytest.approx(float(expected), rel=rel, abs=1e-9)
+        near = math.isclose(found, expected, rel_tol=rel, abs_tol=1e-9)
         return [] if near else [f"{where}: {found} is not {expected}"]
     return [] if found == expected else [f"{where}: {found} is not {expected}"]
 

@@ -52,7 +52,7 @@ def test_any_split_into_parts_gives_the_same_summary(
 ) -> None:
     monkeypatch.setattr(gaps, "EXACT_GAPS", exact)
 
-    @settings(max_examples=12)
+    @settings(max_examples=8)
     @given(st.lists(requests(), max_size=10), st.lists(st.integers(0, 10), max_size=5))
     def holds(records: list[RequestRecord], cuts: list[int]) -> None:
         whole = summarise(batch(*records), FACTS, Question(window=window))
@@ -61,7 +61,7 @@ def test_any_split_into_parts_gives_the_same_summary(
     holds()
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(st.lists(requests(), max_size=10), st.lists(st.integers(0, 10), max_size=5))
 def test_any_split_into_parts_gives_the_same_seconds(records: list[RequestRecord], cuts: list[int]) -> None:
     # Sums in another order may be rounded to another last digit.

@@ -165,6 +165,7 @@ def test_an_empty_run_has_zero_requests_and_no_latencies() -> None:
     assert summary["by_name"] == summary["by_class"] == {}
 
 
+@settings(max_examples=settings().max_examples // 2)  # of a whole summary each
 @given(
     st.lists(requests(), max_size=15),
     st.sampled_from(["run", "steady"]),
@@ -189,7 +190,7 @@ def test_any_run_is_json_without_nan_and_its_counts_fit_together(
         assert not parts or sum(p["requests"]["scheduled"] for p in parts) == counts["scheduled"]
 
 
-@settings(max_examples=settings().max_examples // 2)  # of two whole summaries each, 150 ms
+@settings(max_examples=settings().max_examples // 4)  # of two whole summaries each, 150 ms
 @given(st.lists(st.lists(requests(), max_size=4), min_size=2, max_size=4), st.randoms())
 def test_the_order_in_which_batches_came_changes_nothing(
     workers: list[list[RequestRecord]], random: Any

@@ -17,6 +17,10 @@ from metrics_cases import ORIGIN_NS, request
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.metrics.question import PLAIN
+from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.report.inputs.sources import Source
+from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     FRAMES_FILE,
@@ -147,21 +151,24 @@ def write_spool(
 
 
 def finished(folder: Path, each: Sequence[Batch], known: Manifest) -> Path:
-    """A run directory whose run has ended, with its report."""
+    """A run directory whose run has ended."""
     write_log(folder, each, known)
     compact(folder)
-    build_report(folder)
     return folder
 
 
-def files(run: Path) -> dict[str, bytes]:
-    return {name: (run / name).read_bytes() for name in (REQUESTS_FILE, MANIFEST_FILE, SUMMARY_FILE)}
+def summary(run: Path) -> Any:
+    return json.loads(json.dumps(as_json(analyse(Source.of(run), PLAIN).summary)))
+
+
+def files(run: Path) -> dict[str, Any]:
+    """What a run directory holds, and its summary."""
+    stored = {name: (run / name).read_bytes() for name in (REQUESTS_FILE, MANIFEST_FILE)}
+    return stored | {SUMMARY_FILE: summary(run)}
 
 
 def merged(out: Path, *sources: Path) -> Merged:
-    done = merge(sources, out)
-    build_report(out)
-    return done
+    return merge(sources, out)
 
 
 def ids(run: Path) -> list[str | None]:
@@ -175,7 +182,7 @@ ALL = batches(*COUNTS)
 
 
 @pytest.fixture(scope="module")
-def well(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def well(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The files of the run that ended well."""
     return files(finished(tmp_path_factory.mktemp("well"), ALL, manifest(*COUNTS)))
 
@@ -188,7 +195,7 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 )
 def test_the_run_is_the_same_however_its_batches_are_spread_repeated_cut_and_ordered(
     tmp_path_factory: pytest.TempPathFactory,
-    well: dict[str, bytes],
+    well: dict[str, Any],
     places: list[set[str]],
     chance: random.Random,
     cut: int,
@@ -212,7 +219,7 @@ def test_the_run_is_the_same_however_its_batches_are_spread_repeated_cut_and_ord
 @settings(max_examples=6)
 @given(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 5)), st.booleans())
 def test_a_finished_run_and_the_batches_that_it_lacks_are_the_run(
-    tmp_path_factory: pytest.TempPathFactory, well: dict[str, bytes], first: tuple[int, int, int], twice: bool
+    tmp_path_factory: pytest.TempPathFactory, well: dict[str, Any], first: tuple[int, int, int], twice: bool
 ) -> None:
     """What it has of each worker is not taken again from anywhere."""
     folder = tmp_path_factory.mktemp("finished")
@@ -226,9 +233,9 @@ def test_a_finished_run_and_the_batches_that_it_lacks_are_the_run(
         read_requests(folder / "out").table.to_pylist(), key=lambda row: row["request_id"]
     )
     # A finished run keeps its places on the axis: they are off by some ms where no clock was measured yet.
-    told, expected = (timeless(json.loads(each[SUMMARY_FILE])) for each in (files(folder / "out"), well))
-    assert told == expected
-    assert files(folder / "out")[MANIFEST_FILE] == well[MANIFEST_FILE]
+    out = files(folder / "out")
+    assert timeless(out[SUMMARY_FILE]) == timeless(well[SUMMARY_FILE])
+    assert out[MANIFEST_FILE] == well[MANIFEST_FILE]
     assert done.duplicates == sum(first)
 
 
@@ -252,12 +259,13 @@ FIRST, LAST = [b for b in ALL if b.seq < 2], [b for b in ALL if b.seq >= 2]
 SEQS_OF_LAST = ("2-3", "2", "2-4")
 
 
-def test_finished_runs_that_complete_each_other_are_one(tmp_path: Path, well: dict[str, bytes]) -> None:
+def test_finished_runs_that_complete_each_other_are_one(tmp_path: Path, well: dict[str, Any]) -> None:
     sources = [part(tmp_path / "a", FIRST, ["0-1"] * 3), part(tmp_path / "b", LAST, SEQS_OF_LAST)]
     merged(tmp_path / "out", *sources)
-    assert files(tmp_path / "out")[SUMMARY_FILE] == well[SUMMARY_FILE]
+    assert summary(tmp_path / "out") == well[SUMMARY_FILE]
+    build_report(tmp_path / "out")  # what it leaves is not taken for a part of the run
     merged(tmp_path / "again", tmp_path / "out", *sources[::-1])
-    assert files(tmp_path / "again")[SUMMARY_FILE] == well[SUMMARY_FILE]
+    assert summary(tmp_path / "again") == well[SUMMARY_FILE]
 
 
 def test_what_a_finished_run_has_with_gaps_is_not_taken_again(tmp_path: Path) -> None:
@@ -283,7 +291,7 @@ def test_of_finished_runs_only_the_workers_that_they_have_most_of_are_taken(tmp_
     assert ids(tmp_path / "out") == [f"{worker}-{seq}-0" for worker in range(2) for seq in range(3)]
 
 
-def test_the_run_may_be_made_inside_a_source(tmp_path: Path, well: dict[str, bytes]) -> None:
+def test_the_run_may_be_made_inside_a_source(tmp_path: Path, well: dict[str, Any]) -> None:
     source = write_log(tmp_path / "run", ALL, manifest(*COUNTS))
     merged(source / "merged", source)
     assert files(source / "merged") == well

@@ -25,11 +25,20 @@ class Course:
 
 def in_order(df: pd.DataFrame, of: pd.DataFrame | None = None) -> Course:
     """The cells of ``df``'s rows, by their places among those of ``of``."""
-    every = df if of is None else of
-    ordered = every.sort_values(["scheduled", "sent", "ended"], kind="stable").index
-    place = pd.Series(range(len(ordered)), ordered)
-    cells = min(CELLS, len(ordered))
-    return Course((place[df.index] * cells // max(1, len(ordered))).to_numpy(), cells)
+    place = _places(df if of is None else of)
+    cells = min(CELLS, len(place))
+    return Course((place[df.index] * cells // max(1, len(place))).to_numpy(), cells)
+
+
+_latest: list[Any] = [None, None]
+
+
+def _places(every: pd.DataFrame) -> Any:
+    """The place of each row in the order of time; that of the latest table is remembered."""
+    if _latest[0] is not every:
+        ordered = every.sort_values(["scheduled", "sent", "ended"], kind="stable").index
+        _latest[:] = every, pd.Series(range(len(ordered)), ordered)
+    return _latest[1]
 
 
 def over_time(times: Any, start: float, end: float) -> Course:
@@ -38,8 +47,9 @@ def over_time(times: Any, start: float, end: float) -> Course:
 
 
 def sums(course: Course, amounts: Any) -> Array:
-    found = pd.Series(np.asarray(amounts, dtype=float)).groupby(course.cell).sum()
-    return found.reindex(range(course.cells), fill_value=0.0).to_numpy()
+    amounts, known = np.asarray(amounts, dtype=float), course.cell >= 0
+    known &= ~np.isnan(amounts)
+    return np.bincount(course.cell[known], amounts[known], course.cells)[: course.cells]
 
 
 def block(d: Array) -> int:

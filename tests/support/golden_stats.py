@@ -105,13 +105,16 @@ def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int, beside: lis
 
 
 def later_is_longer(lasted: Any, ended: Any, at: Any) -> bool:
-    """Cox's score test of the time in the schedule, by its definition: one sum over those at risk an end."""
-    score = variance = 0.0
-    for t, place in zip(lasted[ended], at[ended], strict=True):
-        at_risk = at[lasted >= t]
-        score += place - at_risk.mean()
-        variance += at_risk.var()
-    return variance > 0 and score < -3 * math.sqrt(variance)
+    """Cox's score test of the time in the schedule, by its definition: one sum over those at risk an end.
+
+    ``lasted`` ascends: at risk are all from the first that lasted as long.
+    """
+    at = at - at.mean()
+    first = np.searchsorted(lasted, lasted[ended])
+    at_risk = np.arange(len(at), 0, -1)
+    mean, square = (np.cumsum(power[::-1])[::-1] / at_risk for power in (at, at**2))
+    score, variance = (at[ended] - mean[first]).sum(), (square - mean**2)[first].sum()
+    return bool(variance > 0 and score < -3 * math.sqrt(variance))
 
 
 def some(values: Any, *keys: str, percents: dict[str, float] = PERCENTS) -> dict[str, Any]:
