@@ -53,7 +53,12 @@ def test_it_says_when_it_is_ready_serves_and_ends_cleanly_on_a_signal(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     truth = tmp_path / "truth.jsonl"
-    with started("--truth", str(truth), "--replicas", "2", "--model", "m") as (process, url):
+    words = ("--truth", str(truth), "--replicas", "2", "--replica-ports", "0", "--model", "m")
+    with started(*words) as (process, url):
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert [line.split(" on ")[0] for line in lines] == ["replica-0", "replica-1"]
+        assert len({url, *(line.split(" on ")[1].strip() for line in lines)}) == 3
         body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
         with urllib.request.urlopen(f"{url}/completions", body, timeout=120) as answer:
             assert json.load(answer)["model"] == "m"
@@ -62,16 +67,6 @@ def test_it_says_when_it_is_ready_serves_and_ends_cleanly_on_a_signal(
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert len(truth.read_text().splitlines()) == 1
-
-
-def test_the_ready_line_says_replicas_and_model_and_then_each_replicas_port(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with started("--replica-ports", "0", "--replicas", "2") as (process, url):
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(2)]
-        assert [line.split(" on ")[0] for line in lines] == ["replica-0", "replica-1"]
-        assert len({url, *(line.split(" on ")[1].strip() for line in lines)}) == 3
 
 
 def fails_with(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -69,7 +69,7 @@ def test_a_bad_plan_is_one_line_that_points_at_the_word(text: str, says: str) ->
         ("- reset", "must map faults to shares"),
         ("reset: [", "broken YAML"),
         ('reset: "\\U99999999"', "broken YAML"),
-        ("[" * 1500, "broken YAML: too deep"),
+        ("[\n" * 1500, "broken YAML: too deep"),
         ("rest: 1%", "plan.yaml, key 'rest': there is no fault 'rest'"),
         ("reset:", "'None' is not a share"),
     ],
