@@ -33,6 +33,10 @@ class Watch:
         if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.url).netloc:
             self.wrong.append(f"left the machine: {request.url}")
 
+    def show_few_charts(self) -> None:
+        """A small window: the page draws those charts again and again that are near it."""
+        self.page.set_viewport_size({"width": 600, "height": 300})
+
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name, exact=True).click()
 

@@ -5,9 +5,7 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from swarm_process import PATIENCE_S, Result, forked, in_parallel, locust, simulation, swarm
+from warm_process import warm_place
 
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
@@ -24,11 +23,9 @@ from llm_locust.metrics.window import Window
 #: A locustfile that writes at its process's end what the live numbers were.
 LOCUSTFILE = """
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-import gevent
 from locust import events, task
 
 from llm_locust import ChatUser
@@ -48,8 +45,6 @@ def on_init(environment, **_):
     store = store_of(environment)
     if store is None:
         return
-    if "RESET_AFTER_S" in os.environ:
-        gevent.spawn_later(float(os.environ["RESET_AFTER_S"]), environment.events.reset_stats.fire)
 
     @environment.events.quit.add_listener
     def on_quit(**_):
@@ -57,7 +52,6 @@ def on_init(environment, **_):
             "snapshot": asdict(snapshot(store)),
             "series": asdict(Charts(store).series("5m")),
             "marks": [mark.kind for mark in store.marks],
-            "epoch": store.epoch,
         }
         Path("live.json").write_text(json.dumps(told))
 """
@@ -66,6 +60,10 @@ USUAL = (
     *("--headless", "-u", "3", "-r", "100", "-t", "6s", "--out", "run", "--slo", "ttft=500ms"),
     *("--output-tokens", "uniform:4,12", "--body", '{"ignore_eos": true}'),
 )
+
+
+#: A hundred requests of three users take six seconds.
+SLOW = ("--step-base", "20ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +91,20 @@ def _file(folder: Path) -> Path:
     return path
 
 
-def _run(*options: str, **environ: str) -> Callable[[Path], Finished]:
-    def run(folder: Path) -> Finished:
-        with (
-            simulation(folder, "--faults", "http_500=10%") as sim,
-            locust(
-                folder, *USUAL, *options, "-H", sim.url, locustfile=_file(folder), environ=environ
-            ) as process,
-        ):
-            code = process.exit_code()
-            return _read(folder, code, process.stdout, process.stderr)
-
-    return run
+def _two_workers(folder: Path) -> Finished:
+    with (
+        simulation(folder, *SLOW, "--faults", "http_500=10%") as sim,
+        locust(folder, *USUAL, *forked(2), "-t", "12s", "-H", sim.url, locustfile=_file(folder)) as process,
+    ):
+        code = process.exit_code()
+        return _read(folder, code, process.stdout, process.stderr)
 
 
 def _worker_killed(folder: Path) -> Finished:
-    with simulation(folder) as sim:
+    with simulation(folder, *SLOW) as sim:
         options = [*USUAL, "-t", "9s", "-H", sim.url, "--allow-incomplete"]
         with swarm(folder, 2, *options, locustfile=_file(folder)) as (master, workers):
-            sim.wait_entries(40)
+            sim.wait_entries(20)
             workers[0].signal(SIGKILL)
             code = master.exit_code()
             return _read(folder, code, master.stdout, master.stderr)
@@ -131,8 +124,8 @@ def _on_a_terminal(folder: Path) -> Finished:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    with simulation(folder) as sim, (folder / "stdout").open("wb") as stdout:
-        command = [sys.executable, "-m", "locust", "-f", str(_file(folder)), *USUAL, "-H", sim.url]
+    with simulation(folder, *SLOW) as sim, (folder / "stdout").open("wb") as stdout:
+        command = [str(warm_place() / "locust"), "-f", str(_file(folder)), *USUAL, "-H", sim.url]
         environ = os.environ | {"PROGRESS": "auto", "COLUMNS": "100", "TERM": "xterm"}
         code = subprocess.run(
             command,
@@ -155,17 +148,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
     return in_parallel(
         tmp_path_factory.mktemp("live"),
         {
-            "one process": _run("-t", "12s"),
-            "two workers": _run("-t", "9s", *forked(2)),
-            "reset": _run(*forked(2), RESET_AFTER_S="3"),
+            "two workers": _two_workers,
             "worker killed": _worker_killed,
             "terminal": _on_a_terminal,
         },
-        at_once=5,
     )
 
 
-@pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
+@pytest.mark.parametrize("name", ["two workers", "terminal"])
 def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], name: str) -> None:
     run = runs[name]
     requests = run.result.summary["requests"]
@@ -180,7 +170,7 @@ def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], na
     )
 
 
-@pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
+@pytest.mark.parametrize("name", ["two workers", "terminal"])
 def test_live_percentiles_are_those_of_the_report(runs: dict[str, Finished], name: str) -> None:
     result = runs[name].result
     check = result.summary["live_check"]
@@ -202,7 +192,7 @@ def test_live_percentiles_are_those_of_the_report(runs: dict[str, Finished], nam
 
 
 def test_tokens_are_those_of_the_records(runs: dict[str, Finished]) -> None:
-    for name in ("one process", "two workers"):
+    for name in ("two workers", "terminal"):
         run = runs[name]
         tokens = run.result.requests.floats("output_tokens")
         told = run.total["output_tokens_per_s"] * run.total["seconds"]
@@ -215,17 +205,6 @@ def test_the_series_has_the_load_and_the_workers(runs: dict[str, Finished]) -> N
     assert max(workers for workers in columns["workers"] if workers is not None) == 2
     assert any(concurrency for concurrency in columns["concurrency"])
     assert any(p50 for p50 in columns["ttft_p50_ms"])
-
-
-def test_a_reset_begins_anew_on_all_workers(runs: dict[str, Finished]) -> None:
-    run = runs["reset"]
-    assert run.live["epoch"] == 1
-    assert "reset" in run.live["marks"]
-    assert 10 < run.total["requests"] < run.result.summary["requests"]["sent"]
-    check = run.result.summary["live_check"]
-    assert (check["within"], check["latency_ms"]) == (None, {})
-    assert "were reset" in check["reason"]
-    assert "live percentiles not compared" in run.stdout
 
 
 def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str, Finished]) -> None:
@@ -246,9 +225,9 @@ def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str,
 
 
 def test_a_log_gets_a_line_now_and_then_instead_of_locusts_tables(runs: dict[str, Finished]) -> None:
-    text = runs["one process"].stderr
+    text = runs["two workers"].stderr
     assert re.search(
-        r"swarm\.run\.progress: 0:\d\d of 0:12 · 3 users · \d+ in flight · [\d,.]+ tokens/s · "
+        r"swarm\.run\.progress: 0:\d\d of 0:12 · 3 users · \d+ in flight · 2 workers · [\d,.]+ tokens/s · "
         r"TTFT p50 [\d.]+ p99 [\d.]+ ms · goodput [\d.]+ % · \d+ errors · client \w+",
         text,
     )
@@ -268,7 +247,7 @@ def test_a_terminal_gets_a_panel_that_goes_at_the_end(runs: dict[str, Finished])
     )
 
 
-@pytest.mark.parametrize("name", ["one process", "two workers", "reset", "terminal"])
+@pytest.mark.parametrize("name", ["two workers", "terminal"])
 def test_nothing_goes_wrong_on_the_way(runs: dict[str, Finished], name: str) -> None:
     run = runs[name]
     assert run.code == (1 if run.total["failures"] else 0)

@@ -9,11 +9,12 @@ from signal import SIGKILL
 import pytest
 from chromium import ARGUMENTS, CHROMIUM
 from page_server import hang, serving
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import ViewportSize, expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
 from web_browser import Watch
 
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+WINDOW: ViewportSize = {"width": 1440, "height": 1000}
 DARK, LIGHT = "rgb(18, 18, 18)", "rgb(255, 255, 255)"
 
 LOCUSTFILE = f"""
@@ -73,7 +74,7 @@ def stand(folder: Path) -> Iterator[Stand]:
         master.wait_for(r"\b2 workers connected")
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
-            context = chromium.new_context(color_scheme="light", viewport={"width": 1440, "height": 1000})
+            context = chromium.new_context(color_scheme="light", viewport=WINDOW)
             yield Stand(Watch(context.new_page(), f"http://127.0.0.1:{port}"), master, workers)
         finally:
             chromium.close()
@@ -126,6 +127,7 @@ def the_charts_fill(made: Stand) -> None:
     page, watch = made.watch.page, made.watch
     watch.tab("Live charts")
     page.wait_for_url("**/llm/charts")
+    watch.show_few_charts()
     page.select_option("#interval", "1")
     for chart in ("ttft", "tpot", "itl", "tokens", "goodput", "concurrency", "delay", "outcomes", "workers"):
         page.locator(f"#plot-{chart}").scroll_into_view_if_needed()
@@ -147,6 +149,7 @@ def colours_are_those_of_locusts_page(made: Stand) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == LIGHT
     page.locator("#theme").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == DARK
+    page.set_viewport_size(WINDOW)
     page.goto(f"{made.watch.url}/?tab=llm")
     made.watch.wait_js(f"getComputedStyle(document.body).backgroundColor === '{DARK}'")
     expect(page.get_by_role("tab", name="LLM", exact=True)).to_have_attribute("aria-selected", "true")
@@ -160,6 +163,7 @@ def more_users_are_marked(made: Stand) -> None:
     page.get_by_role("button", name="Update Swarm").or_(
         page.get_by_role("button", name="Update")
     ).first.click()
+    made.watch.show_few_charts()
     page.goto(f"{made.watch.url}/llm/charts")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == DARK
     expect(page.locator("#marks")).to_contain_text("users 6 → 10")
@@ -189,6 +193,7 @@ def a_dead_worker_is_marked(made: Stand) -> None:
 
 def the_report_opens_once_it_has_stopped(made: Stand) -> None:
     page = made.watch.page
+    page.set_viewport_size(WINDOW)
     page.get_by_role("link", name="Locust", exact=True).last.click()
     page.get_by_role("button", name="Stop", exact=True).first.click()
     made.watch.tab("Reports")

@@ -203,6 +203,7 @@ def _a_run(folder: Path) -> Seen:
                 seen.answers[name] = ui.get(f"/llm/reports/{first['run']}/{name}")
             seen.told["sent"] = len(sim.entries())
             seen.stderr, seen.run = process.stderr, folder / "run"
+            seen.told["stdout"] = process.stdout
     return seen
 
 
@@ -384,6 +385,10 @@ def test_a_reset_makes_workers_count_anew(seen: dict[str, Seen]) -> None:
     # What the workers had counted before and not reported yet is in no number.
     assert 10 <= stopped["now"]["whole"]["requests"] <= told["sent"] - told["sent before"] + 12
     assert stopped["now"]["missed"] == 0
+    check = json.loads((seen["run"].run / "summary.json").read_text())["live_check"]
+    assert (check["within"], check["latency_ms"]) == (None, {})
+    assert "were reset" in check["reason"]
+    assert "live percentiles not compared" in told["stdout"]
 
 
 def test_the_report_of_a_run_is_handed_out_when_it_is_there(seen: dict[str, Seen]) -> None:

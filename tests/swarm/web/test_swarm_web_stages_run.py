@@ -45,8 +45,9 @@ def browser(url: str) -> Iterator[Watch]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
-            context = chromium.new_context(color_scheme="light", viewport={"width": 1440, "height": 1000})
-            yield Watch(context.new_page(), url)
+            watch = Watch(chromium.new_page(color_scheme="light"), url)
+            watch.show_few_charts()
+            yield watch
         finally:
             chromium.close()
 
@@ -64,7 +65,7 @@ def watched(page: Page, url: str, run: Path, seen: Seen) -> None:
     """Look at the page and at what it is told until the report is there."""
 
     def is_reported() -> bool:
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(700)
         told = msgspec.json.decode(asked(f"{url}/llm/series"))
         seen.told.append(told["stages"] or {})
         if told["now"]["running"]:
@@ -114,9 +115,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         # The table scrolls by itself, the page does not, once its charts have followed the new width.
         watch.wait_js("document.documentElement.scrollWidth <= 390")
         photographed(page, "narrow")
-        page.set_viewport_size({"width": 1440, "height": 1000})
-        page.locator("#theme").click()
-        photographed(page, "dark")
         found.result = Result.read(folder / "run")
         return found
 

@@ -242,23 +242,23 @@
   };
 
   const seen = new Set();
-  function draw() {
+  function draw(shown = seen) {
     if (!state.data || !state.now) return;
     const at = state.data.at.map((s) => new Date(s * 1000));
     const marks = latest(state.data.marks);
     for (const chart of [...CHARTS, ...SERVER_CHARTS]) {
-      if (seen.has(chart.id)) {
+      if (shown.has(chart.id)) {
         Plotly.react(el(`plot-${chart.id}`), [...traces(chart, at), markTrace(marks)], layout(chart, marks), config);
       }
     }
   }
 
-  function drawStages() {
+  function drawStages(shown = seen) {
     if (!state.data || !state.now) return;
     const { points = [], unit } = state.stages ?? {}; // a set for each pair of lengths: no line goes through several
     for (const { id, lines } of LOAD_CHARTS) {
       el(`plot-${id}`).parentElement.hidden = !points.length;
-      if (!points.length || !seen.has(id)) continue;
+      if (!points.length || !shown.has(id)) continue;
       const told = lines.filter(({ column }) => points.some((of) => of[column].some((value) => value !== null)));
       const drawn = points.flatMap((of, at) => told.map(({ column, name, colour: ink, right, scale }, i) => ({
         type: "scatter", mode: "lines+markers", name: `${name} ${of.lengths}`.trimEnd(), x: of.load, yaxis: right ? "y2" : "y",
@@ -458,16 +458,18 @@
   });
   el("interval").addEventListener("change", again);
   document.addEventListener("visibilitychange", () => document.hidden || again());
-  const drawAll = () => { draw(); drawStages(); };
-  addEventListener("themechange", drawAll);
+  addEventListener("themechange", () => { draw(); drawStages(); });
 
   // Charts that nobody can see are not drawn.
   const near = new IntersectionObserver((entries) => {
+    const come = new Set();
     for (const { isIntersecting, target } of entries) {
-      if (isIntersecting) seen.add(target.dataset.chart);
+      if (isIntersecting) come.add(target.dataset.chart);
       else seen.delete(target.dataset.chart);
     }
-    drawAll();
+    come.forEach((id) => seen.add(id));
+    draw(come);
+    drawStages(come);
   }, { rootMargin: "300px" });
   document.querySelectorAll("[data-chart]").forEach((plot) => near.observe(plot));
 
