@@ -30,9 +30,6 @@ from swarm_process import as_worker, free_port, in_parallel, locust, simulation,
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FRAMES_FILE
 
-#: Longer than Locust waits for a heartbeat.
-FROZEN_S = 10.0
-
 #: The spool of the worker that is cut off.
 CUT_OFF = "cut-off"
 
@@ -69,41 +66,30 @@ def _killed(folder: Path) -> Survived:
     return Survived(code, master, workers, out, sim, at_ns, merged)
 
 
-def _frozen(folder: Path) -> Survived:
-    """A worker stands still for longer than Locust waits for a heartbeat, and goes on."""
-    out = folder / "run"
+def _late_frozen_and_told_to_leave(folder: Path) -> Survived:
+    """A worker joins; one stands still for longer than Locust waits for a heartbeat; one is told to end."""
+    out, port = folder / "run", free_port()
     with (
         simulation(folder, *UNHURRIED) as sim,
-        swarm(folder, 3, *USUAL, "-H", sim.url, first_worker=["--spool", "frozen"]) as (master, workers),
+        swarm(folder, 3, *USUAL, "-H", sim.url, port=port, first_worker=["--spool", "frozen"]) as (
+            master,
+            workers,
+        ),
     ):
         wait_batches(out, workers=3)
         (own,) = (folder / "frozen").glob("*/*")
-        workers[0].signal(SIGSTOP)
-        at_ns, before = time.time_ns(), batches_of(out)[own.name]
-        time.sleep(FROZEN_S)
-        workers[0].signal(SIGCONT)
-        wait_until(lambda: batches_of(out)[own.name] > before + 1, "batches of the worker that goes on")
-        code = end(master, workers)
-    return Survived(code, master, workers, out, sim, at_ns)
-
-
-def _late_and_told_to_leave(folder: Path) -> Survived:
-    """A third worker joins midway, and then the first one is told to end."""
-    port = free_port()
-    with (
-        simulation(folder, *UNHURRIED) as sim,
-        swarm(folder, 2, *USUAL, "-H", sim.url, port=port) as (master, workers),
-    ):
-        wait_batches(folder / "run", workers=2)
-        at_ns = time.time_ns()
         with locust(folder, *as_worker(port), stdout="late") as late:
-            wait_batches(folder / "run", workers=3)
-            wait_senders(sim, 3, since_ns=at_ns)
-            workers[0].signal(SIGTERM)
-            workers[0].exit_code()
+            wait_batches(out, workers=4)
+            workers[0].signal(SIGSTOP)
+            master.wait_for(f"{own.name} failed to send heartbeat")
+            at_ns, before = time.time_ns(), batches_of(out)[own.name]
+            workers[0].signal(SIGCONT)
+            wait_until(lambda: batches_of(out)[own.name] > before + 1, "batches of the worker that goes on")
+            workers[1].signal(SIGTERM)
+            workers[1].exit_code()
             wait_more(sim)
             code = end(master, [*workers, late])
-    return Survived(code, master, [*workers, late], folder / "run", sim, at_ns)
+    return Survived(code, master, [*workers, late], out, sim, at_ns)
 
 
 def _last_killed(folder: Path) -> Survived:
@@ -121,18 +107,20 @@ def _last_killed(folder: Path) -> Survived:
 
 
 SCENARIOS: dict[str, Callable[[Path], Survived]] = {
-    "frozen": _frozen,
     "killed": _killed,
     "the last one killed": _last_killed,
-    "late and told to leave": _late_and_told_to_leave,
+    "whole": _late_frozen_and_told_to_leave,
 }
-
-WHOLE = ["frozen", "late and told to leave"]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Survived]:
     return in_parallel(tmp_path_factory.mktemp("workers"), SCENARIOS)
+
+
+@pytest.fixture(scope="module")
+def whole(runs: dict[str, Survived]) -> Survived:
+    return runs["whole"]
 
 
 @pytest.fixture(scope="module")
@@ -147,22 +135,18 @@ def lost_workers(run: Survived) -> tuple[WorkerFacts, WorkerFacts]:
     return (one, other) if one.id == own.name else (other, one)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_records_are_what_the_server_saw(name: str, runs: dict[str, Survived]) -> None:
-    run = runs[name]
-    assert len(run.truth) > 30
-    assert unrecorded(run.truth, run.rows) == []
+def test_the_records_are_what_the_server_saw(whole: Survived) -> None:
+    assert len(whole.truth) > 30
+    assert unrecorded(whole.truth, whole.rows) == []
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_run_is_complete_and_its_exit_code_is_0(name: str, runs: dict[str, Survived]) -> None:
-    run = runs[name]
-    manifest = run.result.manifest
-    assert manifest.complete, run.told()
-    assert run.result.summary["completeness"]["complete"] is True
-    assert run.code == 0, run.told()
+def test_the_run_is_complete_and_its_exit_code_is_0(whole: Survived) -> None:
+    manifest = whole.result.manifest
+    assert manifest.complete, whole.told()
+    assert whole.result.summary["completeness"]["complete"] is True
+    assert whole.code == 0, whole.told()
     assert manifest.records_lost == manifest.workers_lost == 0
-    assert len(manifest.workers) == 3
+    assert len(manifest.workers) == 4
     assert all(w.announced == w.received > 0 and w.in_flight == 0 for w in manifest.workers)
 
 
@@ -242,32 +226,28 @@ def test_a_merge_recovers_what_the_spool_of_a_dead_worker_has(killed: Survived) 
     assert received == {lost.id: lost.received + recovered[lost.id] for lost in (cut_off, other)}
 
 
-def test_a_worker_that_was_frozen_is_not_lost(runs: dict[str, Survived]) -> None:
-    run = runs["frozen"]
-    assert any("failed to send heartbeat" in line for line in run.process.lines)
-    assert any("self-healed" in line for line in run.process.lines)
-    after_ns = run.at_ns + FROZEN_S * 1e9
-    assert len({row["worker"] for row in run.rows.values() if row["ended_ns"] > after_ns}) == 3
+def test_a_worker_that_was_frozen_is_not_lost(whole: Survived) -> None:
+    assert any("self-healed" in line for line in whole.process.lines)
+    after = {row["worker"] for row in whole.rows.values() if row["scheduled_ns"] > whole.at_ns}
+    assert after == {worker.id for worker in whole.result.manifest.workers}
 
 
 def test_a_worker_that_joins_a_run_under_way_is_named_late_and_one_that_is_told_to_end_has_left(
-    runs: dict[str, Survived],
+    whole: Survived,
 ) -> None:
-    run = runs["late and told to leave"]
-    (late,) = (worker for worker in run.result.manifest.workers if worker.late)
-    (left,) = (worker for worker in run.result.manifest.workers if worker.left)
+    (late,) = (worker for worker in whole.result.manifest.workers if worker.late)
+    (left,) = (worker for worker in whole.result.manifest.workers if worker.left)
     assert late.id != left.id
     assert late.joined_ns is not None
-    assert late.joined_ns > run.at_ns
-    times = {worker.id: list[int]() for worker in run.result.manifest.workers}
-    for row in run.rows.values():
+    others = [worker for worker in whole.result.manifest.workers if worker is not late]
+    times = {worker.id: list[int]() for worker in whole.result.manifest.workers}
+    for row in whole.rows.values():
         times[row["worker"]].append(row["scheduled_ns"])
-    assert min(times[late.id]) > run.at_ns
+    assert min(times[late.id]) > late.joined_ns > max(min(times[w.id]) for w in others)
     left_ns = max(times.pop(left.id))
     assert all(left_ns < max(own) for own in times.values())
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_no_batch_waits_anywhere_once_a_run_is_complete(name: str, runs: dict[str, Survived]) -> None:
-    assert list(runs[name].path.rglob("*.frame")) == []
-    assert not (runs[name].path / FRAMES_FILE).exists()
+def test_no_batch_waits_anywhere_once_a_run_is_complete(whole: Survived) -> None:
+    assert list(whole.path.parent.rglob("*.frame")) == []
+    assert not (whole.path / FRAMES_FILE).exists()

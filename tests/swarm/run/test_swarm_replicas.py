@@ -17,7 +17,7 @@ from llm_locust.options.deployment import DeploymentSettings, parse_urls, patien
 from llm_locust.store import read_manifest
 from llm_locust.swarm.run.server_calls import ServerCalls
 
-ONCE = ("--headless", "-u", "2", "-r", "2", "-t", "2s", "--output-tokens", "4")
+ONCE = ("--headless", "-u", "2", "-r", "2", "-t", "2s", "--output-tokens", "40")
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def test_a_server_without_it_is_named(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_run_profiles_every_replica_and_says_so(tmp_path: Path) -> None:
     with replicas(tmp_path / "sim", 2) as urls:
         asks = ("--profile-server", "1s@1s", "--reset-prefix-cache", "both", "--warmup", "500ms")
-        options = ("--headless", "-u", "2", "-t", "4s", "--out", "run", "--output-tokens", "4")
+        options = ("--headless", "-u", "2", "-t", "4s", "--out", "run", "--output-tokens", "40")
         with locust(tmp_path, *options, "--targets", ",".join(urls), *asks) as run:
             assert run.exit_code() == 0, run.stderr
         truth = (tmp_path / "sim" / "truth.jsonl.events.jsonl").read_text()

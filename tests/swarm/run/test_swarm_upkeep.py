@@ -34,7 +34,7 @@ class Chat(ChatUser):
 def on_init(environment, **_):
     store = store_of(environment)
     going_on = lambda: Path("run") if store.run.id and store.content.stopped_s is None else None
-    gevent.spawn(summarise_forever, 1.0, going_on, environment.parsed_options.upload)
+    gevent.spawn(summarise_forever, 2.5, going_on, environment.parsed_options.upload)
 """
 
 USUAL = ("--headless", "-u", "2", "-r", "10", "-t", "600s", "--out", "run", "--output-tokens", "20")
