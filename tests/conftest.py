@@ -134,6 +134,12 @@ def kernel_stamping() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of runs have an empty page: making it takes half of the time, and says nothing of records."""
+    monkeypatch.setattr("llm_locust.report.run.build.html_report", lambda *_: b"")
+
+
 @pytest.fixture(autouse=True)
 def _priority(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that lowers its priority must not lower that of all later tests in this process."""

@@ -36,13 +36,13 @@ def share(make: Make, seeds: int, what: str = "") -> float:
 STEADY = {
     **{
         f"M/M/1 at {load}, {n} requests": partial(single_queue, load=load, requests=n)
-        for load, n in product((0.1, 0.5, 0.9), (60, 1000, 4000))
+        for load, n in product((0.1, 0.5, 0.9), (60, 4000))
     },
     **{
         f"{users} users, lognormal {sigma}, {n} requests": partial(
             closed_loop, users=users, sigma=sigma, requests=n
         )
-        for users, sigma, n in product((1, 8, 64), (0.0, 0.5, 1.5), (60, 1000))
+        for users, sigma, n in product((1, 8, 64), (0.0, 1.5), (60, 1000))
     },
     **{
         f"16 users before 4 servers, {n} requests": partial(shared_server, users=16, servers=4, requests=n)
@@ -59,7 +59,7 @@ def test_a_steady_stage_is_called_unsteady_in_at_most_one_of_twenty(make: Make) 
     assert share(make, 60) <= 0.05
 
 
-@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("sigma", [0.0, 1.5])
 @pytest.mark.parametrize(
     "hang", [(0.5, 1.5, 7), (0.25, 0.75, 7), (0.0, 0.5, 7), (0.3, 0.8, 8), (0.6, 1.1, 8)]
 )

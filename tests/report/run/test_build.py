@@ -114,6 +114,7 @@ def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("without_page")
 def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
     blind = records(kernel_stamps=False, client_lag_ns=30_000_000)
     assert build_report(write_run(tmp_path / "none")).verdict is None

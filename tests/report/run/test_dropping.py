@@ -20,7 +20,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.report.inputs.sources import Source
-from llm_locust.report.run import build, dropping
+from llm_locust.report.run import dropping
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.dropping import drop
@@ -44,14 +44,10 @@ from llm_locust.store.upload.destination import UploadError, open_destination
 from llm_locust.store.upload.files import Stored
 from llm_locust.store.upload.transfer import read_index, upload_run, write_index
 
+pytestmark = pytest.mark.usefixtures("without_page")
+
 ROWS = 20
 BATCHES = 12
-
-
-@pytest.fixture(autouse=True)
-def _without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making the page takes half of the time of a report, and says nothing of records."""
-    monkeypatch.setattr(build, "html_report", lambda *_: b"")
 
 
 @cache

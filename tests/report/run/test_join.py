@@ -16,6 +16,8 @@ from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.run.join import _settled, join_parts, main
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, StoreError, encode_frame, write_manifest
 
+pytestmark = pytest.mark.usefixtures("without_page")
+
 
 def part(folder: Path, number: int, begin_s: int, end_s: int, **facts: object) -> Path:
     """A part with a request a second, as its master leaves it when it dies."""
