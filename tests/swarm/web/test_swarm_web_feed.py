@@ -10,7 +10,7 @@ from live_cases import Run, observation, worker
 from metrics_cases import failed, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.live.series import Charts, LiveSeries, Span
+from llm_locust.live.series import SPANS, Charts, LiveSeries, Span
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.catalogue import LIVE
@@ -71,17 +71,18 @@ def second(run: Run, n: int = 3, seconds: float = 1.0) -> None:
     run.clock.tick(seconds)
 
 
-@pytest.mark.parametrize("span", ["5m", "1h", "run"])
-def test_a_page_that_polls_now_and_then_shows_the_series_as_it_is(span: Span) -> None:
+def test_pages_that_poll_now_and_then_show_the_series_as_it_is() -> None:
     run = Run()
-    page = Page(run.store, span)
+    pages = {span: Page(run.store, span) for span in SPANS}
     for tick in range(380):
         second(run, seconds=2)
         if tick % 37 == 0:
-            page.poll()
-    page.poll()
-    assert page.shows(Charts(run.store).series(span))
-    assert len(page.points) > 30
+            for page in pages.values():
+                page.poll()
+    for span, page in pages.items():
+        page.poll()
+        assert page.shows(Charts(run.store).series(span)), span
+        assert len(page.points) > 30, span
 
 
 def test_a_poll_is_told_what_is_new_and_nothing_else() -> None:
