@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from doc_blocks import PAGES, PYTHON, READ, REASONS, ROOT, SHELL, Block, Session, blocks
-from swarm_process import Simulation, free_port, locust, simulation
+from swarm_process import Simulation, free_port, simulation
 
 BLOCKS = {page: list(blocks(page)) for page in PAGES}
 RUN = {page: found for page in PAGES if (found := [b for b in BLOCKS[page] if b.language in (SHELL, PYTHON)])}
@@ -35,45 +34,35 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]
         yield simulated
 
 
-@pytest.fixture(scope="module")
-def example_runs(deployment: Simulation, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two runs of the same load."""
-    folder = tmp_path_factory.mktemp("examples")
-    load = ["--headless", "-u", "4", "-r", "4", "-t", "120s", "--num-requests", "120", "-H", deployment.url]
-    load += ["--input-tokens", "64", "--output-tokens", "8", "--slo", "ttft=500ms tpot=50ms", "--seed", "1"]
-    with ExitStack() as stack:
-        for name in ("0", "1"):
-            run = stack.enter_context(
-                locust(folder, *load, "--out", str(folder / name), stdout=f"said-{name}")
-            )
-            assert run.exit_code() == 0, run.stderr
-    return folder / "0", folder / "1"
-
-
-def _run(page: Path, deployment: Simulation, examples: tuple[Path, Path], folder: Path) -> None:
+def _run(page: Path, deployment: Simulation, first: Session | None, folder: Path) -> Session:
     said = (deployment.truth.parent / "sim.out").read_text().splitlines()
     replicas = [line.split()[-1].removesuffix("/v1") for line in said if line.startswith("replica-")]
     assert len(replicas) == 2, said
     port = str(free_port())
     ports = {"LOCUST_MASTER_BIND_PORT": port, "LOCUST_MASTER_NODE_PORT": port}
-    session = Session(folder, examples, deployment.url, ",".join(replicas), ports)
+    session = Session(folder, first, deployment.url, ",".join(replicas), ports)
     for block in RUN[page]:
         if block.reason is None:
             session.run(block)
+    return session
 
 
 @pytest.fixture(scope="module")
 def pages(
-    deployment: Simulation, example_runs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Path, Future[None]]]:
-    """All pages, two at a time: their blocks mostly wait for short runs."""
+    deployment: Simulation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Path, Future[Session]]]:
+    """README.md, and then all others, two at a time: their blocks mostly wait for short runs."""
+    first, *others = RUN
     with ThreadPoolExecutor(2) as pool:
-        yield {
-            page: pool.submit(_run, page, deployment, example_runs, tmp_path_factory.mktemp(page.stem))
-            for page in RUN
-        }
+        begun = {first: pool.submit(_run, first, deployment, None, tmp_path_factory.mktemp(first.stem))}
+        for page in others:
+            folder = tmp_path_factory.mktemp(page.stem)
+            begun[page] = pool.submit(
+                lambda page, folder: _run(page, deployment, begun[first].result(), folder), page, folder
+            )
+        yield begun
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_blocks_of_a_page_run_in_order(page: Path, pages: dict[Path, Future[None]]) -> None:
+def test_the_blocks_of_a_page_run_in_order(page: Path, pages: dict[Path, Future[Session]]) -> None:
     pages[page].result()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.servers import HOST, READY_WITHIN_S, Server, free_port, running
+from e2e.servers import HOST, READY_WITHIN_S, Server, free_port, python, running
 
 ROOT = Path(__file__).parents[2]
 LITELLM_VENV_VARIABLE = "LLM_LOCUST_LITELLM_VENV"
@@ -201,7 +201,9 @@ def litellm(replicas: Sequence[Server], folder: Path) -> Iterator[Server]:
     entries = "".join(LITELLM_ENTRY.format(url=replica.url) for replica in replicas)
     conf = folder / "litellm.yaml"
     conf.write_text(LITELLM_CONF.format(entries=entries, key=LITELLM_KEY))
-    command = [str(_litellm_program()), "--config", str(conf), "--host", HOST, "--port", str(port)]
+    program = _litellm_program()
+    command = [*python(program.parent.parent, program), "--config", str(conf)]
+    command += ["--host", HOST, "--port", str(port)]
     offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONUNBUFFERED": "1"}
     log = folder / "litellm.log"
     with running(command, port, log, offline, health="/health/liveliness") as server:

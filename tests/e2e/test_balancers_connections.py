@@ -13,7 +13,7 @@ from e2e.swarm import CHAT, Run
 pytestmark = pytest.mark.e2e
 
 SHORT = ("--input-tokens", "32", "--output-tokens", "uniform:4,12", "-t", "300s")
-LONG = ("--input-tokens", "32", "--output-tokens", "uniform:32,64", "-t", "300s")
+LONG = ("--input-tokens", "32", "--output-tokens", "uniform:16,32", "-t", "300s")
 UPSTREAM = ("--replica-header", "X-Upstream")
 
 
@@ -40,10 +40,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
             "nameless": balancers.haproxy_tcp(behind, place(folder, "nameless"), named=False),
         }
         servers = {name: stack.enter_context(balancer) for name, balancer in before.items()}
-        options = {"merged": [*few(8, 60), *LONG, *UPSTREAM], "pinned": [*few(4, 240), *SHORT]}
-        options["nameless"] = [*few(4, 80), *SHORT]
+        options = {"merged": [*few(8, 32), *LONG, *UPSTREAM], "pinned": [*few(4, 120), *SHORT]}
+        options["nameless"] = [*few(4, 40), *SHORT]
         begun = {
-            name: stack.enter_context(swarm.begun(server.url, folder / name / "run", CHAT, options[name]))
+            name: stack.enter_context(
+                swarm.begun(server.url, folder / name / "run", CHAT, options[name], workers=0)
+            )
             for name, server in servers.items()
         }
         found = {name: swarm.finish(process, folder / name / "run") for name, process in begun.items()}

@@ -1,6 +1,6 @@
 """``transformers serve`` before each model of ``tiny_model``, in forks of the process that made these.
 
-Run by the servers' environment: ``python -m e2e.tiny_servers FOLDER TASKS PORT PORT``. The ports are those of
+Run by the servers' environment: ``python tiny_servers.py FOLDER TASKS PORT PORT``. The ports are those of
 the model in FOLDER/tiny and of that for long histories in FOLDER/long. To import torch and transformers takes
 as much CPU time as three of the tests' runs.
 """

@@ -11,12 +11,14 @@ The reasons for which a block is not run are :data:`REASONS`, and all changes ar
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from warm_process import PRELOADED, keep_warm, warm_place
 
@@ -49,16 +51,15 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"(prefill|decode)=dns\+http://[\w.-]+:\d+/metrics", r"\1={\1}/metrics"),
     (r"dns\+http://[\w.-]+:\d+/metrics|http://[\w.-]+:8000/metrics", "{url}/metrics"),
     (r"--(targets|replica-url) dns\+http://\S+", r"--\1 {replicas}"),
-    (r"--stage-time 14s", "--stage-time 2s"),
     (r"--expect-replicas \d+", "--expect-replicas 2"),
     (r"--model (NAME|MODEL)", "--model sim"),
-    (r"(?<=\s)(-u|--users) \d+", r"\1 4"),
-    (r"(?<=\s)(-r|--spawn-rate) \d+", r"\1 4"),
+    (r"(?<=\s)(-u|--users) \d+", r"\1 2"),
+    (r"(?<=\s)(-r|--spawn-rate) \d+", r"\1 2"),
     (r"--rate \d+", "--rate 20"),
     (r"--replica-ports \d+", "--replica-ports 0"),
     (r"http://gpu-host:9400/metrics", "{url}/gpu/metrics"),
     (r"/mnt/spools/\*", "runs/demo"),
-    (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 2s"),
+    (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 1s"),
     (r'--rate "steps:[^"]*" --for \S+', '--rate "steps:10@1s,20@1s,30@1s" --for 3s --warmup 100ms'),
     (r'--rate "spike:[^"]*" --for \S+', '--rate "spike:20,40,1s,1s" --for 3s --warmup 100ms'),
     (r'(--find "[^"]*")', r"\1 --warmup 300ms"),
@@ -68,14 +69,15 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"--warmup \d+[smh]\b", "--warmup 300ms"),
     # Limits of a thousand times: no page judges the speed of this machine.
     (r"\b((?:p\d+_|mean_)?(?:ttft|tpot|ttfo|e2el|itl)(?:=|<=?)\d+)ms", r"\1s"),
-    (r"--window \S+", "--window 0s-2s"),
+    (r"--window \S+", "--window 0s-1s"),
     (r"(--processes|--workers) \d+(?=.* -H )", r"\1 2"),
     (r"\| kubectl apply -f -", "> manifests.yaml"),
     (r"(?m)^llm-locust sim(.*?)(--port \d+)?(?=\s|$)", r"serve llm-locust sim --port 0\1"),
 )
 
-#: Runs that pages use and do not make: the name -> which of the example runs it is.
-EXAMPLE_RUNS = {"base": 0, "first": 0, "demo": 0, "idle": 0, "soak": 0, "new": 1, "second": 1}
+#: Runs that pages use and do not make: the name -> a pattern, of which the first page's oldest run is taken.
+_FIRST, _SECOND = ("base", "first", "demo", "idle", "soak"), ("new", "second")
+EXAMPLE_RUNS = dict.fromkeys(_FIRST, "first") | dict.fromkeys(_SECOND, "2*")
 
 _PRELUDE = """set -euo pipefail
 serve() {  # starts a server that runs until the end of the block, and waits until it listens
@@ -146,20 +148,21 @@ class Session:
 
     Args:
         folder: an empty one; the repository's files are seen in it, and what is made stays in it.
-        runs: example runs, for what :data:`EXAMPLE_RUNS` names.
+        first: the first page's session, whose runs later pages have; None for that page.
         url, replicas: of the simulated deployment.
         ports: of Locust's master, in the form of its environment variables.
     """
 
     def __init__(
-        self, folder: Path, runs: tuple[Path, Path], url: str, replicas: str, ports: Mapping[str, str]
+        self, folder: Path, first: Self | None, url: str, replicas: str, ports: Mapping[str, str]
     ) -> None:
-        self._folder, self._runs, self._url, self._replicas = folder, runs, url, replicas
+        self._folder, self._first, self._url, self._replicas = folder, first or self, url, replicas
+        self._said: dict[str, str] = {}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
         keep_warm(*PRELOADED)
         path = os.pathsep.join([str(warm_place()), str(Path(sys.executable).parent), os.environ["PATH"]])
         # Of a scenario, and of a command that says nothing.
-        small = {"LOCUST_RUN_TIME": "2s", "LOCUST_USERS": "4"}
+        small = {"LOCUST_RUN_TIME": "1s", "LOCUST_USERS": "2"}
         small |= {"LLM_LOCUST_WARMUP": "0s", "LLM_LOCUST_DRAIN": "10s"}
         self._environ = inherited | {**ports} | small | {"PATH": path, "COLUMNS": "120"}
         self._environ["PYTHONPATH"] = str(ROOT)
@@ -168,7 +171,11 @@ class Session:
         (folder / "runs").mkdir()
 
     def run(self, block: Block) -> str:
-        """What a block printed (AssertionError: it failed)."""
+        """What a block printed (AssertionError: it failed). What the first page has run is not run again."""
+        if block.text in self._first._said:
+            for name in re.findall(r"--out runs/([\w-]+)", block.text):
+                self._copy_run(name, name)
+            return self._first._said[block.text]
         self._lay_out_runs(block.text)
         if block.language == SHELL:
             command = ["bash", "-c", _PRELUDE + changed(block.text, self._url, self._replicas)]
@@ -182,6 +189,7 @@ class Session:
         allowed |= {3} if _EMPTY.search(said) or "--require-valid" in block.text else set()
         assert code in allowed, where
         assert "Traceback" not in said, where
+        self._said[block.text] = said
         return said
 
     def _load(self, block: Block) -> list[str]:
@@ -197,12 +205,15 @@ class Session:
         return [*words, "--output-tokens", "4", "--input-tokens", "20"]
 
     def _lay_out_runs(self, text: str) -> None:
-        """Links to the example runs that a block names, where no block has made them."""
+        """Copies of the first page's runs that a block names, where no block has made them."""
         named = set(re.findall(r"\bruns/([\w-]+)", text)) - set(re.findall(r"--out runs/([\w-]+)", text))
         for name in named & EXAMPLE_RUNS.keys():
-            link = self._folder / "runs" / name
-            if not link.exists():
-                subprocess.run(["cp", "-r", self._runs[EXAMPLE_RUNS[name]], link], check=True)
+            self._copy_run(EXAMPLE_RUNS[name], name)
+
+    def _copy_run(self, pattern: str, name: str) -> None:
+        copy = self._folder / "runs" / name
+        if not copy.exists():
+            shutil.copytree(min((self._first._folder / "runs").glob(pattern)), copy)
 
     def _outcome(self, command: list[str]) -> tuple[int, str]:
         """Exit code and output. What it started is ended with it."""
