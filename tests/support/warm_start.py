@@ -19,7 +19,6 @@ _OF_MODULE = {
     "llm_locust": "llm_locust",
     "llm_locust.sim": "llm_locust.sim",
     "llm_locust.swarm.main": "locust",
-    "locust": "locust",
     "llm_locust.report.run.finish": "report",
 }
 
