@@ -63,6 +63,7 @@ def stand(folder: Path) -> Iterator[Stand]:
     web = ["--web-host", "127.0.0.1", "--web-port", str(port), "--out", "run"]
     options = [*web, "--slo", "ttft=300ms tpot=50ms", "--output-tokens", "uniform:4,12"]
     faults = ["--faults", "http_500=5% truncated=5%", "--replicas", "2", "--model", HOSTILE]
+    faults += ["--step-base", "20ms"]
     with (
         simulation(folder / "sim", *faults) as sim,
         serving(hang) as hung,
