@@ -72,9 +72,8 @@ def _pytest(folder: Path, *options: str) -> tuple[int, str]:
     for name, text in FILES.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", "--color=no", *options]
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": str(SUPPORT)}, capture_output=True, text=True
-    )
+    environ = os.environ | {"PYTHONPATH": str(SUPPORT), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
