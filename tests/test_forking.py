@@ -68,8 +68,22 @@ def test_has_an_end_that_breaks(broken):
 }
 
 
-def _pytest(folder: Path, *options: str) -> tuple[int, str]:
-    for name, text in FILES.items():
+ENDS_ITS_PROCESS_AT_THE_END = """
+import os
+import pytest
+
+@pytest.fixture(scope="session")
+def ends():
+    yield
+    os._exit(3)
+
+def test_passes(ends):
+    pass
+"""
+
+
+def _pytest(folder: Path, *options: str, files: dict[str, str] = FILES) -> tuple[int, str]:
+    for name, text in files.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", "--color=no", *options]
     environ = os.environ | {"PYTHONPATH": str(SUPPORT), "PYTEST_ADDOPTS": ""}
@@ -95,6 +109,14 @@ def test_every_test_has_one_outcome_also_those_of_a_fork_that_is_killed(tmp_path
     assert said.count("its process ended before its end") >= 2
     pids = (tmp_path / "ended").read_text().split()
     assert len(pids) == len({*pids}) > 0
+
+
+def test_a_fork_that_is_ended_after_its_last_test_fails_that_test(tmp_path: Path) -> None:
+    files = {"conftest.py": FILES["conftest.py"], "test_e.py": ENDS_ITS_PROCESS_AT_THE_END}
+    code, said = _pytest(tmp_path, "--forks", "2", files=files)
+    assert code == 1
+    assert "ERROR test_e.py::test_passes - its process ended before its end" in said
+    assert "1 passed, 1 error" in said
 
 
 def test_the_rest_is_not_begun_after_as_many_failures_as_are_wanted(tmp_path: Path) -> None:

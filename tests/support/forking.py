@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.option
-    if not option.forks or option.collectonly or session.testsfailed:
+    if not option.forks or option.collectonly or session.testsfailed or not session.items:
         return None
     files: dict[object, list[pytest.Item]] = {}
     for item in session.items:
@@ -40,8 +40,8 @@ class _Fork:
     """What is known of a fork: its reports that were not passed on yet, and the last test that it told of."""
 
     pid: int
+    last: str
     reports: list[pytest.TestReport] = field(default_factory=list)
-    last: str = ""
 
 
 def _run(session: pytest.Session, files: Sequence[Sequence[pytest.Item]], count: int) -> None:
@@ -49,12 +49,15 @@ def _run(session: pytest.Session, files: Sequence[Sequence[pytest.Item]], count:
     os.write(fill, b"".join(index.to_bytes(_INDEX) for index in range(len(files))))
     os.close(fill)
     forks = dict(_started(session, files, queue) for _ in range(count))
-    waiting = {item.nodeid: item for file in files for item in file}
+    waiting = dict.fromkeys(item.nodeid for file in files for item in file)
+    killed = []
     try:
         while forks:
             for told in cast(list[Connection], wait([*forks])):
-                if not _heard(session, told, forks[told], waiting):
-                    os.waitpid(forks.pop(told).pid, 0)
+                if not _heard(session, told, fork := forks[told], waiting):
+                    del forks[told]
+                    if os.waitpid(fork.pid, 0)[1]:
+                        killed.append(fork.last)
             if session.shouldfail or session.shouldstop:
                 while os.read(queue, 1 << 16):
                     pass
@@ -67,10 +70,11 @@ def _run(session: pytest.Session, files: Sequence[Sequence[pytest.Item]], count:
         raise session.Failed(session.shouldfail)
     if session.shouldstop:
         raise session.Interrupted(session.shouldstop)
-    _pass_on(session, (_failed(item.nodeid, "its process ended before its end") for item in waiting.values()))
+    # Killed after all tests, a fork was in what its last one shared with others.
+    _pass_on(session, (_failed(nodeid, "its process ended before its end") for nodeid in waiting or killed))
 
 
-def _heard(session: pytest.Session, told: Connection, fork: _Fork, waiting: dict[str, pytest.Item]) -> bool:
+def _heard(session: pytest.Session, told: Connection, fork: _Fork, waiting: dict[str, None]) -> bool:
     """Process one message of a fork; give whether it can tell more."""
     try:
         said = told.recv()
@@ -107,7 +111,7 @@ def _started(
     pid = os.fork()
     if pid:
         told.close()
-        return heard, _Fork(pid)
+        return heard, _Fork(pid, session.items[-1].nodeid)
     code = 1
     try:
         heard.close()
@@ -117,6 +121,7 @@ def _started(
         pass
     except BaseException:
         told.send(traceback.format_exc())
+        code = 0
     finally:
         told.close()
         threading._shutdown()  # type: ignore[attr-defined]
