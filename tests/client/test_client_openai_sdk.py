@@ -295,6 +295,18 @@ def test_responses_are_recorded(sdk: Sdk) -> None:
     assert (record.output_tokens, record.token_source) == (2, TokenSource.USAGE)
 
 
+def test_the_images_of_a_request_are_counted_in_either_form(sdk: Sdk) -> None:
+    size = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 40, 30) + b"\x08\x02\0\0\0"
+    url = f"data:image/png;base64,{base64.b64encode(size).decode()}"
+    of_chat: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
+    of_responses: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
+    answer = script_header([write(0, json_response({"object": "response", "output": []}))])
+    sdk.client.chat.completions.create(model="m", messages=of_chat, extra_headers=answer)
+    for asked in (of_responses, "hello"):
+        sdk.client.responses.create(model="m", input=asked, extra_headers=answer)
+    assert [(each.images, each.pixels) for each in sdk.records] == [(1, 1200), (1, 1200), (None, None)]
+
+
 def test_what_generates_nothing_is_recorded_as_other(server: ScriptedServer, sdk: Sdk) -> None:
     models = {"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "o"}]}
     listed = sdk.client.models.list(extra_headers=script_header([write(0, json_response(models))]))

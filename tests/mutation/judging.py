@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,7 @@ class Judging:
     ) -> None:
         self.tree, self.modules, self.work = tree, list(modules), work
         self.known, self.items = Known(), list[pytest.Item]()
+        self.unfit = set[str]()  # what fails in a new process without a mutant too
         self.learning, self.passed = False, True
 
     @pytest.hookimpl(trylast=True)
@@ -205,8 +207,29 @@ class Judging:
         """The same in a new process: a constant, a default or a class has been read already in this one."""
         tests = self._ordered(self.known.of_module(place.module)) or self._ordered({*range(len(self.items))})
         limit_s = 120 + 10 * sum(self.known.seconds[test] for test in tests)
-        command = [sys.executable, "-m", "pytest", "-qx", "--tb=line", "-p", "no:cacheprovider"]
-        command += ["--basetemp", str(self.tree / "tmp"), *dict.fromkeys(self.items[t].nodeid for t in tests)]
+        asked = [*dict.fromkeys(self.items[test].nodeid for test in tests)]
+        path = self.tree / "llm_locust" / place.module
+        while asked := [name for name in asked if name not in self.unfit]:
+            status, failed = self._anew(asked, limit_s)
+            if status is None:
+                return STUCK, ""
+            if status == 0:
+                break
+            path.write_text(place.source)
+            if self._anew(failed or asked, limit_s)[0] == 0:
+                return NOTICED, f"imported again: {' '.join(failed)}"
+            if not failed:
+                return UNNOTICED, "its tests cannot be imported again"
+            self.unfit.update(failed)
+            path.write_text(place.changed)
+        return UNNOTICED, ""
+
+    def _anew(self, names: Iterable[str], limit_s: float) -> tuple[int | None, list[str]]:
+        """How pytest ends in a new process, or None if it does not, and what failed first."""
+        cache = self.tree / "again"
+        shutil.rmtree(cache, ignore_errors=True)
+        command = [sys.executable, "-m", "pytest", "-qx", "--tb=line", "-o", f"cache_dir={cache}"]
+        command += ["--basetemp", str(self.tree / "tmp"), *names]
         with (
             (self.tree / "again.log").open("wb") as log,
             subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process,
@@ -214,11 +237,12 @@ class Judging:
             try:
                 status = process.wait(limit_s)
             except subprocess.TimeoutExpired:
-                return STUCK, ""
+                return None, []
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-        return (UNNOTICED, "") if status == 0 else (NOTICED, "imported again")
+        failed = cache / "v" / "cache" / "lastfailed"
+        return status, [*json.loads(failed.read_text())] if failed.exists() else []
 
     def _protocol(self, item: pytest.Item, following: list[pytest.Item]) -> None:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following[0] if following else None)

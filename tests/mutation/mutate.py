@@ -47,6 +47,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         "client",
         "hostile/test_hostile_servers.py",
         "lies/test_client_late.py",
+        "lies/test_littles_law.py",
+        "lies/test_tokens.py",
         "wire/test_headers.py",
     ),
     "core/batch.py": ("core/test_batch.py", "core/arrow/test_arrow_columns.py"),

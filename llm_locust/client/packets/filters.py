@@ -23,27 +23,33 @@ _AND, _SUBTRACT, _SHIFT_RIGHT, _SET_X_TO_A = 0x54, 0x14, 0x74, 0x07
 _IF_EQUAL, _JUMP, _RETURN = 0x15, 0x05, 0x06
 _TCP, _HOP_BY_HOP = 6, 0
 
-_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)  # while a program is made; becomes a jump to the end
-_PASS_ANY: Instruction = (_RETURN, 1, 0, HEAD_BYTES)  # the same, whatever the local port
-_DROP: Instruction = (_RETURN, 0, 0, 0)
+
+def _do(code: int, value: int = 0) -> Instruction:
+    """What is no condition does not jump."""
+    return code, 0, 0, value
+
+
+_PASS = _do(_RETURN, HEAD_BYTES)  # while a program is made; becomes a jump to the end
+_PASS_ANY = (_RETURN, 1, 0, HEAD_BYTES)  # the same, whatever the local port
+_DROP = _do(_RETURN)
 
 #: End of a program: of a packet whose last bytes are the last chunk, fewer are passed. The length of IPv4 is
 #: that of its head, unless it is longer than that can say: the link pads a short frame.
 _PASSED: list[Instruction] = [
-    (_LOAD_BYTE, 0, 0, 0),
-    (_AND, 0, 0, 0xF0),
+    _do(_LOAD_BYTE),
+    _do(_AND, 0xF0),
     (_IF_EQUAL, 0, 2, 0x40),
-    (_LOAD_HALF, 0, 0, 2),
+    _do(_LOAD_HALF, 2),
     (_IF_EQUAL, 0, 1, 0),
-    (_LOAD_LENGTH, 0, 0, 0),
-    (_SUBTRACT, 0, 0, len(LAST_CHUNK)),
-    (_SET_X_TO_A, 0, 0, 0),
-    (_LOAD_WORD_AT_X, 0, 0, 0),
+    _do(_LOAD_LENGTH),
+    _do(_SUBTRACT, len(LAST_CHUNK)),
+    _do(_SET_X_TO_A),
+    _do(_LOAD_WORD_AT_X),
     (_IF_EQUAL, 0, 3, int.from_bytes(LAST_CHUNK[:4])),
-    (_LOAD_BYTE_AT_X, 0, 0, 4),
+    _do(_LOAD_BYTE_AT_X, 4),
     (_IF_EQUAL, 0, 1, LAST_CHUNK[4]),
-    (_RETURN, 0, 0, END_BYTES),
-    (_RETURN, 0, 0, HEAD_BYTES),
+    _do(_RETURN, END_BYTES),
+    _do(_RETURN, HEAD_BYTES),
 ]
 
 
@@ -60,12 +66,12 @@ def passes_from(
     ipv4 = list(_of_family(sorted({a for a, _ in sources if len(a) == 4}), ports))
     ipv6 = list(_of_family(sorted({a for a, _ in sources if len(a) == 16}), ports))
     program = [
-        (_LOAD_BYTE, 0, 0, 0),
-        (_AND, 0, 0, 0xF0),
+        _do(_LOAD_BYTE),
+        _do(_AND, 0xF0),
         (_IF_EQUAL, 1, 0, 0x60),
         (_IF_EQUAL, 1, 2, 0x40),
-        (_JUMP, 0, 0, len(ipv4) + 3),
-        (_JUMP, 0, 0, 1),
+        _do(_JUMP, len(ipv4) + 3),
+        _do(_JUMP, 1),
         _DROP,
         *ipv4,
         _DROP,
@@ -74,7 +80,7 @@ def passes_from(
     ]
     local = list(_to_blocks(blocks))
     ends = {_PASS: len(program), _PASS_ANY: len(program) + len(local)}
-    placed = [(_JUMP, 0, 0, ends[step] - at - 1) if step in ends else step for at, step in enumerate(program)]
+    placed = [_do(_JUMP, ends[step] - at - 1) if step in ends else step for at, step in enumerate(program)]
     return placed + local + ([*_PASSED[:-1], _DROP] if ends_only else _PASSED)
 
 
@@ -82,11 +88,11 @@ def _to_blocks(blocks: Collection[int] | None) -> Iterator[Instruction]:
     """Go on if the local port is of one of these blocks. X is at the TCP head."""
     if blocks is None:
         return
-    yield (_LOAD_HALF_AT_X, 0, 0, 2)
-    yield (_SHIFT_RIGHT, 0, 0, 8)
+    yield _do(_LOAD_HALF_AT_X, 2)
+    yield _do(_SHIFT_RIGHT, 8)
     for n, block in enumerate(blocks):
         yield (_IF_EQUAL, 0, 1, block)
-        yield (_JUMP, 0, 0, 2 * (len(blocks) - n - 1) + 1)
+        yield _do(_JUMP, 2 * (len(blocks) - n - 1) + 1)
     yield _DROP
 
 
@@ -110,7 +116,7 @@ def _from_addresses(addresses: list[bytes], at: int, after: int) -> Iterator[Ins
         rest = 2 * len(words) + 1  # instructions of this address
         test: list[Instruction] = []
         for i, word in enumerate(words):
-            test.append((_LOAD_WORD, 0, 0, at + 4 * i))
+            test.append(_do(_LOAD_WORD, at + 4 * i))
             test.append((_IF_EQUAL, 0, rest - len(test) - 1, int.from_bytes(word)))
         tests.append(test)
     total = sum(len(test) + 1 for test in tests)
@@ -118,26 +124,26 @@ def _from_addresses(addresses: list[bytes], at: int, after: int) -> Iterator[Ins
     for test in tests:
         done += len(test) + 1
         yield from test
-        yield (_JUMP, 0, 0, total - done + 1)
-    yield (_JUMP, 0, 0, after)
+        yield _do(_JUMP, total - done + 1)
+    yield _do(_JUMP, after)
 
 
 def _of_ipv4(from_ports: list[Instruction]) -> Iterator[Instruction]:
-    yield (_LOAD_BYTE, 0, 0, 9)
+    yield _do(_LOAD_BYTE, 9)
     yield (_IF_EQUAL, 1, 0, _TCP)
-    yield (_JUMP, 0, 0, len(from_ports) + 1)
-    yield (_SET_X_TO_IP_HEAD, 0, 0, 0)
+    yield _do(_JUMP, len(from_ports) + 1)
+    yield _do(_SET_X_TO_IP_HEAD)
     yield from from_ports
 
 
 def _of_ipv6(from_ports: list[Instruction]) -> Iterator[Instruction]:
     """Of a jumbogram, which has an extension first, the ports are not looked at."""
-    yield (_LOAD_BYTE, 0, 0, 6)
+    yield _do(_LOAD_BYTE, 6)
     yield (_IF_EQUAL, 0, 1, _HOP_BY_HOP)
     yield _PASS_ANY
     yield (_IF_EQUAL, 1, 0, _TCP)
-    yield (_JUMP, 0, 0, len(from_ports) + 1)
-    yield (_SET_X, 0, 0, 40)
+    yield _do(_JUMP, len(from_ports) + 1)
+    yield _do(_SET_X, 40)
     yield from from_ports
 
 
@@ -145,7 +151,7 @@ def _from_ports(ports: list[int]) -> Iterator[Instruction]:
     if len(ports) > MOST_PORTS:
         yield _PASS
         return
-    yield (_LOAD_HALF_AT_X, 0, 0, 0)
+    yield _do(_LOAD_HALF_AT_X)
     for port in ports:
         yield (_IF_EQUAL, 0, 1, port)
         yield _PASS

@@ -1,8 +1,8 @@
 """One response's bytes, however they are split into reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import example, given
@@ -244,6 +244,39 @@ def test_any_bytes_are_a_response_or_a_response_error(
         exchange.on_eof()
     exchange.drain()
     assert exchange.read_count == len(exchange.reads.ends())
+
+
+@given(response=responses(), spoil=st.integers(0, 400), places=st.lists(st.integers(0, 300), max_size=5))
+def test_packets_that_one_read_got_are_a_response_as_if_each_had_been_read_alone(
+    response: tuple[bytes, bytes, bool], spoil: int, places: list[int]
+) -> None:
+    data = bytearray(response[0])
+    data[spoil % len(data)] ^= spoil > 200
+    pieces = cut(bytes(data), places)
+
+    def told(exchange: Exchange, work: Callable[[], object]) -> tuple[str, bytes, list[int], int, bool]:
+        slices, why = list[bytes](), ""
+        exchange.on_slice = slices.append
+        try:
+            work()
+        except ResponseError as e:
+            why = f"{type(e).__name__}: {e}"
+        exchange.drain()
+        ends = exchange.reads.ends().tolist()
+        return why, b"".join(slices), ends, exchange.bytes_received, exchange.complete
+
+    alone, together = Exchange(), Exchange()
+
+    def read_alone() -> None:
+        for at_ns, piece in enumerate(pieces, start=1):
+            if not alone.complete:
+                alone.on_read(piece, [], at_ns)
+
+    def read_together() -> None:
+        ends = [*accumulate(map(len, pieces))]
+        together.on_packets(bytes(data), [(end, 0) for end in ends], [*range(1, len(ends) + 1)])
+
+    assert told(together, read_together) == told(alone, read_alone)
 
 
 def test_a_body_has_begun_with_its_first_byte_and_not_with_the_headers() -> None:

@@ -2,8 +2,10 @@
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import gevent
 import pytest
@@ -71,6 +73,24 @@ def test_the_pause_is_a_twentieth_of_the_gap_where_calls_are_many(
 def test_a_busy_loop_polls_at_most_once_a_pause(limit: Limit) -> None:
     limit(PAUSE_S)
     assert 1 < polls_within(20 * PAUSE_S) <= 22
+
+
+def test_a_loop_may_be_limited_before_its_first_poll() -> None:
+    errors, polled = list[object](), list[int]()
+
+    def first_polls() -> None:
+        hub: Any = gevent.get_hub()
+        hub.handle_error = lambda *of: errors.append(of)
+        limiter = PollLimiter(lambda: PAUSE_S)
+        polled.append(polls_within(2 * PAUSE_S))
+        limiter.close()
+        del hub.handle_error
+        hub.destroy()
+
+    thread = threading.Thread(target=first_polls)
+    thread.start()
+    thread.join()
+    assert (len(polled), errors) == (1, [])
 
 
 def test_without_a_pause_the_loop_polls_as_it_likes(limit: Limit) -> None:

@@ -220,11 +220,13 @@ def test_a_response_whose_end_is_only_noticed_by_the_silence_after_it_is_the_las
     monkeypatch.setattr(FakeCapture, "dropped", lost)
     line.rests._sweep()
     assert not line.rest.asleep
+    line.packets.stream.skip(60 * 200)
+    assert not line.rest.start()  # nor does it again in this exchange
     for n in range(later):
         line.packet(100 + n)
     line.socket.acks += 30
     line.rest.end(complete)
-    line.packets.stream.skip((60 + later) * 200)
+    line.packets.stream.skip(later * 200)
     assert line.rests.withdrawn == withdrawn
     assert line.answer(acks=30) == (not withdrawn)
 

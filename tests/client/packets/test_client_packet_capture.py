@@ -15,6 +15,7 @@ from llm_locust.client.packets.capture import Capture, Tracked
 from llm_locust.client.packets.heads import FRAME_BYTES, connection_key
 from llm_locust.client.packets.ring import CaptureError, PacketRing
 from llm_locust.client.packets.stream import MOST_RESTING, UNACKED_NS
+from llm_locust.client.packets.trial import PacketTrial, try_packets
 
 pytestmark = [captures, pytest.mark.usefixtures("kernel_stamping")]
 
@@ -255,3 +256,7 @@ def test_a_read_of_many_packets_may_wait_and_that_of_an_end_may_not(
     capture.drain()
     assert capture.take_due() == [stream]
     assert stream.due_ns == at_ns[-1] + late_ns
+
+
+def test_a_trial_of_this_machine_finds_the_stamp_of_every_packet() -> None:
+    assert try_packets(20) == PacketTrial(sent=20, stamped=20)
