@@ -111,7 +111,7 @@ class Exchange:
         self._check_slice()
 
     def on_packets(
-        self, data: bytes, pieces: Sequence[tuple[int, int]], monotonic_ns: Sequence[int], empty_ns: int = 0
+        self, data: bytes, pieces: Sequence[tuple[int, int]], monotonic_ns: Sequence[int], empty_ns: int
     ) -> int:
         """Process one read packet by packet, as if each had been read alone; return how many bytes of it the
         response has: fewer than all if it is complete before their end.

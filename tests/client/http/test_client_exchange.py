@@ -274,7 +274,7 @@ def test_packets_that_one_read_got_are_a_response_as_if_each_had_been_read_alone
 
     def read_together() -> None:
         ends = [*accumulate(map(len, pieces))]
-        together.on_packets(bytes(data), [(end, 0) for end in ends], [*range(1, len(ends) + 1)])
+        together.on_packets(bytes(data), [(end, 0) for end in ends], [*range(1, len(ends) + 1)], 0)
 
     assert told(together, read_together) == told(alone, read_alone)
 

@@ -193,6 +193,13 @@ def test_a_ring_that_does_not_fit_is_refused() -> None:
         PacketRing(17)
 
 
+def test_a_closed_ring_has_given_its_memory_back() -> None:
+    ring = PacketRing(512)
+    assert not ring._memory.closed
+    ring.close()
+    assert ring._memory.closed
+
+
 def rings(capture: Capture) -> bool:
     return bool(select.select([capture.bell()], [], [], 0)[0])
 
