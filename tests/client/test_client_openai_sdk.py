@@ -53,11 +53,13 @@ class Sdk:
         self.measured = LlmClient(
             self.pool, sink=lambda answer: self.records.append(answer.record), timeouts=timeouts
         )
-        http_client = httpx2.Client(
-            transport=MeasuredTransport(self.measured, self._new_call), trust_env=False
+        self.http_client = httpx2.Client(
+            base_url=self.pool.target.url,
+            transport=MeasuredTransport(self.measured, self._new_call),
+            trust_env=False,
         )
         self.client = OpenAI(
-            base_url=self.pool.target.url, api_key="sk-test", max_retries=0, http_client=http_client
+            base_url=self.pool.target.url, api_key="sk-test", max_retries=0, http_client=self.http_client
         )
 
     def _new_call(self, request_id: str, endpoint: Dialect | None, fields: RequestFields) -> Call:
@@ -229,6 +231,15 @@ def test_a_killed_user_leaves_a_cancelled_record(server: ScriptedServer, sdk: Sd
     record = sdk.record()
     assert record.outcome is Outcome.CANCELLED
     assert 1 <= len(record.arrivals_ns) < 500
+    server.wait_closed(1)
+
+
+def test_a_user_who_is_killed_before_any_answer_has_cancelled(server: ScriptedServer, sdk: Sdk) -> None:
+    job = gevent.spawn(sdk.stream, [Step(stall=True)])
+    while not server.connections():
+        gevent.sleep(0.01)
+    job.kill()
+    assert sdk.record().outcome is Outcome.CANCELLED
     server.wait_closed(1)
 
 
@@ -438,6 +449,25 @@ def test_what_would_hold_the_loop_in_the_sdk_is_not_passed_on(streamed: bool, se
     with pytest.raises(openai.APIConnectionError):
         list(sdk.chat(script, stream=streamed))
     assert (sdk.record().outcome, sdk.record().error) == (Outcome.INVALID, TOO_MUCH)
+
+
+def test_nor_are_too_many_values(sdk: Sdk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_locust.client.decoder._MAX_PASSED_VALUES", 1000)
+    few, many = (script_header([write(0, json_response([1] * (n + 1)))]) for n in (1000, 1001))
+    assert sdk.http_client.get("models", headers=few).json() == [1] * 1001
+    with pytest.raises(httpx2.TransportError):
+        sdk.http_client.get("models", headers=many)
+    assert [(r.outcome, r.error) for r in sdk.records] == [
+        (Outcome.OK, None),
+        (Outcome.INVALID, "more than 1,000 JSON values"),
+    ]
+
+
+def test_a_body_that_is_no_request_is_sent_and_recorded_without_its_fields(sdk: Sdk) -> None:
+    headers = script_header([write(0, json_response({"object": "list"}))])
+    sdk.http_client.post("chat/completions", content=b'{"model":', headers=headers)
+    record = sdk.record()
+    assert (record.endpoint, record.model, record.asked_output_tokens) == ("chat", "", None)
 
 
 def test_nor_is_it_of_an_api_that_is_not_read_here(server: ScriptedServer) -> None:

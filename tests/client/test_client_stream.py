@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +29,12 @@ from scripted import (
 from scripted.raw import best_of
 
 from llm_locust.client import stream
+from llm_locust.client.counting import MAX_LOOP_CHARS
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.http.turns import LoopTurn
+from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
@@ -419,3 +422,53 @@ def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
         cast(Any, SimpleNamespace(_answer=None, _end=lambda: None, _exchange=exchange, _client=client))
     )
     assert seen == ["step", "other", "step"]
+
+
+# What is made of an answer
+
+
+def test_a_users_own_check_has_the_last_word_and_repeats_no_secret(server: ScriptedServer) -> None:
+    def check(answer: Answer) -> RequestRecord:
+        if answer.record.user == 1:
+            raise ZeroDivisionError
+        return replace(answer.record, outcome=Outcome.INVALID, error=f"no sum:\n{answer.reply.text}")
+
+    told = "sk-hidden"
+    script = [write(0, HEAD + chunk(token(told) + stop()) + last_chunk())]
+    with caller(server.url, secrets=[told]) as ask:
+        answer = ask.ask(script, check=check)
+        with pytest.raises(ZeroDivisionError):
+            ask.ask(script, check=check, user=1)
+    assert (answer.record.outcome, answer.record.error) == (Outcome.INVALID, "no sum: ***")
+    assert [a.record.outcome for a in ask.answers] == [Outcome.INVALID, Outcome.OK]
+
+
+def test_a_long_text_that_the_server_has_not_counted_is_counted_too(server: ScriptedServer) -> None:
+    text = "x" * (MAX_LOOP_CHARS + 1)
+    script = [write(0, HEAD + chunk(token(text) + stop()) + last_chunk())]
+    with caller(server.url, count_tokens=len) as ask:
+        record = ask.ask(script).record
+    assert (record.output_tokens, record.token_source) == (len(text), TokenSource.TOKENIZER)
+
+
+def test_a_call_whose_answer_is_complete_is_in_flight_and_not_unanswered(
+    server: ScriptedServer, ask: Caller
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def check(answer: Answer) -> RequestRecord:
+        seen.append((ask.client.in_flight, ask.client.unanswered))
+        return answer.record
+
+    job = ask.spawn([Step(stall=True)])
+    while not server.connections():
+        gevent.sleep(0.01)
+    (live,) = ask.client.live
+    assert (ask.client.in_flight, ask.client.unanswered) == (1, 1)
+    ask.ask([GOOD], check=check)
+    assert seen == [(1, 1)]
+    answer = live.abandon()
+    assert (answer.record.outcome, live.cut, ask.client.in_flight) == (Outcome.CANCELLED, True, 0)
+    assert live.abandon() is live.conclude() is answer
+    job.join()
+    assert len(ask.answers) == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -85,6 +85,7 @@ def test_times_never_decrease_nor_lie_after_the_program_had_the_read(
     st.lists(st.integers(0, 5), min_size=1, max_size=30),
     st.lists(st.integers(1, 100), max_size=30, unique=True),
 )
+@example([2, 0, 3], [1, 2, 4])
 def test_an_event_came_with_the_read_that_completed_it(grown: list[int], ends: list[int]) -> None:
     read_ends = np.cumsum(np.array(grown, dtype=np.int64))
     token_ends = np.array(sorted(e for e in ends if e <= read_ends[-1]), dtype=np.int64)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.head import call_fields, make_head
+from llm_locust.client.head import call_fields, header_value, make_head, with_lines
 from llm_locust.client.recording import Call
 from llm_locust.wire.headers import (
     HEADER_FIELDS,
@@ -152,3 +152,14 @@ def test_what_stands_around_a_templates_fields_is_secret() -> None:
     assert set(secret_texts(headers)) == {
         *("Bearer tok-0002", "tok-0002", ":hush-hush", "Basic k-", "-longer"),
     }
+
+
+def test_the_header_of_a_request_is_read_and_added_to() -> None:
+    body = b"\r\n\r\nX-Own: of the body\r\n"
+    request = b"POST /x HTTP/1.1\r\nHost: h\r\nx-oWn:  first \r\nX-Own: second\r\nX-Last:\xe9" + body
+    assert header_value(request, b"x-own") == "first"
+    assert header_value(request, b"x-last") == "\u00e9"
+    assert header_value(request, b"own") is None
+    assert header_value(b"POST /x HTTP/1.1\r\nHost: h" + body, b"x-own") is None
+    added = with_lines(request, b"A: 1\r\nB: 2\r\n")
+    assert added == b"POST /x HTTP/1.1\r\nA: 1\r\nB: 2\r\n" + request.partition(b"\r\n")[2]

@@ -20,7 +20,7 @@ from scripted import (
 )
 
 from llm_locust.client.stream import Answer
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import Outcome, RequestRecord
 
 PATIENCE_S = 0.08
 LATE_MS = 2_000
@@ -61,6 +61,20 @@ def test_who_has_no_token_in_time_leaves_and_that_is_no_failure_of_the_server(
     waited_ms = (record.ended_ns - record.sent_ns) / MS
     assert PATIENCE_S * 1e3 - 1 <= waited_ms < LATE_MS / 2
     assert len(server.wait_ended(1 + reused)) == 1 + reused, "it was not asked again"
+
+
+def test_a_timer_that_a_busy_loop_lets_run_out_early_makes_nobody_leave_early(ask: Caller) -> None:
+    ask.ask(stream_script(ttft_ms=1, gap_ms=1, tokens=1))
+
+    def ask_late_in_a_turn() -> RequestRecord:
+        time.sleep(2 * PATIENCE_S)  # the loop's timers count from the start of the turn
+        return asked(ask, [write(LATE_MS, HEAD + chunk(token()) + END)]).record
+
+    record = gevent.spawn_later(0.001, ask_late_in_a_turn).get(timeout=120)
+    assert (record.outcome, record.abandoned, record.reused) == (Outcome.CANCELLED, True, True)
+    assert record.sent_ns is not None
+    waited_ms = (record.ended_ns - record.sent_ns) / MS
+    assert PATIENCE_S * 1e3 - 1 <= waited_ms < LATE_MS / 2
 
 
 @pytest.mark.parametrize(

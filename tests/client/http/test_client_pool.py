@@ -18,7 +18,7 @@ import llm_locust.client.http.pool as pool_module
 from llm_locust.client.http.dial import resolve as resolve_host
 from llm_locust.client.http.errors import ClientError, ConnectError
 from llm_locust.client.http.pool import Pool, Target, TargetError
-from llm_locust.client.request import get
+from llm_locust.client.request import ask, get
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import Outcome
 
@@ -428,6 +428,17 @@ def test_a_plain_get_gives_status_and_body() -> None:
         (served,) = server.wait_ended(1)
         assert (served.method, served.header("X-Own")) == ("GET", "1")
         server.wait_closed(1)
+
+
+def test_a_plain_post_has_the_length_of_its_body() -> None:
+    routes = {"*": [write(0, json_response({"up": 1}))]}
+    with scripted_server(routes=routes) as server, pool_of(server.url) as pool:
+        asked = [ask(pool, "POST", "/reset", {}, 5, body) for body in (b"", b"0123456789")]
+        served = server.wait_ended(2)
+    assert [(plain.status, plain.headers[b"content-type"]) for plain in asked] == [
+        (200, b"application/json")
+    ] * 2
+    assert [(r.method, r.header("Content-Length")) for r in served] == [("POST", "0"), ("POST", "10")]
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,28 @@ def test_a_closed_ring_has_given_its_memory_back() -> None:
     assert ring._memory.closed
 
 
+def test_a_capture_that_cannot_be_made_leaves_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[PacketRing] = []
+
+    def note(slots: int) -> PacketRing:
+        made.append(PacketRing(slots))
+        return made[-1]
+
+    monkeypatch.setattr("llm_locust.client.packets.capture.PacketRing", note)
+    with pytest.raises(CaptureError, match="no ring of 17 packets"):
+        Capture(17)
+    assert [ring.closed for ring in made] == [True]
+
+
+def test_a_capture_has_further_ports_only_while_it_has_blocks_of_its_own(capture: Capture) -> None:
+    with socket.socket() as sock:
+        assert not capture.has_more_ports(sock)
+        capture.prepare(sock)
+        assert capture.has_more_ports(sock) == bool(capture._ports and capture._ports.blocks)
+        capture.close()
+        assert not capture.has_more_ports(sock)
+
+
 def rings(capture: Capture) -> bool:
     return bool(select.select([capture.bell()], [], [], 0)[0])
 

@@ -6,6 +6,7 @@ import struct
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 from capturing import captures
@@ -57,6 +58,18 @@ def test_all_own_blocks_are_tried_again_before_another_one_is_claimed(few: Path)
     with closing(LocalPorts(few)) as ports:
         ports.claim()
         assert [(ports.turn(tries), len(ports.blocks or ())) for tries in (1, 2)] == [(True, 2), (True, 3)]
+
+
+def test_a_kernel_that_takes_no_range_chooses_any_port(few: Path) -> None:
+    class Older:
+        def setsockopt(self, *_: object) -> None:
+            raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+
+    with closing(LocalPorts(few)) as ports:
+        ports.prepare(cast("socket.socket", Older()))
+        assert ports.blocks is None
+        with closing(LocalPorts(few)) as other:
+            assert other.blocks, "what it had claimed is free"
 
 
 @ranges
