@@ -45,7 +45,7 @@ test-alone:
 test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and balancers, a short soak
 	.ci/all
 
-test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
+test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI; browsers, uploads
 	$(MAKE) --no-print-directory test-waiting
 	$(MAKE) --no-print-directory test-alone ALONE="run and alone and not everyday"
 

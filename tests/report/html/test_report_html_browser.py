@@ -25,7 +25,10 @@ WHITE = "rgb(255, 255, 255)"
 MARKUP = "<b>x<i>y<br>&lt;"  # what plotly reads as markup in a text
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=http://evil.example/x onerror=alert(1)>"
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
+pytestmark = [
+    pytest.mark.run,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}"),
+]
 
 
 @dataclass

@@ -26,6 +26,8 @@ from llm_locust.store.upload.destination import UploadError, open_destination
 from llm_locust.store.upload.files import UploadPart
 from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, upload_run
 
+pytestmark = pytest.mark.run
+
 SECRET = "this-is-the-secret"
 
 #: What a client finds in the environment. Nothing but the loopback is asked for an identity.
