@@ -23,6 +23,7 @@ class Packet:
     here_port: int = HERE_PORT
     ip_options: int = 0  # words of options of IPv4
     hop_by_hop: bool = False  # an extension head of IPv6
+    hop_words: int = 0  # words of eight bytes of it, beyond the first
     tcp_options: int = 3  # words
     protocol: int = 6
     fragment: int = 0
@@ -45,14 +46,21 @@ class Packet:
         if source.version == 4:
             words = 5 + self.ip_options
             total = 0 if self.long else 4 * words + len(tcp)
-            fields = (0x40 | words, 0, total, 1, self.fragment, 64, self.protocol, 0)
+            fields = (0x40 | words, 0xB9, total, 1, self.fragment, 64, self.protocol, 0)
             head = struct.pack("!BBHHHBBH", *fields) + source.packed + target.packed
             head += b"\x01" * (4 * self.ip_options)
         else:
-            extension = bytes([self.protocol, 0, 0xC2, 4, 0, 1, 0, 0]) if self.hop_by_hop else b""
+            extension = bytes([self.protocol, self.hop_words, 0xC2, 4, 0, 1, 0, 0]) + bytes(
+                8 * self.hop_words
+            )
+            extension = extension if self.hop_by_hop else b""
             payload = 0 if self.long else len(extension) + len(tcp)
             following = 0 if self.hop_by_hop else self.protocol
-            head = struct.pack("!IHBB", 6 << 28, payload, following, 64) + source.packed + target.packed
+            head = (
+                struct.pack("!IHBB", 6 << 28 | 0xB9 << 20 | 0xABCDE, payload, following, 64)
+                + source.packed
+                + target.packed
+            )
             head += extension
         return head + tcp + bytes(self.padding)
 

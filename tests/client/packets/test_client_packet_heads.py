@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, PSH_ACK, RST_ACK, SYN_ACK, Packet, slot
 
 from llm_locust.client.packets.heads import (
     END,
+    END_BYTES,
     FIN,
     FRAME_BYTES,
+    HEAD_BYTES,
     RST,
     SYN,
     Head,
+    address_bytes,
     connection_key,
     heads_of,
     parse_one,
@@ -161,27 +164,83 @@ def test_a_length_beyond_the_packet_is_not_believed(head: ParseFrame) -> None:
     assert head(slot(data[:-50])) is None
 
 
+@pytest.mark.parametrize("peer", [PEER, "2001:db8::2"])
+def test_a_length_that_has_no_room_for_the_heads_is_not_believed(head: ParseFrame, peer: str) -> None:
+    here = HOST if peer == PEER else "2001:db8::1"
+    frame = bytearray(slot(Packet(here=here, peer=peer, size=0).data))
+    at = 80 + (2 if peer == PEER else 4)
+    assert head(bytes(frame))[2] == 0
+    frame[at : at + 2] = (int.from_bytes(frame[at : at + 2]) - 1).to_bytes(2)
+    assert head(bytes(frame)) is None
+
+
+@pytest.mark.parametrize(("here", "peer"), [(HOST, PEER), ("2001:db8::1", "2001:db8::2")])
+def test_another_version_of_ip_is_left_out(head: ParseFrame, here: str, peer: str) -> None:
+    for version in (0, 5, 7, 15):
+        frame = bytearray(slot(Packet(here=here, peer=peer).data))
+        frame[80] = version << 4 | frame[80] & 15
+        assert head(bytes(frame)) is None
+
+
+def test_numbers_are_those_of_the_protocols() -> None:
+    assert (FIN, SYN, RST, HEAD_BYTES, END_BYTES) == (0x01, 0x02, 0x04, 60 + 60 + 56, 60 + 20)
+    assert address_bytes("::ffff:1.2.3.4") == address_bytes("1.2.3.4") == bytes([1, 2, 3, 4])
+
+
 random_frames = st.lists(st.binary(min_size=FRAME_BYTES, max_size=FRAME_BYTES), max_size=8)
 
+ends = st.sampled_from([b"", b"", b"0\r\n\r\n", b"1\r\n\r\n"])
 packets = st.builds(
     Packet,
     seq=st.integers(0, 2**32 - 1),
-    size=st.integers(0, 3000),
+    size=st.integers(5, 3000) | st.integers(5, 20),
     flags=st.integers(0, 255),
     ip_options=st.integers(0, 10),
     tcp_options=st.integers(0, 10),
     hop_by_hop=st.booleans(),
     long=st.booleans(),
     padding=st.integers(0, 40),
-    fragment=st.sampled_from([0, 0, 0, 0x4000, 0x2000]),
+    fragment=st.sampled_from([0, 0, 0, 0x4000, 0x2000, 0x100, 1]),
+    tail=ends,
 ) | st.builds(
     Packet,
     here=st.just("fe80::1"),
     peer=st.ip_addresses(v=6).map(str),
-    size=st.integers(0, 3000),
+    size=st.integers(5, 3000) | st.integers(5, 20),
+    flags=st.integers(0, 255),
+    tcp_options=st.integers(0, 10),
     hop_by_hop=st.booleans(),
+    hop_words=st.integers(0, 2),
     long=st.booleans(),
+    padding=st.integers(0, 10),
+    tail=ends,
 )
+
+
+def head_of(packet: Packet, at_ns: int) -> Head | None:
+    """What a packet's head is by the fields that it was made of."""
+    if packet.fragment & 0x3FFF:
+        return None
+    size = packet.size + packet.padding if packet.long else packet.size
+    marks = packet.flags & 7
+    if len(packet.data) <= 80 and not (packet.long and packet.padding):
+        marks |= END if packet.tail == b"0\r\n\r\n" else 0
+    key = connection_key((packet.here, packet.here_port), (packet.peer, packet.peer_port))
+    return key, packet.seq, size, marks, at_ns
+
+
+@given(packets, st.integers(0, 2**32 * 10**9 - 1))
+@example(Packet(here="::1", peer="::2", size=0, tcp_options=0), 1)
+@example(Packet(here="::1", peer="::2", hop_by_hop=True, hop_words=1, size=300), 1)
+@example(Packet(here="::1", peer="::2", size=3000, flags=FIN_ACK), 1)
+@example(Packet(size=300, ip_options=1, flags=FIN_ACK), 1)
+@example(Packet(fragment=1), 1)
+@example(Packet(fragment=0x100), 1)
+def test_a_packet_of_any_shape_has_the_head_that_it_was_made_with(packet: Packet, at_ns: int) -> None:
+    frame, made = slot(packet.data, at_ns), head_of(packet, at_ns)
+    assert parse_one(frame) == made
+    assert parse_one(bytes(FRAME_BYTES) + frame, FRAME_BYTES) == made
+    assert by_columns(frame) == ([made] if made else [])
 
 
 @st.composite
@@ -215,7 +274,8 @@ def test_heads_keep_the_order_of_capture(count: int) -> None:
 
 def test_one_frame_that_is_not_plain_has_all_parsed_one_by_one() -> None:
     plain, options = slot(Packet().data), slot(Packet(ip_options=1).data)
-    assert plain_heads(frames(*[plain] * MANY)) is not None
+    shortest = slot(Packet(size=0, tcp_options=0).data)
+    assert len(list(plain_heads(frames(*[plain, shortest] * MANY)) or ())) == 2 * MANY
     assert plain_heads(frames(*[plain] * MANY, options)) is None
     assert len(list(heads_of(frames(*[plain] * MANY, options)))) == MANY + 1
 
