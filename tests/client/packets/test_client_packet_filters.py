@@ -3,11 +3,11 @@
 from ipaddress import ip_address
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packet_bytes import Packet
 
-from llm_locust.client.packets.filters import MOST_ADDRESSES, MOST_PORTS, Instruction, passes_from
+from llm_locust.client.packets.filters import MOST_ADDRESSES, Instruction, passes_from
 from llm_locust.client.packets.heads import END_BYTES, HEAD_BYTES
 
 MOST_INSTRUCTIONS = 4096  # BPF_MAXINSNS
@@ -69,7 +69,20 @@ hosts = st.sampled_from(IPV4 + IPV6)
 sources = st.sets(st.tuples(hosts, st.sampled_from(PORTS)), max_size=6)
 
 
+EVERYBODY = {(host, port) for host in IPV4 + IPV6 for port in PORTS[:2]}
+
+
 @given(sources, hosts, st.sampled_from(PORTS), st.integers(0, 10), st.sampled_from([6, 17]))
+@example(EVERYBODY, IPV4[0], 80, 0, 17)
+@example(EVERYBODY, IPV6[0], 80, 0, 17)
+@example(EVERYBODY, IPV4[3], 443, 1, 6)
+@example(EVERYBODY, IPV6[2], 443, 0, 6)
+@example(EVERYBODY, IPV6[3], 80, 0, 6)
+@example(
+    {(host, 17) for host in (IPV4[0], IPV6[0])}, IPV4[0], 17, 0, 17
+)  # a port that is the protocol's number
+@example({(host, 17) for host in (IPV4[0], IPV6[0])}, IPV6[0], 17, 0, 17)
+@example({(IPV6[0], 80), (IPV6[1], 80)}, "2001:db8:1::2", 80, 0, 6)  # ends as a target does
 def test_what_the_targets_send_passes_and_nothing_from_elsewhere(
     targets: set[tuple[str, int]], host: str, port: int, ip_options: int, protocol: int
 ) -> None:
@@ -102,9 +115,10 @@ def test_any_bytes_end_it(targets: set[tuple[str, int]], packet: bytes) -> None:
 def test_less_passes_of_a_packet_that_ends_a_chunked_body(
     here: str, peer: str, size: int, tail: bytes, is_end: bool
 ) -> None:
-    packet = Packet(peer=peer, here=here, size=size, tail=tail).data
-    passed = passed_bytes(passes_from({source(peer, 8000)}), packet)
-    assert passed == (END_BYTES if is_end else HEAD_BYTES)
+    program = passes_from({source(peer, 8000)})
+    for long in (False, True):  # longer than the head can say
+        packet = Packet(peer=peer, here=here, size=size, tail=tail, long=long).data
+        assert passed_bytes(program, packet) == (END_BYTES if is_end else HEAD_BYTES)
 
 
 @given(sources, hosts, st.sampled_from(PORTS), st.sampled_from([b"", b"0\r\n\r\n"]))
@@ -125,16 +139,19 @@ def test_padding_of_the_link_hides_no_end(padding: int) -> None:
 @given(st.sets(st.integers(128, 237), max_size=110), st.integers(0, 65_535), st.booleans())
 def test_of_blocks_of_local_ports_only_their_packets_pass(blocks: set[int], port: int, ipv6: bool) -> None:
     here, peer = ("::1", IPV6[0]) if ipv6 else ("10.0.0.9", IPV4[0])
+    padding = 0 if ipv6 else 6  # only short frames are padded
     program = passes_from({source(peer, 8000)}, sorted(blocks))
     assert len(program) <= MOST_INSTRUCTIONS
     for local in {port, *(256 * block + port % 256 for block in list(blocks)[:3])}:
-        packet = Packet(peer=peer, here=here, here_port=local).data
-        assert accepts(program, packet) == (local >> 8 in blocks)
+        for tail, most in ((b"", HEAD_BYTES), (b"0\r\n\r\n", END_BYTES)):
+            packet = Packet(peer=peer, here=here, here_port=local, tail=tail, padding=padding).data
+            assert passed_bytes(program, packet) == (most if local >> 8 in blocks else 0)
 
 
 def test_a_jumbogram_of_a_target_passes() -> None:
     packet = Packet(peer=IPV6[0], here="::1", hop_by_hop=True, long=True).data
-    assert accepts(passes_from({source(IPV6[0], 1)}), packet)
+    for blocks in (None, [], [3], [3, 4, 5]):  # its ports are not looked at
+        assert passed_bytes(passes_from({source(IPV6[0], 1)}, blocks), packet) == HEAD_BYTES
     assert not accepts(passes_from({source(IPV6[1], 1)}), packet)
 
 
@@ -147,9 +164,12 @@ def test_many_targets_fit_and_pass(many: int) -> None:
     for host, here in ((ipv4[-1], "10.0.0.1"), (ipv6[-1], "::1")):
         assert accepts(program, Packet(peer=host, here=here, peer_port=8000).data)
         assert not accepts(program, Packet(peer=host, here=here, peer_port=8001).data)
+        assert not accepts(program, Packet(peer=host, here=here, peer_port=8000, protocol=17).data)
 
 
-def test_many_ports_fit_and_pass() -> None:
-    program = passes_from({source("10.0.0.1", port) for port in range(1, MOST_PORTS + 2)})
+@pytest.mark.parametrize("many", [256, 257])
+def test_many_ports_fit_and_pass(many: int) -> None:
+    program = passes_from({source("10.0.0.1", port) for port in range(1, many + 1)})
     assert len(program) <= MOST_INSTRUCTIONS
-    assert accepts(program, Packet(peer="10.0.0.1", peer_port=7).data)
+    for port, passes in ((1, True), (7, True), (many, True), (many + 1, many > 256)):
+        assert accepts(program, Packet(peer="10.0.0.1", peer_port=port).data) == passes

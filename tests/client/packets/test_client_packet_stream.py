@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.packets.stream import SEQUENCE, Stream, ahead
+from llm_locust.client.packets.stream import (
+    MOST_RESTING,
+    MOST_RESTING_BYTES,
+    MOST_UNACKED,
+    SEQUENCE,
+    UNACKED_NS,
+    Stream,
+    ahead,
+)
 
 FIRST_SEQS = st.sampled_from([0, 1000, SEQUENCE - 1, SEQUENCE - 37, 2**31, 2**31 - 5]) | st.integers(
     0, SEQUENCE - 1
@@ -182,3 +190,99 @@ def test_distances_of_sequence_numbers(seq: int, distance: int) -> None:
 
 def test_an_empty_read_has_no_pieces() -> None:
     assert opened().take(0) == []
+
+
+# What comes in order, and again
+
+
+@given(FIRST_SEQS, st.integers(0, 50))
+def test_what_comes_in_order_is_no_repeat_whatever_came_before(first_seq: int, lost: int) -> None:
+    """As long as it is none, the connection may rest."""
+
+    def add(offset: int, size: int) -> bool:
+        return stream.add((first_seq + offset) % SEQUENCE, size, 1)
+
+    stream = Stream()
+    stream.skip(lost)  # bytes that were read before the first packet was seen
+    stream.open(first_seq)
+    assert [add(lost, 10), add(lost + 20, 10)] == [True, True]
+    assert stream.repeats == 1
+    assert [add(lost + 20, 10), add(lost + 22, 5), add(lost + 15, 10)] == [False, False, True]
+    assert stream.repeats == 4
+    assert [add(lost + 10, 10), add(lost + 30, 10)] == [True, True]
+    assert (stream.repeats, stream.small, stream.small_bytes) == (5, 2, 20)
+    stream.skip(60)  # 20 of which no packet was seen
+    assert not stream.has_unread
+    assert add(lost + 60, 1000)
+    assert (stream.repeats, stream.small, stream.small_bytes) == (5, 2, 20)
+    assert stream.take(1000) == [(1000, 1)]
+
+
+def test_bytes_that_were_read_before_the_first_packet_was_seen_are_no_packets() -> None:
+    stream = Stream()
+    stream.skip(5)
+    for seq in (0, SEQUENCE - 1, SEQUENCE - 2):
+        assert not stream.add(seq, 10, 1)
+    assert not stream.has_unread
+
+
+def test_reads_end_where_packets_end() -> None:
+    stream = opened()
+    for n in range(4):
+        stream.add(10 * n, 10, n)
+    stream.skip(10)
+    assert stream.take(20) == [(10, 1), (20, 2)]
+    assert stream.take(10) == [(10, 3)]
+
+
+def test_what_waits_to_be_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_locust.client.packets.stream.MOST_UNREAD", 3)
+    stream = opened()
+    assert [stream.add(10 * n, 10, n) for n in range(5)] == [True] * 5
+    assert stream.take(40) is None
+    assert stream.take(30) == [(10, 0), (20, 1), (30, 2)]
+    stream.skip(20)
+    assert stream.add(50, 10, 9)
+    assert stream.take(10) == [(10, 9)]
+
+
+@pytest.mark.parametrize("far", [2**30, -(2**30)])
+def test_a_packet_as_far_off_as_a_window_may_be_is_of_the_stream(far: int) -> None:
+    stream = opened(7)
+    stream.add(7, 2**30, 1)
+    assert stream.add((7 + 2**30 + far) % SEQUENCE, 2**30 + 1, 2)
+
+
+# When a read is due
+
+
+def test_no_read_is_due_of_a_stream_that_does_not_rest() -> None:
+    stream = opened()
+    for n in range(2 * MOST_RESTING):
+        stream.add(n * 1000, 1000, n)
+    stream.add(0, 10, 1)
+    assert (stream.resting, stream.due_ns) == (False, 0)
+
+
+@pytest.mark.parametrize(("gap_ns", "due"), [(UNACKED_NS, 0), (UNACKED_NS - 1, 3 * UNACKED_NS + 2)])
+def test_a_read_is_due_when_packets_come_faster_than_they_are_acknowledged(gap_ns: int, due: int) -> None:
+    stream, at_ns = opened(), 2 * UNACKED_NS
+    stream.resting, stream.patience_ns = True, 3
+    stamps = [at_ns, *[at_ns] * (MOST_UNACKED - 2), at_ns + gap_ns]
+    for n, stamp in enumerate(stamps):
+        stream.add(n, 1, stamp)
+    assert stream.due_ns == due
+    stream.add(len(stamps), 1, at_ns + gap_ns + 1)
+    assert stream.due_ns == due, "the first that makes it due stays"
+
+
+def test_a_read_is_due_of_as_many_bytes_as_are_unread() -> None:
+    stream = opened()
+    stream.add(0, 5 * MOST_RESTING_BYTES, 1)
+    stream.skip(5 * MOST_RESTING_BYTES)
+    stream.resting = True
+    stream.add(5 * MOST_RESTING_BYTES, MOST_RESTING_BYTES - 1, 2)
+    assert stream.due_ns == 0
+    stream.add(6 * MOST_RESTING_BYTES - 1, 1, 3)
+    assert stream.due_ns == 3
+    assert (MOST_RESTING, MOST_RESTING_BYTES, MOST_UNACKED) == (64, 14_336, 4)
