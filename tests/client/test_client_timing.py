@@ -56,6 +56,7 @@ def test_a_read_without_a_stamp_came_no_later_than_the_next_with_one() -> None:
 
 def test_a_reading_error_of_the_clocks_makes_no_negative_lag() -> None:
     assert read_times(kernel(50), program(49.99), START, END).client_lag_ns == 0
+    assert read_times(kernel(NONE, 50), program(49, 49.99), START, END).client_lag_ns == 0
 
 
 @pytest.mark.parametrize("step_ms", [-200, 3600_000])
@@ -85,7 +86,9 @@ def test_times_never_decrease_nor_lie_after_the_program_had_the_read(
     st.lists(st.integers(0, 5), min_size=1, max_size=30),
     st.lists(st.integers(1, 100), max_size=30, unique=True),
 )
-@example([2, 0, 3], [1, 2, 4])
+@example([4], [1, 2, 3, 4])
+@example([1, 1, 1], [1, 2, 3])
+@example([2, 1, 3, 2], [1, 2, 3, 4, 5, 6, 7, 8])
 def test_an_event_came_with_the_read_that_completed_it(grown: list[int], ends: list[int]) -> None:
     read_ends = np.cumsum(np.array(grown, dtype=np.int64))
     token_ends = np.array(sorted(e for e in ends if e <= read_ends[-1]), dtype=np.int64)
@@ -185,6 +188,24 @@ def test_the_last_byte_of_a_blank_lines_second_end_makes_no_event_late() -> None
 def test_a_socket_was_empty_after_the_read_before_and_when_the_request_was_sent() -> None:
     assert early_ms([(LONG, 50, 50.1), (b"aabb", 70, 170)], [2, 4], 0, 0) == [19.9, 0.0]
     assert early_ms([(LONG + b"aabb", 70, 170)], [2, 4], 0) == [67.0, 0.0]
+
+
+@pytest.mark.parametrize(("lag_ms", "early"), [(1, None), (1.000001, [30.0, 0.0])])
+def test_a_read_is_in_time_within_a_millisecond(lag_ms: float, early: list[float] | None) -> None:
+    assert early_ms([(LONG + b"aabb", 70, 70 + lag_ms)], [2, 4], polled(40, WAITED)) == early
+
+
+@pytest.mark.parametrize(("stamp_ms", "early"), [(70, None), (70.000001, [0.1, 0.0])])
+def test_a_tenth_of_a_millisecond_is_exact(stamp_ms: float, early: list[float] | None) -> None:
+    assert early_ms([(LONG + b"aabb", stamp_ms, 170)], [2, 4], polled(69.9)) == early
+
+
+@pytest.mark.parametrize(("stamp_ms", "early"), [(39.901, None), (39.899, [36.9, 0.0])])
+def test_a_packet_may_have_come_just_before_the_poll_that_waited_for_it(
+    stamp_ms: float, early: list[float] | None
+) -> None:
+    """Clocks are read within that time."""
+    assert early_ms([(LONG + b"aabb", stamp_ms, 40.5)], [2, 4], polled(40, WAITED)) == early
 
 
 def test_what_a_read_in_time_took_came_together() -> None:

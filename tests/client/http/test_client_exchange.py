@@ -11,6 +11,7 @@ from scripted import chunk, last_chunk
 
 from llm_locust.client.http.errors import OversizeError, ResponseError
 from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, Exchange
+from llm_locust.client.http.polling import EXACT, FILLED
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nok"
@@ -221,7 +222,46 @@ def test_a_part_of_a_response_without_end_is_given_up_at_its_bound(data: bytes, 
 def test_a_packed_answer_is_refused_at_its_head(fields: bytes) -> None:
     with pytest.raises(ResponseError, match="-encoded, which the request did not allow"):
         fed([OK + fields + b"\r\n"])
-    assert fed([ERROR + fields + b"Content-Length: 2\r\n\r\nok"])[0].complete
+    for refused in (ERROR, b"HTTP/1.1 300 Multiple Choices\r\n"):
+        assert fed([refused + fields + b"Content-Length: 2\r\n\r\nok"])[0].complete
+
+
+def test_each_cookie_has_a_line_and_of_another_field_the_last_one_holds() -> None:
+    fields = b"Set-Cookie: a=1\r\nX-A: 1\r\nset-cookie: b=2\r\nx-a: 2\r\nContent-Length: 0\r\n\r\n"
+    headers = fed([OK + fields])[0].headers
+    assert (headers[b"set-cookie"], headers[b"x-a"]) == (b"a=1\nb=2", b"2")
+
+
+def test_as_many_fields_as_are_allowed_are_a_response() -> None:
+    exchange, _ = fed([OK + b"A: b\r\n" * 999 + b"Content-Length: 0\r\n\r\n"])
+    assert (exchange.complete, exchange.status) == (True, 200)
+
+
+def test_a_long_body_is_passed_on_in_steps() -> None:
+    body, slices = bytes(range(256)) * 96, list[bytes]()
+    exchange = Exchange()
+    exchange.on_due = exchange.on_slice = None
+    exchange.on_read(OK + b"Content-Length: %d\r\n\r\n" % len(body), [], 1)
+    assert not exchange.step()
+    assert len(exchange.reads.ends()) == 1
+    exchange.on_due, exchange.on_slice = lambda: None, slices.append
+    exchange.on_read(body, [], 2)
+    assert [exchange.step() for _ in range(3)] == [True, True, False]
+    assert [len(each) for each in slices] == [8192] * 3
+    assert b"".join(slices) == body
+
+
+@pytest.mark.parametrize(
+    ("ends", "marks"), [([2], [EXACT]), ([1, 2], [EXACT | FILLED, EXACT])], ids=["one", "two"]
+)
+def test_of_packets_each_time_is_exact_and_only_the_last_one_left_nothing(
+    ends: list[int], marks: list[int]
+) -> None:
+    exchange, empty_ns = Exchange(), 4096
+    exchange.on_read(OK + b"Content-Length: 2\r\n\r\n", [], 1)
+    exchange.on_packets(b"ok", [(end, 5) for end in ends], [*range(2, 2 + len(ends))], empty_ns)
+    exchange.drain()
+    assert exchange.reads.empty_ns().tolist()[1:] == [empty_ns | mark for mark in marks]
 
 
 @given(
