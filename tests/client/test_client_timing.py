@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.polling import CUT, FILLED, WAITED
+from llm_locust.client.http.polling import CUT, EXACT, FILLED, MARKS, WAITED
 from llm_locust.client.timing import Moments, arrivals, completed_by, known_empty, read_times, timeline
 
 MS = 1_000_000
@@ -160,6 +160,11 @@ def test_after_a_step_every_moment_is_of_the_clock_as_it_was_at_the_start() -> N
 
 
 LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n"
+
+
+def test_each_mark_is_a_bit_of_its_own() -> None:
+    assert [WAITED, FILLED, CUT, EXACT] == [1, 2, 4, 8]
+    assert WAITED | FILLED | CUT | EXACT == MARKS
 
 
 def polled(ms: float, *marks: int) -> int:

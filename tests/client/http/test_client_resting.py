@@ -240,6 +240,29 @@ def test_eight_packets_that_nobody_waited_to_send_are_the_proof(
     assert line.answer(acks=30) == proven
 
 
+def test_what_rested_is_told_with_the_facts_of_the_stamps() -> None:
+    line = Line().proven()
+    line.answer(acks=30, rest=True)
+    line.answer(acks=57, rest=True)
+    counts: Any = SimpleNamespace(packets=5, dropped=1, unseen_reads=2)
+    facts = Stamping("packet", counts, line.rests).facts()
+    assert (facts.packets, facts.dropped, facts.unseen_reads) == (5, 1, 2)
+    assert (facts.rested, facts.rests_withdrawn) == (2, 1)
+    assert Stamping("packet", counts).facts().rested == 0
+
+
+@pytest.mark.parametrize(("due_ns", "seen_ns"), [(0, 50 * MS + 7), (3, 3)])
+def test_what_is_read_in_silence_was_due_when_the_silence_was_long_enough(due_ns: int, seen_ns: int) -> None:
+    line, seen = Line().proven(), list[int]()
+    line.rest.begin(tcp_facts(cast(Any, line.socket)))
+    line.rest.start()
+    line.packet(7)
+    line.packets.stream.due_ns = due_ns
+    line.rest.read = lambda: seen.append(line.packets.stream.due_ns)
+    line.rest.on_silence()
+    assert (seen, line.rest.asleep) == ([seen_ns], False)
+
+
 def test_the_kernel_wakes_the_loop_at_sixteen_kibibytes_and_no_read_is_due_at_first() -> None:
     line = Line().proven()
     line.packets.stream.due_ns = 1
