@@ -14,6 +14,7 @@ import httpx2
 import openai
 import pytest
 from gevent.event import Event
+from image_files import data_url, png
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 from scripted import (
@@ -236,8 +237,9 @@ def test_a_killed_user_leaves_a_cancelled_record(server: ScriptedServer, sdk: Sd
 
 def test_a_user_who_is_killed_before_any_answer_has_cancelled(server: ScriptedServer, sdk: Sdk) -> None:
     job = gevent.spawn(sdk.stream, [Step(stall=True)])
-    while not server.connections():
-        gevent.sleep(0.01)
+    with gevent.Timeout(120):
+        while not server.connections():
+            gevent.sleep(0.01)
     job.kill()
     assert sdk.record().outcome is Outcome.CANCELLED
     server.wait_closed(1)
@@ -307,8 +309,7 @@ def test_responses_are_recorded(sdk: Sdk) -> None:
 
 
 def test_the_images_of_a_request_are_counted_in_either_form(sdk: Sdk) -> None:
-    size = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 40, 30) + b"\x08\x02\0\0\0"
-    url = f"data:image/png;base64,{base64.b64encode(size).decode()}"
+    url = data_url(png(40, 30))
     of_chat: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]
     of_responses: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
     answer = script_header([write(0, json_response({"object": "response", "output": []}))])

@@ -461,8 +461,9 @@ def test_a_call_whose_answer_is_complete_is_in_flight_and_not_unanswered(
         return answer.record
 
     job = ask.spawn([Step(stall=True)])
-    while not server.connections():
-        gevent.sleep(0.01)
+    with gevent.Timeout(120):
+        while not server.connections():
+            gevent.sleep(0.01)
     (live,) = ask.client.live
     assert (ask.client.in_flight, ask.client.unanswered) == (1, 1)
     ask.ask([GOOD], check=check)

@@ -2,13 +2,13 @@
 
 import json
 import struct
-from base64 import b64encode
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from image_files import data_url, png
 
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
@@ -18,14 +18,6 @@ from llm_locust.wire.images import ImageCount, InlineImage, Size, images_in, in_
 
 INLINE = InlineImage("image/png", Size(4, 3), b"AAAA", b"BB==")
 WITH_IMAGES = ("chat", "messages", "responses")
-
-
-def data_url(content: bytes, kind: str = "image/png") -> str:
-    return f"data:{kind};base64,{b64encode(content).decode()}"
-
-
-def png(width: int, height: int) -> bytes:
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\0\0\0"
 
 
 def jpeg(width: int, height: int, before: int = 20) -> bytes:

@@ -50,17 +50,15 @@ class Packet:
             head = struct.pack("!BBHHHBBH", *fields) + source.packed + target.packed
             head += b"\x01" * (4 * self.ip_options)
         else:
-            extension = bytes([self.protocol, self.hop_words, 0xC2, 4, 0, 1, 0, 0]) + bytes(
-                8 * self.hop_words
-            )
-            extension = extension if self.hop_by_hop else b""
+            extension = b""
+            if self.hop_by_hop:
+                extension = bytes(
+                    [self.protocol, self.hop_words, 0xC2, 4, 0, 1, 0, 0] + [0] * 8 * self.hop_words
+                )
             payload = 0 if self.long else len(extension) + len(tcp)
             following = 0 if self.hop_by_hop else self.protocol
-            head = (
-                struct.pack("!IHBB", 6 << 28 | 0xB9 << 20 | 0xABCDE, payload, following, 64)
-                + source.packed
-                + target.packed
-            )
+            first = 6 << 28 | 0xB9 << 20 | 0xABCDE  # version, traffic class, flow label
+            head = struct.pack("!IHBB", first, payload, following, 64) + source.packed + target.packed
             head += extension
         return head + tcp + bytes(self.padding)
 
