@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SUPPORT = Path(__file__).with_name("support")
 
 FILES = {
@@ -75,7 +77,7 @@ import pytest
 @pytest.fixture(scope="session")
 def ends():
     yield
-    os._exit(3)
+    os._exit({code})
 
 def test_passes(ends):
     pass
@@ -111,8 +113,10 @@ def test_every_test_has_one_outcome_also_those_of_a_fork_that_is_killed(tmp_path
     assert len(pids) == len({*pids}) > 0
 
 
-def test_a_fork_that_is_ended_after_its_last_test_fails_that_test(tmp_path: Path) -> None:
-    files = {"conftest.py": FILES["conftest.py"], "test_e.py": ENDS_ITS_PROCESS_AT_THE_END}
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_a_fork_that_is_ended_after_its_last_test_fails_that_test(exit_code: int, tmp_path: Path) -> None:
+    ends = ENDS_ITS_PROCESS_AT_THE_END.format(code=exit_code)
+    files = {"conftest.py": FILES["conftest.py"], "test_e.py": ends}
     code, said = _pytest(tmp_path, "--forks", "2", files=files)
     assert code == 1
     assert "ERROR test_e.py::test_passes - its process ended before its end" in said

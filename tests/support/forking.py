@@ -37,10 +37,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 @dataclass(slots=True)
 class _Fork:
-    """What is known of a fork: its reports that were not passed on yet, and the last test that it told of."""
+    """What is known of a fork: its last test so far, whether it told its end, reports not passed on yet."""
 
     pid: int
     last: str
+    over: bool = False
     reports: list[pytest.TestReport] = field(default_factory=list)
 
 
@@ -56,7 +57,7 @@ def _run(session: pytest.Session, files: Sequence[Sequence[pytest.Item]], count:
             for told in cast(list[Connection], wait([*forks])):
                 if not _heard(session, told, fork := forks[told], waiting):
                     del forks[told]
-                    if os.waitpid(fork.pid, 0)[1]:
+                    if os.waitpid(fork.pid, 0)[1] or not fork.over:
                         killed.append(fork.last)
             if session.shouldfail or session.shouldstop:
                 while os.read(queue, 1 << 16):
@@ -81,8 +82,10 @@ def _heard(session: pytest.Session, told: Connection, fork: _Fork, waiting: dict
     except EOFError:
         _pass_on(session, fork.reports)
         return False
-    if isinstance(said, str):  # what broke after its last test
-        fork.reports.append(_failed(fork.last, said))
+    if isinstance(said, str):  # its end, and what broke after its last test
+        fork.over = True
+        if said:
+            fork.reports.append(_failed(fork.last, said))
     elif said is not None:
         report = session.config.hook.pytest_report_from_serializable(config=session.config, data=said)
         fork.reports.append(report)
@@ -116,6 +119,7 @@ def _started(
     try:
         heard.close()
         _work(session, files, queue, told)
+        told.send("")
         code = 0
     except KeyboardInterrupt:
         pass
