@@ -1,7 +1,8 @@
 """Requests of a run as one Parquet file: written from batches, read part by part."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -156,9 +157,18 @@ class StoredRequests:
     def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
         """Parts of at most ``PART_ROWS`` rows: they bound the memory, not the row groups.
 
+        A thread reads each part while the one before is in use.
+
         Raises:
             StoreError: the file cannot be read, or has another schema.
         """
+        with closing(self._read(columns)) as parts, ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(next, parts, None)
+            while (part := coming.result()) is not None:
+                coming = reader.submit(next, parts, None)
+                yield part
+
+    def _read(self, columns: Sequence[str]) -> Generator[RecordBatch]:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
         with _reading(self.path), pq.ParquetFile(self.path) as file:
             # All of the schema, so that a file is refused whichever columns are requested.
