@@ -82,7 +82,9 @@ class Sdk(OpenAIUser):
         self.request_name = "dropped"
         for _ in self.ask(400, stream=True):
             break
-        gc.collect(1)  # the SDK has a reference cycle: without this the stream may be open until the run ends
+        # The SDK has a reference cycle: without this the stream may be open until the run ends. Of all ages,
+        # because another user's collection may have promoted it while its first chunk was awaited.
+        gc.collect()
         self.request_name = "moderations"
         try:
             self.client.moderations.create(model=self.model, input="hello")
