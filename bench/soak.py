@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import psutil
 from clients import HERE, BenchError, cpu_s, free_port, last_words, running
-from memory import MOST_MB_PER_H, Sample, print_memory, write_samples
+from memory import MOST_MB_PER_H, STEPS_MB, Sample, print_memory, write_samples
 from rich.console import Console
 from sizes import Sizes, check_sizes
 
@@ -237,7 +237,10 @@ def main() -> int:
         except (BenchError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             console.print(f"[red]not measured:[/] {e}", highlight=False, soft_wrap=True)
             return 1
-    console.print(f"mark: at most {MOST_MB_PER_H:g} MB/h in every process: {'met' if flat else 'NOT MET'}")
+    console.print(
+        f"mark: no process grew by more than {STEPS_MB:g} MB at more than {MOST_MB_PER_H:g} MB/h: "
+        f"{'met' if flat else 'NOT MET'}"
+    )
     console.print(f"mark: records are what the server saw: {'met' if whole else 'NOT MET'}")
     console.print(f"mark: sizes stay within what was announced: {'met' if fits else 'NOT MET'}")
     console.print(f"Samples: {BUILD / 'soak.csv'}", highlight=False, soft_wrap=True)
