@@ -194,6 +194,7 @@ LATENCIES: Final = (
         label="Schedule delay",
         short="Delay",
         definition="sent − scheduled",
+        undefined="the request was never sent",
         formula=schedule_delay,
         begin=Begin.SCHEDULED,
         views=frozenset({View.REPORT, View.SPANS}),

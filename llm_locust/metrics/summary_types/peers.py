@@ -41,7 +41,12 @@ class LiveCheck(SummaryPart, frozen=True):
     """Whether the live percentiles match the records."""
 
     within: Annotated[
-        bool | None, key("the live percentiles match the records; null where that cannot be told", _ALL)
+        bool | None,
+        key(
+            "the live percentiles match the records, and `unequal` names none; null where that cannot be "
+            "told",
+            _ALL,
+        ),
     ]
     reason: Annotated[str | None, key("why that cannot be told", _ALL)]
     unequal: Annotated[list[str], key("latencies with unequal numbers", _ALL)]

@@ -9,6 +9,7 @@ from llm_locust.metrics.summary_types.base import SummaryPart, key
 _RUN = "the run"
 _POPULATION = "the population"
 _WORKERS = "workers, in the window"
+_WHOLE_RUN = "workers, the whole run"
 
 
 class TaskExceptionKind(SummaryPart, frozen=True):
@@ -129,14 +130,14 @@ class ClientFacts(SummaryPart, frozen=True):
     ]
     packets_dropped: Annotated[
         int | None,
-        key("packets that the capture had no room for; null without `--stamps packet`", _WORKERS),
+        key("packets that the capture had no room for; null without `--stamps packet`", _WHOLE_RUN),
     ]
     unseen_reads: Annotated[
         int | None,
         key(
             "reads with bytes of a packet that was not captured, which have their own stamp; null without "
             "`--stamps packet`",
-            _WORKERS,
+            _WHOLE_RUN,
         ),
     ]
     responses_rested: Annotated[
@@ -144,7 +145,7 @@ class ClientFacts(SummaryPart, frozen=True):
         key(
             "responses read in few pieces, because their packets were seen in the capture; null without "
             "`--stamps packet`",
-            _WORKERS,
+            _WHOLE_RUN,
         ),
     ]
     rests_withdrawn: Annotated[
@@ -153,7 +154,7 @@ class ClientFacts(SummaryPart, frozen=True):
             "connections of such responses whose server may wait for acknowledgements, or ends answers so "
             "that the capture does not see it, read packet by packet from then on; null without "
             "`--stamps packet`",
-            _WORKERS,
+            _WHOLE_RUN,
         ),
     ]
     first_tokens_wide: Annotated[
