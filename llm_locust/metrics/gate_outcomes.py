@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import DIGITS, EDGE, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, MetricKind
@@ -25,8 +28,8 @@ def evaluate(
 
     Where there is no value, the gate fails and ``reason`` says why: nothing was shown to hold. A latency that
     cut requests leave open has a lower bound, ``at_least``; where that alone decides, it does. No upper limit
-    on a percentile passes with fewer than 1 / (1 − p) samples: they cannot tell. ``reason`` is None where the
-    gate passed.
+    on a percentile passes with fewer than 1 / (1 − p) samples, nor where more requests have no sample of it
+    than lie beyond it: they cannot tell. ``reason`` is None where the gate passed.
 
     A certified gate is on the bound of its percentile, computed from ``durations_of`` the gate. It fails if
     there are too few samples for a bound, or if the bound falls on a request that failed or was given up.
@@ -37,7 +40,9 @@ def evaluate(
 def _outcome(gate: Gate, summary: Mapping[str, Any], durations_of: DurationsOf) -> dict[str, Any]:
     if gate.metric == EDGE:
         return _edge(gate, summary.get("search"))
-    return _certified(gate, durations_of(gate)) if gate.is_certified else _result(gate, summary)
+    if gate.is_certified:
+        return _certified(gate, _with_left_out(durations_of(gate), gate, summary))
+    return _result(gate, summary)
 
 
 def _edge(gate: Gate, search: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -111,31 +116,80 @@ def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _too_many_failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     """Why a mean below its upper limit shows nothing: it is of the others alone, and none is of all."""
-    failed = _failed(gate, summary)
-    is_limited = gate.is_upper and gate.metric.startswith("mean_")
-    if failed is None or not is_limited or summary["requests"]["error_rate"] <= MOST_FAILED:
+    if gate.kind is not MetricKind.LATENCY or not gate.is_upper or gate.statistic != "mean":
         return None
-    return f"cannot tell: {failed}, and a mean cannot include them; limit a percentile"
+    failed = _failed(gate, summary)
+    if failed is not None and summary["requests"]["error_rate"] > MOST_FAILED:
+        return f"cannot tell: {failed}, and a mean cannot include them; limit a percentile"
+    left_out, share = _left_out(gate, summary)
+    if share > MOST_FAILED:
+        return f"cannot tell: {_left_out_text(gate, left_out)}, and a mean cannot include them"
+    return None
+
+
+def _left_out(gate: Gate, summary: Mapping[str, Any]) -> tuple[int, float]:
+    """Requests of which a latency has no sample, not even a lower bound, although they may have been slow.
+
+    These are the requests that were given up, where the latency waits for no single event (tpot, itl); those
+    among them whose input is unknown, where it is per input token; and the failed ones too, where it is no
+    latency of an answer. The share is that of all scheduled requests; failed ones, which count as above any
+    limit of an answer's latency, are in it.
+    """
+    requests, metric = summary["requests"], LATENCY[str(gate.latency)]
+    if not metric.is_of_answer:
+        left_out = beyond = requests["failed"] + requests["cancelled"]
+    elif metric.end is None:
+        left_out = requests["cancelled"]
+        beyond = left_out + requests["failed"]
+    elif metric.per is not None:
+        adjusted = summary["latency_ms_adjusted"]
+        left_out = max(0, adjusted["ttft"]["censored"] - adjusted[metric.key]["censored"])
+        beyond = left_out + requests["failed"]
+    else:
+        return 0, 0.0
+    return left_out, beyond / requests["scheduled"] if left_out else 0.0
+
+
+def _left_out_text(gate: Gate, left_out: int) -> str:
+    how = "were given up" if gate.latency in OF_ANSWERS else "failed or were given up"
+    return f"{left_out:,} requests {how} and have no {gate.latency}"
+
+
+def _with_left_out(found: Durations, gate: Gate, summary: Mapping[str, Any]) -> Durations:
+    """The same durations with those of :func:`_left_out`: they leave open whatever they could change."""
+    left_out, _ = _left_out(gate, summary)
+    if not left_out:
+        return found
+    an_answer = math.ceil(len(found.observed) / max(1, summary["requests"]["ok"]))  # of itl many
+    unknown = np.zeros(left_out * max(1, an_answer))
+    return replace(found, censored=np.append(unknown, found.censored), trend=True)
 
 
 def _unshown(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     """Why a percentile or a maximum that is below its upper limit shows nothing; None where it does.
 
     Of fewer than 1 / (1 − p) samples none is expected beyond a percentile: twenty say nothing of the slowest
-    hundredth. The longest of all requests may be any that was given up, however early that was.
+    hundredth. The longest of all requests may be any that was given up, however early that was. So may any
+    beyond a percentile where more requests have no sample than lie beyond it.
     """
     if gate.kind is not MetricKind.LATENCY or not gate.is_upper:
         return None
     stats = _figures_of(gate, summary)
+    left_out, share = _left_out(gate, summary)
     if gate.statistic == "max" and stats["censored"]:
         given_up = f"{stats['censored']} requests were given up before they ended"
         return f"cannot tell: {given_up}, and the longest may be one of them; limit a percentile"
+    if gate.statistic == "max" and left_out:
+        return f"cannot tell: {_left_out_text(gate, left_out)}, and the longest may be one of them"
     if gate.statistic not in PERCENTILES:
         return None
     n, fewest = stats["n"] + stats["censored"], fewest_for(gate.statistic)
-    if n >= fewest:
-        return None
-    return f"cannot tell: {gate.statistic} needs {fewest:,} samples, there are {n:,}"
+    if n < fewest:
+        return f"cannot tell: {gate.statistic} needs {fewest:,} samples, there are {n:,}"
+    if share > 1 - PERCENTILES[gate.statistic] / 100:
+        text = _left_out_text(gate, left_out)
+        return f"cannot tell: {text}, more than lie beyond the {gate.statistic}"
+    return None
 
 
 def fewest_for(statistic: str) -> int:

@@ -10,6 +10,8 @@
 - A p90 within its limit held although a tenth of new's requests, cut just above it, left open how far noise
   reaches; so it did where a tenth failed. Now it is unknown.
 - A gate held on a base that its own client had made slow. Now it is unknown.
+- ``error_rate<=+20%`` held where base had no error and new's last 100 of 2,000 requests failed: of a base of
+  0 any share is 0, and 20 pp of noise passed for small. Now it is unknown, as for any other limit.
 - ``p99_ttft<800ms`` passed on a run of 20 requests. Now it fails and says that it needs 100 samples.
 """
 
@@ -200,3 +202,12 @@ def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> N
     assert not result.passed()
     assert gate_reason(result) == "undetermined in new: 100 requests were given up before they ended"
     assert judged("p99_connect<=+5%", base, new).row.why_open is None
+
+
+@pytest.mark.parametrize("limit", ["+20%", "+100%", "+0.5pp"])
+def test_an_outage_is_not_within_the_noise_of_a_base_without_errors(limit: str) -> None:
+    rng = np.random.default_rng(2)
+    down = np.arange(2_000) >= 1_900
+    new = compared(made_batch(rng, lognormal(rng, 2_000), failed=down))
+    assert not judged(f"error_rate<={limit}", made_run(1), new).passed()
+    assert judged(f"error_rate<={limit}", made_run(1), made_run(3)).passed()

@@ -67,9 +67,17 @@ def test_a_mean_shows_nothing_where_many_failed() -> None:
     assert judged("mean_ttft<500ms", refusing(99, 1))[0]
 
 
-def test_latencies_that_a_failed_request_has_not_are_not_touched_by_it() -> None:
-    for gate in ("p50_schedule_delay<500ms", "p50_ttft>1ms"):
-        assert judged(gate, refusing())[0]
+def test_a_lower_limit_on_an_answers_latency_is_of_the_answers() -> None:
+    assert judged("p50_ttft>1ms", refusing())[0]
+
+
+@pytest.mark.parametrize("statistic", ["mean", "p50", "max"])
+def test_what_is_before_the_answer_cannot_be_told_of_those_that_failed(statistic: str) -> None:
+    gate = f"{statistic}_schedule_delay<500ms"
+    passed, _, reason, _ = judged(gate, refusing())
+    assert not passed
+    assert reason.startswith("cannot tell: 60 requests failed or were given up and have no schedule_delay")
+    assert judged(gate, refusing(120, 0))[0]
 
 
 def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -> None:

@@ -20,7 +20,8 @@ SAMPLES = np.tile([0.1, 0.2, 0.3], 400)
 def summary(**changes: Any) -> dict[str, Any]:
     figures = summarise_latency(SAMPLES)
     known: dict[str, Any] = {
-        "requests": {"population": 100, "error_rate": 0.0},
+        "requests": {"population": 100, "error_rate": 0.0}
+        | {"scheduled": 100, "ok": 100, "failed": 0, "cancelled": 0},
         "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
         "latency_ms": dict.fromkeys(LATENCY, figures),
         "latency_ms_adjusted": dict.fromkeys(LATENCY, figures),

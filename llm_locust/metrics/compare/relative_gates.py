@@ -228,9 +228,11 @@ def resolution(gate: RelativeGate, unit: float) -> float:
     """How far noise may reach in a gate that holds: as far as the limit, and at least 1 % or 0.5 pp.
 
     Args:
-        unit: what the limit is a share of; 0 where base's figure is.
+        unit: what the limit is a share of; 0 where base's figure is, of which any share is 0: 0.5 pp then.
     """
-    return max(abs(gate.limit), 0.005 if gate.in_points or not unit else 0.01)
+    if not unit:
+        return 0.005
+    return max(abs(gate.limit), 0.005 if gate.in_points else 0.01)
 
 
 @dataclass(frozen=True, slots=True)
