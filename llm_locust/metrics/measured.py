@@ -26,6 +26,7 @@ from llm_locust.metrics.requests.pace import on_time_ratio
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
+from llm_locust.metrics.sections.completeness import requests_unsent
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.sections.stuck import Stuck, find_stuck
 from llm_locust.metrics.select.first_tries import FirstTries
@@ -169,7 +170,8 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
     span = run_window(times, manifest, warmup_s)
     if window == "run":
         return span
-    return steady_window(asked_load(requests, manifest, origin_ns), times, span)
+    unsent = requests_unsent(manifest, warmup_s)
+    return steady_window(asked_load(requests, manifest, origin_ns), times, span, unsent)
 
 
 def _refuse_dropped(manifest: Manifest, from_s: float) -> None:

@@ -5,15 +5,22 @@
   the span is chosen by the load that was asked for (users, or the rate of requests that were due), which no
   server changes, and the stall stays inside.
 - Nothing said what a steady window left out. Now `window.left_out` does, with what the run's figures are.
+- An open loop that hung for its last 20 s of 60 s had no records of the 1,950 requests that were due and
+  never sent: the load seemed to fall, the window ended before the hang, and all gates on latencies held. Now
+  the whole run is judged where requests were left unsent.
+- Users who waited for a ``Retry-After`` when the run ended, or thought, had left by their records. 20 s of a
+  server that refused everyone were left out: 40 requests/s for a true 27. Now they are present to the stop.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import batch, columns, manifest, ns, request
+from metrics_cases import batch, columns, failed, manifest, ns, request
 
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
@@ -136,3 +143,94 @@ def test_a_rate_that_was_changed_is_not_one_plateau() -> None:
     assert ns(18) <= window.start_ns <= ns(26)
     assert window.end_ns == ns(SECONDS)
     assert "of 1" in window.rule, "about 160 requests/s"
+
+
+def hung(from_s: float = 40.0, rate: float = 100.0, in_flight: int = 50) -> list[RequestRecord]:
+    """An open loop whose server is silent from ``from_s`` on: so many requests are sent after that."""
+    answered_ones = [request(at) for at in np.arange(0.0, from_s, 1 / rate)]
+    sent = from_s + np.arange(in_flight) / rate
+    return answered_ones + [request(at, (), ended=SECONDS, outcome=Outcome.CANCELLED) for at in sent]
+
+
+def unsent(count: int) -> dict[str, Any]:
+    return {"open_loop": True, "workers": [replace(manifest().workers[0], unsent=count)]}
+
+
+def test_a_hang_that_left_requests_unsent_stays_in_the_window_of_an_open_loop() -> None:
+    found = report(hung(), gates="p99_ttft<100ms max_ttft<1s rps>=90", **unsent(1950))
+    assert found["window"]["seconds"] == pytest.approx(SECONDS)  # printed 36.0
+    why = "(no steady span: 1,950 requests were due and never sent, and it is not known when)"
+    assert found["window"]["rule"].endswith(why)
+    assert [gate["passed"] for gate in found["gates"]] == [False, False, False]  # printed True, True, True
+    assert found["requests"]["cut"] == 50
+
+
+def test_unsent_requests_of_the_warm_up_do_not_end_the_search() -> None:
+    """The server is silent in the first seconds only, which are left out."""
+    facts = unsent(200)
+    facts["workers"] = [replace(facts["workers"][0], unsent_warmup=200)]
+    found = report(opened(), warmup_s=5.0, **facts)
+    assert found["window"]["rule"].startswith("steady: ")
+
+
+def test_a_few_requests_that_the_end_of_the_load_overtook_leave_the_steady_window_as_it_is() -> None:
+    """The rate is a quarter for 12 s: that is left out, and the span goes on to the stop."""
+    slow = [request(at) for at in np.arange(0.0, 12.0, 1 / 25)]
+    records = slow + [request(at) for at in np.arange(12.0, SECONDS, 1 / 100)]
+    of_all, of_some = (report(records, **unsent(count))["window"] for count in (0, 3))
+    assert of_all["seconds"] < 0.85 * SECONDS
+    assert (of_some["start"], of_some["end"], of_some["rule"]) == tuple(
+        of_all[key] for key in ("start", "end", "rule")
+    )
+    assert "(no steady span: 300 requests" in report(records, **unsent(300))["window"]["rule"]
+
+
+def refused(from_s: float = 40.0, users: int = 20) -> list[RequestRecord]:
+    """Users whose last request is refused with a wait that outlasts the run."""
+    answered_ones = [
+        request(at + user * 0.01, user=user) for user in range(users) for at in np.arange(0.0, from_s, 0.5)
+    ]
+    return answered_ones + [failed(from_s + user * 0.01, user=user) for user in range(users)]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_users": 20}], ids=["shape", "users"])
+def test_users_that_wait_when_the_run_ends_are_present_to_the_stop(options: dict[str, Any]) -> None:
+    found = report(refused(), gates="rps>=30 error_rate<1%", options=options)
+    assert found["window"]["seconds"] > 0.95 * SECONDS  # printed 39.0
+    assert [gate["passed"] for gate in found["gates"]] == [False, False]  # printed True, True
+    assert found["steadiness"]["plateau"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_users": 20}], ids=["shape", "users"])
+def test_users_that_think_when_the_run_ends_are_present_to_the_stop(options: dict[str, Any]) -> None:
+    """From 38 s on the server is silent. Four of twenty have had their answers by then, and think."""
+    records = []
+    for user in range(20):
+        records.append(request(0.1 * user, (0.1, 0.4), user=user))
+        if user < 4:
+            records.append(request(36.0 + 0.1 * user, (0.1, 0.4), user=user))
+        else:
+            at = 40.0 + 0.1 * user
+            records.append(request(at, (), ended=SECONDS, outcome=Outcome.CANCELLED, user=user))
+    found = report(records, options=options)
+    assert found["window"]["end"] == report(records, "run")["window"]["end"]
+    assert found["requests"]["cut"] == 16  # printed 0: the window ended at 36 s
+
+
+def test_users_of_a_worker_that_was_lost_are_gone_when_it_was_heard_of_last() -> None:
+    one, two = closed_user(0, 0.0, 60.0), closed_user(0, 0.0, 20.0)
+    rows = type(batch()).concat([batch(*one, worker="w1"), batch(*two, worker="w2")])
+    lost = WorkerFacts(id="w2", index=1, announced=0, received=0, lost=True, heard_ns=ns(30.0))
+    facts = manifest(SECONDS, workers=[*manifest().workers, lost], options={"num_users": 2})
+    load = asked_load(rows, facts, ns(0))
+    assert load is not None
+    assert load.levels(np.array([0.0, 29.0, 31.0, 60.0])).tolist() == pytest.approx([2.0, 1.5, 1.0], rel=0.01)
+
+
+def test_users_that_a_shape_has_ended_are_gone_after_the_longest_pause_of_any() -> None:
+    """Ten of twenty leave at 45 s. All have answers of 0.4 s, and pauses of 0.1 s."""
+    records = [r for user in range(20) for r in closed_user(user, 0.0, 45.0 if user < 10 else SECONDS)]
+    of_shape = report(records)["window"]
+    assert of_shape["seconds"] == pytest.approx(45.0, abs=1.0)
+    assert report(records, options={"num_users": 20})["window"]["seconds"] == pytest.approx(SECONDS, rel=0.02)
+    assert report(records, options={"num_users": 20, "num_requests": "1"})["window"] == of_shape

@@ -2,6 +2,9 @@
 
 For an open loop that is the rate at which requests were due, for a closed loop the number of users. A server
 that stalls changes neither, so that a stall stays inside; concurrency and latency would leave it out.
+
+The records do not have all of it: not the requests that a hang left unsent, nor the users that wait for their
+next request when the run ends. Neither is taken for a load that falls.
 """
 
 from dataclasses import dataclass
@@ -11,7 +14,8 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.columns import Columns, Floats, Mask, Times
+from llm_locust.core.record import UNJUDGED, Outcome
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
@@ -30,6 +34,9 @@ _SIGMAS = 4.0
 
 #: A shorter steady span is not taken: the rest of the run would be left unsaid.
 LEAST_SHARE = 0.5
+
+#: After any other outcome a user of a closed loop waits before its next request.
+_NO_FAILURE = UNJUDGED | {Outcome.OK, Outcome.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +75,104 @@ class LoadOverTime:
 def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> LoadOverTime | None:
     """Requested load according to the records, in seconds after ``origin_ns``.
 
-    A user is present from when its first request was due to when its last one ended, including the wait for
-    an answer that does not arrive. None if a closed loop's records name no users.
+    A user is present from when its first request was due to the stop, see :func:`_present_until`; in a sweep,
+    which has pauses between its loads, to when its last request ended. Either includes the wait for an answer
+    that does not arrive. None if a closed loop's records name no users.
     """
-    columns = ("scheduled_ns", "ended_ns", "user", "worker")
-    due, ended, users, workers = [np.empty(0)], [np.empty(0)], [np.empty(0)], [np.empty(0, np.int64)]
+    if manifest.open_loop:
+        parts = requests.parts(("scheduled_ns",))
+        due_s = np.concatenate([np.empty(0), *(part.seconds("scheduled_ns", origin_ns) for part in parts)])
+        return LoadOverTime("requests/s", due_s=np.sort(due_s)) if len(due_s) else None
+    calls = _calls(requests, origin_ns)
+    if not len(calls.due_s):
+        return None
+    first_s = np.full(calls.user.max() + 1, np.inf)
+    np.minimum.at(first_s, calls.user, calls.due_s)
+    last_s = calls.ended_s[calls.lasts]
+    if not manifest.is_sweep:
+        last_s = np.maximum(last_s, _present_until(calls, manifest, origin_ns))
+    return LoadOverTime("users", spans=Spans(np.sort(first_s), np.sort(last_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Requests of users, in the order of the users' numbers and of their ends; shape (requests,).
+
+    ``user`` counts those of all workers, ``worker`` is an index into ``workers``. ``failed`` are those after
+    which their user waits.
+    """
+
+    due_s: Floats
+    ended_s: Floats
+    user: Rows
+    worker: Rows
+    failed: Mask
+    workers: tuple[str, ...]
+
+    @property
+    def lasts(self) -> Rows:
+        """The last one of each user."""
+        return np.flatnonzero(np.diff(self.user, append=-1))
+
+    @property
+    def longest_pause_s(self) -> float:
+        """Longest time that a user took from the end of one to when its next was due."""
+        pauses_s = (self.due_s[1:] - self.ended_s[:-1])[self.user[1:] == self.user[:-1]]
+        return max(0.0, float(pauses_s.max(initial=0.0)))
+
+
+def _calls(requests: Requests, origin_ns: int) -> _Calls:
+    due, ended, users = [np.empty(0)], [np.empty(0)], [np.empty(0)]
+    workers, failed = [np.empty(0, np.int64)], [np.empty(0, np.bool_)]
     numbers: dict[str, int] = {}  # of the workers
-    for batch in requests.parts(columns):
+    for batch in requests.parts(("scheduled_ns", "ended_ns", "user", "worker", "outcome")):
         due.append(batch.seconds("scheduled_ns", origin_ns))
-        if manifest.open_loop:
-            continue
         ended.append(batch.seconds("ended_ns", origin_ns))
         users.append(batch.floats("user"))
-        labels = batch.labels("worker")
+        labels, outcomes = batch.labels("worker"), batch.labels("outcome")
         of_code = np.array([numbers.setdefault(name, len(numbers)) for name in labels.names], dtype=np.int64)
         workers.append(of_code[labels.codes])
-    due_s = np.concatenate(due)
-    if manifest.open_loop:
-        return LoadOverTime("requests/s", due_s=np.sort(due_s)) if len(due_s) else None
-    user = np.concatenate(users)
-    named = ~np.isnan(user)
-    if not named.any():
-        return None
-    due_s, ended_s, user = due_s[named], np.concatenate(ended)[named], user[named]
-    _, place = np.unique(np.concatenate(workers)[named] * (user.max() + 1) + user, return_inverse=True)
-    first, last = np.full(place.max() + 1, np.inf), np.full(place.max() + 1, -np.inf)
-    np.minimum.at(first, place, due_s)
-    np.maximum.at(last, place, ended_s)
-    return LoadOverTime("users", spans=Spans(np.sort(first), np.sort(last)))
+        fails = np.array([name not in _NO_FAILURE for name in outcomes.names], dtype=np.bool_)
+        failed.append(fails[outcomes.codes])
+    number = np.concatenate(users)
+    named = np.flatnonzero(~np.isnan(number))
+    number, worker = number[named], np.concatenate(workers)[named]
+    _, user = np.unique(worker * (number.max(initial=0) + 1) + number, return_inverse=True)
+    order = np.lexsort((np.concatenate(ended)[named], user))
+    rows = named[order]
+    return _Calls(
+        np.concatenate(due)[rows],
+        np.concatenate(ended)[rows],
+        user[order],
+        worker[order],
+        np.concatenate(failed)[rows],
+        tuple(numbers),
+    )
+
+
+def _present_until(calls: _Calls, manifest: Manifest, origin_ns: int) -> Floats:
+    """Until when each user is taken for present, also where it sent no more, shape (users,).
+
+    A wait for the next request is no end: a ``Retry-After`` of the server may outlast the run. With a fixed
+    number of users (``--users``) that is the stop, or when their worker was heard of last if it went before.
+    Where the load itself may have ended some (a shape, ``--num-requests``), it is so for users whose last
+    request failed; others are present for the longest pause that any user took.
+    """
+    lasts = calls.lasts
+    stop_s = float(calls.ended_s.max())
+    if manifest.stopped_ns is not None:
+        stop_s = (manifest.stopped_ns - origin_ns) * 1e-9
+    gone_s = {
+        w.id: -np.inf if w.heard_ns is None else (w.heard_ns - origin_ns) * 1e-9
+        for w in manifest.workers
+        if w.lost or w.left
+    }
+    ends_s = np.array([min(stop_s, gone_s.get(name, stop_s)) for name in calls.workers])[calls.worker[lasts]]
+    options = manifest.options
+    if options.get("num_users") is not None and options.get("num_requests") is None:
+        return ends_s
+    paused_s = calls.ended_s[lasts] + calls.longest_pause_s
+    return np.where(calls.failed[lasts], ends_s, np.minimum(ends_s, paused_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,25 +212,39 @@ def plateau(load: LoadOverTime, c: Times, run: Window) -> Plateau | None:
     return Plateau(near, first, last, parts, tolerance)
 
 
-def steady_window(load: LoadOverTime | None, c: Times, run: Window) -> Window:
+def steady_window(load: LoadOverTime | None, c: Times, run: Window, unsent: int = 0) -> Window:
     """Longest span of ``run`` in which the requested load stays on its :func:`plateau`.
 
-    ``run`` itself, with the reason in its ``rule``, if there is none, or if it is shorter than half of
-    ``run``.
+    ``run`` itself, with the reason in its ``rule``, if there is none, if it is shorter than half of ``run``,
+    or if the load is not known well enough to tell.
+
+    Args:
+        unsent: requests of an open loop that were due in ``run`` and never sent. When is not known.
     """
     found = None if load is None else plateau(load, c, run)
     if load is None or found is None:
         why = "the requested load is unknown" if len(c) else "nothing was sent"
-        return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
-    if found.share < LEAST_SHARE:
+    elif _may_hide(found, run, unsent):
+        why = f"{unsent:,} requests were due and never sent, and it is not known when"
+    elif found.share < LEAST_SHARE:
         why = f"the longest at {found.level:.4g} {load.unit} is {100 * found.share:.0f} % of the run"
-        return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
-    ns = run.end_ns - run.start_ns
-    return Window(
-        run.start_ns + ns * found.first // found.parts,
-        run.start_ns + ns * found.last // found.parts,
-        f"steady: load within {100 * found.tolerance:.0f} % of {found.level:.4g} {load.unit}",
-    )
+    else:
+        ns = run.end_ns - run.start_ns
+        return Window(
+            run.start_ns + ns * found.first // found.parts,
+            run.start_ns + ns * found.last // found.parts,
+            f"steady: load within {100 * found.tolerance:.0f} % of {found.level:.4g} {load.unit}",
+        )
+    return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
+
+
+def _may_hide(found: Plateau, run: Window, unsent: int) -> bool:
+    """Whether unsent requests may be why ``found`` is not longer: the records' load fell, not the load.
+
+    A few that the end of the load overtook are not, if the span goes on to that end.
+    """
+    of_part = found.tolerance * found.level * run.seconds / found.parts
+    return unsent > 0 and (found.last < found.parts or unsent > of_part)
 
 
 def left_out(c: Columns, run: Window, window: Window, judgement: Judgement | None) -> dict[str, Any]:
