@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 from cluster_cases import RUNNING, FakeCluster, Run, ended, fake_cluster, pod
 from k8s_tools import kubectl_on_path
 from swarm_process import wait_until
+
+from llm_locust.cli.main import main
+from llm_locust.k8s.following import run as following
 
 Start = Callable[..., Run]
 
@@ -101,6 +105,49 @@ def test_a_master_that_is_killed_gives_4_and_its_reason(cluster: FakeCluster, st
     run = start()
     assert run.code() == 4
     assert "ended with code 137: OOMKilled" in run.said
+
+
+def test_a_master_whose_pod_is_gone_gives_4_and_what_is_on_its_volume(
+    cluster: FakeCluster, start: Start, tmp_path: Path
+) -> None:
+    run = start("--out", "kept", "--volume", "results")
+    name = cluster.name_of_the_run()
+    cluster.says("loading")
+    wait_until(lambda: "loading" in run.out.read_text(), "the log", 60)
+    cluster.writes(name, **{"manifest.json": "{}"})
+    cluster.pods(pod("worker", RUNNING))
+    assert run.code() == 4, run.said
+    assert "the master's pod is gone" in run.said
+    assert (tmp_path / "here" / "kept" / "manifest.json").read_text() == "{}"
+    assert left(cluster) == (12, 12)  # the pod that read the volume among them
+
+
+def test_a_run_out_of_reach_gives_4_and_nothing_of_it_is_removed(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(following, "_OUT_OF_REACH_S", 1.0)
+    monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+    monkeypatch.chdir(tmp_path)
+    Path("s.yaml").write_text("users: 5\nrun_time: 1m\nhost: http://llm:8000\n")
+
+    def leave() -> None:
+        wait_until(lambda: "/log?" in "".join(requests_of(cluster)), "the log", 60)
+        (cluster.folder / "away").touch()
+
+    with ThreadPoolExecutor(1) as pool:
+        left_it = pool.submit(leave)
+        code = main(["k8s", "run", "--scenario", "s.yaml", "--workers", "1", "-n", "perf"])
+        left_it.result()
+    said = capsys.readouterr().err
+    assert code == 4, said
+    assert "the run is left to itself" in said
+    assert "of the master's pod until 15 minutes after its end" in said
+    assert "remove it later by: kubectl -n perf delete" in said
+    assert left(cluster) == (11, 0)
+
+
+def requests_of(cluster: FakeCluster) -> list[str]:
+    return cluster.requests if (cluster.folder / "requests").exists() else []
 
 
 def test_a_log_that_is_cut_off_goes_on_where_it_was_and_a_run_that_could_not_start_has_no_files(

@@ -3,7 +3,8 @@
 It keeps the objects that it is sent. Pods are those of FOLDER/pods.json, a list of ``kind: Pod`` objects that
 is read anew for each request, once the run's Jobs are there; ``{name}`` in it stands for the run. A pod's log
 is FOLDER/log; ``exec`` runs its command here, with folders of FOLDER for /tmp and /runs. FOLDER/events.json
-are its events. Requests are lines of FOLDER/requests.
+are its events. Requests are lines of FOLDER/requests. While there is FOLDER/away, it answers none. A pod that
+it is sent runs and is ready.
 """
 
 import asyncio
@@ -52,6 +53,8 @@ class ApiServer:
         with (self.folder / "requests").open("a") as file:
             file.write(f"{request.method} {request.path_qs}\n")
         path = request.path.rstrip("/")
+        if (self.folder / "away").exists():
+            return _status(503, "the server is currently unable to handle the request")
         if path == "/version":
             return web.json_response({"major": "1", "minor": "33", "gitVersion": "v1.33.0"})
         if path == "/api":
@@ -79,11 +82,14 @@ class ApiServer:
                 made = json.loads(await request.read())
                 self.objects[kind, made["metadata"]["name"]] = made
                 made["metadata"]["uid"] = f"uid-{len(self.objects)}"
+                if kind == "pods":
+                    ready = {"type": "Ready", "status": "True"}
+                    made["status"] = {"phase": "Running", "conditions": [ready]}
                 return web.json_response(made, status=201)
             case "GET", [kind]:
-                return web.json_response(
-                    {"kind": f"{NAMES[kind]}List", "apiVersion": "v1", "items": self._all(kind)}
-                )
+                its_name = request.query.get("fieldSelector", "").partition("metadata.name=")[2]
+                items = [o for o in self._all(kind) if its_name in ("", o["metadata"]["name"])]
+                return web.json_response({"kind": f"{NAMES[kind]}List", "apiVersion": "v1", "items": items})
             case "GET", ["pods", _, "log"]:
                 return await self._log(request)
             case (("GET" | "POST"), ["pods", _, "exec"]):

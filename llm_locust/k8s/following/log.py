@@ -47,7 +47,8 @@ class PodLog:
             if self._over.is_set():  # finish() may have looked before it was there
                 self._command.terminate()
             assert self._command.stdout is not None
-            self._write_new(line.decode(errors="replace").rstrip("\r\n") for line in self._command.stdout)
+            with self._command.stdout as lines:
+                self._write_new(line.decode(errors="replace").rstrip("\r\n") for line in lines)
             self._command.wait()
             self._over.wait(_AGAIN_S)
 

@@ -35,7 +35,7 @@ _CUT_SHORT, _NO_START = 4, 2
 #: Pauses between looks at the cluster: the first, the longest, and the growth in between.
 _FIRST_LOOK_S, _LAST_LOOK_S, _SLOWER = 0.3, 4.0, 1.3
 
-#: How long an API server may be out of reach before the run is given up.
+#: How long an API server may be out of reach before the run is left to itself.
 _OUT_OF_REACH_S = 120.0
 
 
@@ -63,7 +63,9 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def run_in_cluster(plan: OverlayPlan, args: argparse.Namespace) -> int:
-    """Run a load in the cluster and return its exit code; 2 if it did not start, 4 if it was cut short.
+    """Run a load in the cluster and return its exit code.
+
+    It is 2 if the master did not run, and 4 if the run was cut short or could not be followed to its end.
 
     Raises:
         ValueError: it cannot be rendered, or there is no kubectl.
@@ -85,14 +87,15 @@ def run_in_cluster(plan: OverlayPlan, args: argparse.Namespace) -> int:
     with asked_to_end() as asked:
         cluster = ClusterRun(kubectl, name, namespace, objects, plan.workers)
         _say(f"{name} in namespace {namespace}")
+        following = _Following(cluster, asked, plan, to, args.start_timeout)
         try:
             cluster.create()
-            return _Following(cluster, asked, plan, to, args.start_timeout).until_it_ends()
+            return following.until_it_ends()
         except (StartError, KubectlError) as e:
             _say(one_line(e))
             return _NO_START
         finally:
-            _clean_up(cluster, args.keep)
+            _clean_up(cluster, args.keep or following.is_left)
 
 
 def unique_name(plan: OverlayPlan) -> str:
@@ -105,7 +108,11 @@ def unique_name(plan: OverlayPlan) -> str:
 
 
 class _Following:
-    """A created run, watched until its master has ended."""
+    """A created run, watched until its master has ended.
+
+    Attributes:
+        is_left: the run was left to itself, and its objects have to stay.
+    """
 
     def __init__(
         self, cluster: ClusterRun, asked: StopSignals, plan: OverlayPlan, to: Path, start_timeout_s: float
@@ -116,6 +123,7 @@ class _Following:
         self._log: PodLog | None = None
         self._waiting = ""
         self._was_told = False
+        self.is_left = False
 
     def until_it_ends(self) -> int:
         """Follow it; return its exit code (raises StartError)."""
@@ -134,10 +142,7 @@ class _Following:
         try:
             state = self._cluster.state()
         except KubectlError as e:
-            if time.monotonic() - self._reached > _OUT_OF_REACH_S:
-                raise
-            self._say_once(f"{one_line(e)}; trying again")
-            return None
+            return self._out_of_reach(e)
         self._reached = time.monotonic()
         if state.master is not None and (state.is_running or state.code is not None):
             if self._log is None:
@@ -146,11 +151,36 @@ class _Following:
             if code is not None:
                 return code
         elif self._log is not None:
-            raise StartError("the master's pod is gone: it was deleted, or its node is gone")
+            return self._gone(state)
         self._check_start(state)
         if self._asked.to_end and not self._was_told:
             self._tell_to_end(state)
         return None
+
+    def _out_of_reach(self, error: KubectlError) -> int | None:
+        """Try again for a while. A master that has run may have results: then all is left as it is."""
+        if time.monotonic() - self._reached <= _OUT_OF_REACH_S:
+            self._say_once(f"{one_line(error)}; trying again")
+            return None
+        if self._log is None:
+            raise error
+        self.is_left = True
+        self._end_log()
+        _say(f"{one_line(error)}; tried for {_OUT_OF_REACH_S:.0f} s: the run is left to itself")
+        if self._claim is not None:
+            _say(self._on_the_claim)
+        elif self._plan.hold_s is not None:
+            hold = f"{self._plan.hold_s // 60} minutes after its end"
+            _say(f"its files are in /runs/{self._cluster.name} of the master's pod until {hold}")
+        _say(f"remove it later by: {self._cluster.removal}")
+        return _CUT_SHORT
+
+    def _gone(self, state: RunState) -> int:
+        """A master that has run and whose pod is not there any more: only a volume still has its files."""
+        self._end_log()
+        _say(f"the master's pod is gone: {state.trouble or 'it was deleted, or its node is gone'}")
+        self._fetch_rest()
+        return _CUT_SHORT
 
     def _check_start(self, state: RunState) -> None:
         if state.trouble is not None:
@@ -171,7 +201,7 @@ class _Following:
             self._end_log()
             if state.code not in _CODES:
                 _say(f"the master was ended with code {state.code}: {state.reason or 'no reason is given'}")
-            self._fetch_rest(state)
+            self._fetch_rest()
             return state.code
         if self._plan.hold_s is None or (code := ended_code(kubectl, pod)) is None:
             return None
@@ -181,20 +211,29 @@ class _Following:
                 _say(f"the run directory is {self._to}")
             release(kubectl, pod)
         except (CopyError, KubectlError, OSError) as e:
-            _say(f"{one_line(e)}: the report above is all that there is")
+            rest = "the report above is all that there is" if self._claim is None else self._on_the_claim
+            _say(f"{one_line(e)}: {rest}")
             return _CUT_SHORT if code in (0, 1) else code
         return code
 
-    def _fetch_rest(self, state: RunState) -> None:
+    @property
+    def _claim(self) -> str | None:
+        return self._plan.pods.volumes.get("/runs")
+
+    @property
+    def _on_the_claim(self) -> str:
+        return f"the files are on the claim {self._claim} as {self._cluster.name}"
+
+    def _fetch_rest(self) -> None:
         """Files of a master that ended without waiting for us: on a volume they are still there."""
-        claim = self._plan.pods.volumes.get("/runs")
+        claim = self._claim
         if claim is None or self._plan.hold_s is None:
             return
         try:
             if fetch_from_volume(self._cluster, claim, self._to):
                 _say(f"the run directory is {self._to}; `llm-locust merge` makes a run of an unfinished one")
         except (CopyError, KubectlError, OSError) as e:
-            _say(f"{one_line(e)}; the claim {claim} has them as {self._cluster.name}")
+            _say(f"{one_line(e)}: {self._on_the_claim}")
 
     def _judged(self, code: int) -> int:
         return code if code in _CODES else _CUT_SHORT
