@@ -265,6 +265,16 @@ def test_what_is_made_of_the_jobs_is_the_same_pods_with_the_same_references(
     assert {name.rpartition("-")[2]: pod for name, pod in pods(text)} == expected
 
 
+def test_nights_are_kept_by_their_number_and_not_by_their_age(rendered: Rendered) -> None:
+    made = [document for document in documents(rendered("nightly")) if document["kind"] == "CronJob"]
+    assert len(made) == 2
+    for document in made:
+        spec = document["spec"]
+        assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (7, 7)
+        assert "ttlSecondsAfterFinished" not in spec["jobTemplate"]["spec"]
+        assert spec["jobTemplate"]["spec"]["activeDeadlineSeconds"]
+
+
 @pytest.mark.parametrize("overlay", ["soak", "jobset", "nightly"])
 def test_a_report_has_memory_of_its_own_beside_the_master(rendered: Rendered, overlay: str) -> None:
     (pod,) = (pod for name, pod in pods(rendered(overlay)) if name.endswith("master"))
