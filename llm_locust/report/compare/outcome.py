@@ -82,8 +82,8 @@ def compare_runs(
     swept = next((path for path, manifest in zip(paths, manifests, strict=True) if manifest.is_sweep), None)
     if swept is not None and isinstance(question.window, str):
         raise ValueError(
-            f"{str(swept)!r} is a sweep, which has several loads: choose the measured part of a stage by "
-            "--window, as 30s-90s (start_s and seconds in stages.csv)"
+            f"{str(swept)!r} is a sweep, which has several loads: `llm-locust compare RUN RUN --pareto` sets "
+            "the loads of several runs side by side, `llm-locust report RUN --where stage==0` reports one"
         )
     if question.slo is None:
         question = replace(question, slo=next(filter(None, (m.slo for m in manifests)), ""))

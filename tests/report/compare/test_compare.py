@@ -202,6 +202,16 @@ def test_what_a_comparison_does_not_answer_is_refused(runs: dict[str, Path], ask
         compare_runs([runs["base"], runs["slow"]], Question(**asked))
 
 
+def test_a_sweep_is_refused_with_the_commands_that_take_one(
+    tmp_path: Path, runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = write_made_run(tmp_path / "sweep", 5, n=60, options={"sweep": "users=1,2"})
+    said = refused(capsys, sweep, runs["base"])
+    assert "is a sweep" in said
+    assert "--pareto" in said
+    assert "--window" not in said
+
+
 def test_several_runs_are_put_in_the_order_of_their_starts(runs: dict[str, Path]) -> None:
     outcome = compare_runs(
         [runs["slow"], runs["base"], runs["same"]], gates=parse_relative_gates("p50_ttft<=+5%")
