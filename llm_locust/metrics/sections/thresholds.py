@@ -8,6 +8,8 @@ from typing import Literal
 
 Severity = Literal["suspect", "invalid"]
 
+_ITL, _TTFT = "the median ITL (E2EL without one)", "the median TTFT (E2EL without one)"
+
 #: Delays under this are never held against a client.
 LAG_FLOOR_MS = 1.0
 
@@ -45,6 +47,15 @@ class Threshold:
         return f"{number} of {self.against}" if self.against else number
 
 
+def usual(**medians_ms: float | None) -> tuple[str, float | None]:
+    """The first of these medians that is known, and its name.
+
+    Answers that are not streamed, embeddings among them, have neither ITL nor TTFT: E2EL is their scale.
+    """
+    known = ((name, value) for name, value in medians_ms.items() if value is not None)
+    return next(known, (next(iter(medians_ms)), None))
+
+
 FIRST_TOKENS_WIDE = Threshold(
     "`first_tokens_wide`: first tokens that may have arrived earlier than their timestamp by more than "
     "5 % of the resulting TTFT, and by more than 1 ms",
@@ -63,7 +74,7 @@ GAPS_UNKNOWN = Threshold(
 )
 LAG_KERNEL = Threshold(
     "`lag_ms_p99`, all timestamps the kernel's",
-    "the median ITL",
+    _ITL,
     1.0,
     None,
     "the time of a single packet stays correct; reads return several, and what is sent after a read is late",
@@ -71,7 +82,7 @@ LAG_KERNEL = Threshold(
 )
 LAG_PROGRAM = Threshold(
     "`lag_ms_p99`, not all timestamps the kernel's",
-    "the median ITL",
+    _ITL,
     0.1,
     1.0,
     "lag is part of every latency",
@@ -79,7 +90,7 @@ LAG_PROGRAM = Threshold(
 )
 HUB_LAG_PROGRAM = Threshold(
     "`hub_lag_ms_p99`, not all timestamps the kernel's",
-    "the median ITL",
+    _ITL,
     0.1,
     1.0,
     "an event loop that reads late also timestamps late",
@@ -96,7 +107,7 @@ LAG_CLOSED = Threshold(
 )
 DELAY = Threshold(
     "`schedule_delay_ms_p99`, open loop",
-    "the median TTFT",
+    _TTFT,
     0.1,
     0.5,
     "the load was not the requested one",

@@ -61,9 +61,8 @@ def client_validity(
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is as
-    of :func:`~llm_locust.metrics.sections.node_health.stamps`; hub lag, CPU and clock error are those of the
-    worst worker. ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without
-    evidence are None.
+    of :func:`~llm_locust.metrics.sections.node_health.stamps`; what is of nodes is that of the worst worker.
+    ``clock_steps`` counts requests, the other two steps of a node's clock. None is without evidence.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
@@ -74,12 +73,13 @@ def client_validity(
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
     blurred = _blurred(c, judged, scale)
+    gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
     findings = [
         *blurred_findings(blurred["first_tokens_wide"], blurred["gaps_unknown_share"]),
-        *_lag(lag_ms, scale.itl_ms, kernel),
+        *_lag(lag_ms, *gap, kernel),
         *_lag_closed(lag_p50_ms, scale.e2el_ms, manifest),
-        *_hub_lag(of_nodes["hub_lag_ms_p99"], scale.itl_ms, kernel),
-        *_delay(delay_ms, scale.ttft_ms),
+        *_hub_lag(of_nodes["hub_lag_ms_p99"], *gap, kernel),
+        *_delay(delay_ms, *thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)),
         *_cpu(cpu, kernel),
         *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
         *coalesced_findings(coalesced, lag_ms),
@@ -143,9 +143,9 @@ def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | 
     return thresholds.COALESCED.severity(ratio) if late else None
 
 
-def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if found := thresholds.LAG[kernel == 1].severity(lag_ms, itl_ms):
-        compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
+def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
+    if found := thresholds.LAG[kernel == 1].severity(lag_ms, of_ms):
+        compared = f"the client read {lag_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
         meaning = (
             ": each read returned several events, and what had to be sent after a read was sent late"
             if kernel == 1
@@ -165,22 +165,22 @@ def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest)
         )
 
 
-def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    found = None if kernel in (None, 1) else thresholds.HUB_LAG_PROGRAM.severity(hub_lag_ms, itl_ms)
+def _hub_lag(hub_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
+    found = None if kernel in (None, 1) else thresholds.HUB_LAG_PROGRAM.severity(hub_ms, of_ms)
     if found:
         yield (
             found,
-            f"a worker's event loop was {hub_lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms, "
+            f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms, "
             "and not all timestamps are the kernel's, so its lag is part of the latencies",
         )
 
 
-def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
-    if found := thresholds.DELAY.severity(delay_ms, ttft_ms):
+def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
+    if found := thresholds.DELAY.severity(delay_ms, of_ms):
         yield (
             found,
             f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
-            f"the median TTFT is {ttft_ms:.3g} ms: the load was not the requested one",
+            f"the median {of} is {of_ms:.3g} ms: the load was not the requested one",
         )
 
 
