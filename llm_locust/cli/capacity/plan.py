@@ -40,12 +40,17 @@ DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a run shows: its capacity, its replicas, the loads that are not used, and the replicas' names."""
+    """What a run shows: its capacity, its replicas, and the loads that are not used.
+
+    ``names`` are those that replicas were counted by, ``are_addresses``: of connections. None where their
+    number was given.
+    """
 
     capacity: Capacity
     replicas: int
     unused: tuple[Stage, ...]
     names: int
+    are_addresses: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,12 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replicas",
         type=_whole,
         metavar="N",
-        help="that were measured (those that answered at a time; else 1)",
+        help="replicas that were measured (those that answers named; required if they named none, or with "
+        "prefill and decode apart)",
     )
     parser.add_argument(
         "--spare", type=_from_0, default=1, metavar="N", help="replicas that may be lost (%(default)s)"
     )
-    parser.add_argument("--gpus-per-replica", type=_positive, metavar="N", help="GPUs of one replica")
+    parser.add_argument(
+        "--gpus-per-replica", type=_positive, metavar="N", help="GPUs of one of these replicas"
+    )
     parser.add_argument("--price-per-gpu-hour", type=_positive, metavar="P", help="in any currency")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -106,12 +114,24 @@ def _measured(source: Source, args: argparse.Namespace) -> _Measured:
     summary = analyse(source, question).summary
     if not summary.is_sweep or not summary.stages:
         raise NoCapacityError("the run is no sweep: a plan needs several loads, by llm-locust sweep")
-    replicas = args.replicas or replicas_at_once([each.in_flight for each in summary.replicas])
+    replicas = args.replicas or _counted(summary)
     names = 0 if args.replicas else len(summary.replicas)
+    by_address = not args.replicas and summary.fairness.named_by == "peer"
     numbers = {stage.number for stage in of_lengths(source.manifest.stages, args.lengths)}
     stages = [stage for stage in summary.stages if stage.number in numbers]
     unused = tuple(stage for stage in stages if not stage.is_result)
-    return _Measured(_capacity(source, question, summary, stages, args), replicas, unused, names)
+    capacity = _capacity(source, question, summary, stages, args)
+    return _Measured(capacity, replicas, unused, names, by_address)
+
+
+def _counted(summary: Summary) -> int:
+    """The replicas that served at a time, by their names; raises NoCapacityError where these do not tell."""
+    if summary.server is not None and summary.server.pools is not None:
+        raise NoCapacityError(
+            "prefill and decode are apart, and answers name servers of one role: the GPUs of the other would "
+            "be in no plan; give --replicas 1, and as --gpus-per-replica all GPUs of the deployment"
+        )
+    return replicas_at_once([each.in_flight for each in summary.replicas])
 
 
 def _capacity(
@@ -204,6 +224,12 @@ def _reservations(found: _Measured, wanted: CapacityNeed) -> Iterator[Line]:
         yield Line(
             f"{found.names} names of replicas answered, {found.replicas} at a time: one that was restarted "
             "counts once; give --replicas if their number was changed",
+            Tone.WARN,
+        )
+    if found.are_addresses:
+        yield Line(
+            "replicas were counted by the addresses of their connections; give --replicas if these are of "
+            "balancers",
             Tone.WARN,
         )
     if wanted.replicas > found.replicas:

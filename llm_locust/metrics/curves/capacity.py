@@ -150,12 +150,20 @@ def replicas_at_once(in_flight: Sequence[Sequence[float]]) -> int:
 
     Returns:
         The median over the parts of how many had begun and not ended; at least 1.
+
+    Raises:
+        NoCapacityError: no name answered, so that nothing tells how many there were.
     """
+    if not in_flight:
+        raise NoCapacityError(
+            "no answer named its replica: how many took the load is not known, and if several are taken for "
+            "one, the plan has too few; give --replicas N (--replicas 1 if it is one)"
+        )
     busy = [[part for part, mean in enumerate(course) if mean > 0] for course in in_flight]
     lives = [(parts[0], parts[-1]) for parts in busy if parts]
     parts = range(max((len(course) for course in in_flight), default=0))
     counts = [sum(first <= part <= last for first, last in lives) for part in parts]
-    return max(1, median_high(counts)) if counts else max(1, len(in_flight))
+    return max(1, median_high(counts)) if counts else len(in_flight)
 
 
 def need(

@@ -124,4 +124,9 @@ def test_a_replica_that_was_restarted_under_another_name_counts_once() -> None:
     assert replicas_at_once([whole, whole, whole]) == 3
     quiet = [0.0, 1.0] * 30  # at a low load, without a request in half of the parts
     assert replicas_at_once([quiet, quiet]) == 2
-    assert (replicas_at_once([]), replicas_at_once([[], []])) == (1, 2)
+    assert replicas_at_once([[], []]) == 2
+
+
+def test_without_a_name_the_number_of_replicas_is_not_known() -> None:
+    with pytest.raises(NoCapacityError, match=r"no answer named its replica.*give --replicas N"):
+        replicas_at_once([])
