@@ -2,8 +2,9 @@
 
 ``messages``, and where they are known ``tools``, ``target_output_tokens`` (or ``max_tokens``), and the pause
 after the answer: ``pause_ms_after``, or ``simulated_tool_delay_ms_after``, as agentperf-local has it. Lines
-of one ``conversation_id`` (``trajectory_id``, ``task_id``; else of one file) are its turns, in their order. A
-line with ``parent`` (the id of another trajectory) and ``after_turn`` begins a sub-agent of that turn.
+of one ``conversation_id`` (``trajectory_id``, ``task_id``; else of one file, whose path in the folder without
+suffix is the id) are its turns, in their order. A line with ``parent`` (the id of another trajectory) and
+``after_turn`` begins a sub-agent of that turn.
 """
 
 from collections.abc import Iterable
@@ -52,7 +53,7 @@ def read(lines: Iterable[FileLine]) -> list[Trajectory]:
     parents: dict[str, tuple[str, int, str]] = {}
     for line in lines:
         found = decoded(_DECODER, line, _EXPECTED)
-        name = found.conversation_id or found.trajectory_id or found.task_id or line.path.stem
+        name = found.conversation_id or found.trajectory_id or found.task_id or line.file
         of = turns.setdefault(name, [])
         if found.parent is not None and not of:
             parents[name] = found.parent, found.after_turn or 0, line.where

@@ -22,7 +22,7 @@ from llm_locust.core.run_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryF
 from llm_locust.workload.draws import generator
 from llm_locust.workload.trajectories import chat, mlperf, mooncake, weka
 from llm_locust.workload.trajectories.hits import every, possible_shares
-from llm_locust.workload.trajectories.reading import FileLine, files, lines
+from llm_locust.workload.trajectories.reading import FileLine, lines
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, numbered
 
 History = Literal["recorded", "own"]
@@ -81,7 +81,7 @@ def load_pool(path: str | Path) -> tuple[Trajectory, ...]:
     Raises:
         TrajectoryError: a file or a line that cannot be read, or nothing in it.
     """
-    found = lines(files(Path(path)))
+    found = lines(Path(path))
     first = next(found, None)
     if first is None:
         raise TrajectoryError(f"trajectories {str(path)!r}: nothing in it")

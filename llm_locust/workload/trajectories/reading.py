@@ -29,9 +29,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A line that is not blank, and its number from 1."""
+    """A line that is not blank, and its number from 1.
+
+    ``file`` names its file: the path in the folder that was given, without the last suffix.
+    """
 
     path: Path
+    file: str
     number: int
     raw: bytes
 
@@ -51,14 +55,14 @@ def files(path: Path) -> list[Path]:
     raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl, .jsonl.gz or .json")
 
 
-def lines(paths: Sequence[Path]) -> Iterator[FileLine]:
-    """Their lines that are not blank; gzip-compressed files are decompressed (raises TrajectoryError).
+def lines(given: Path) -> Iterator[FileLine]:
+    """Lines of its :func:`files` that are not blank; gzip is decompressed (raises TrajectoryError).
 
     A JSON file whose first line is no document is one line as a whole.
     """
     total = 0
-    for path in paths:
-        number = 0
+    for path in files(given):
+        number, file_name = 0, path.relative_to(given if path != given else given.parent).with_suffix("")
         try:
             with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
                 while raw := file.readline(MOST_LINE + 1):
@@ -71,7 +75,7 @@ def lines(paths: Sequence[Path]) -> Iterator[FileLine]:
                             f"({MOST_BYTES >> 30} GiB) may be"
                         )
                     if raw.strip():
-                        yield FileLine(path, number, raw)
+                        yield FileLine(path, file_name.as_posix(), number, raw)
         except (OSError, EOFError, zlib.error, ValueError) as e:
             if isinstance(e, TrajectoryError):
                 raise

@@ -69,6 +69,15 @@ def test_sub_agents_hang_on_the_turns_that_began_them(tmp_path: Path) -> None:
     assert main.turns[1].forks == other.turns[0].forks == ()
 
 
+def test_files_of_one_name_in_two_folders_are_two_trajectories(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.jsonl").write_text(json.dumps({"messages": [user(name)]}) + "\n")
+    (tmp_path / "top.jsonl").write_text(2 * (json.dumps({"messages": [user("top")]}) + "\n"))
+    assert [(t.id, len(t.turns)) for t in load_pool(tmp_path)] == [("a/run", 1), ("b/run", 1), ("top", 2)]
+    assert [t.id for t in load_pool(tmp_path / "a" / "run.jsonl")] == ["run"]
+
+
 def test_rows_of_mlperf_become_the_requests_of_users_and_tools(tmp_path: Path) -> None:
     call = {"id": "c:0", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
     path = file(
