@@ -188,7 +188,8 @@ def judge_keep_alive(seen: SeenStream | str) -> Finding:
     figure = "the server closes the connection after each answer"
     return warn(
         figure + (" (Connection: close)" if closes else ""),
-        "let server and proxy keep connections: else each TTFT has a handshake in it",
+        "let server and proxy keep connections: else each request waits for a handshake first (connect, and "
+        "TTFT with connecting; not in TTFT)",
     )
 
 

@@ -165,3 +165,8 @@ def test_a_connection_that_is_not_kept_is_named() -> None:
     closing = answer([1.0], headers={b"connection": b"close"})
     judged(judge_keep_alive(closing), Status.WARN, "(Connection: close)")
     judged(judge_keep_alive("no time"), Status.SKIPPED)
+
+
+def test_a_handshake_for_each_request_is_told_to_be_in_ttft_with_connecting_and_not_in_ttft() -> None:
+    change = judge_keep_alive(answer([1.0])).change
+    assert "connect, and TTFT with connecting; not in TTFT" in change
