@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.options.reference import SCENARIO_KEYS, SCENARIO_TABLE, with_scenario_tables
+from llm_locust.options.stop_rules import LEAST_ENDED
 from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS
 from llm_locust.scenario import (
     Conversation,
@@ -31,7 +32,7 @@ from llm_locust.scenario import (
     parse_scenario,
 )
 from llm_locust.scenario.classes import CLASS_KEYS
-from llm_locust.scenario.document import TOP_KEYS
+from llm_locust.scenario.document import STOP, TOP_KEYS
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
@@ -536,6 +537,12 @@ TABLES: dict[str, Collection[str]] = {
 
 def test_the_tables_of_the_page_are_made_of_the_readers_keys() -> None:
     assert with_scenario_tables(PAGE) == PAGE, "run make docs"
+
+
+def test_the_page_says_of_which_requests_the_error_rate_that_ends_a_run_is() -> None:
+    said = STOP["error_rate"].meaning
+    assert f"of the requests that ended in the last 30 s, at least {LEAST_ENDED}," in said
+    assert "one that hangs counts when its timeout ends it" in said
 
 
 def test_a_table_of_the_page_changed_by_hand_is_noticed() -> None:
