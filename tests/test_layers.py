@@ -146,3 +146,16 @@ def test_every_file_that_the_map_names_exists(page: str) -> None:
     named = re.findall(r"`([\w/]+\.py)`", (top / page).read_text())
     assert named
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
+def test_a_quantile_outside_of_metrics_stats_is_of_draws() -> None:
+    """``metrics/stats`` has the percentiles of requests. One of draws is a draw: its method is named."""
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in MODULES
+        if "stats" not in path.parts and "np.quantile" in path.read_text()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.quantile"
+        if not any(word.arg == "method" for word in node.keywords)
+    ]
+    assert found == []

@@ -10,6 +10,7 @@ from llm_locust.metrics.agents.jobs import jobs
 from llm_locust.metrics.agents.walks import PerTurn, Walks
 from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot
 from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Window
 
 #: A pause that was longer than recorded by more than this is late.
@@ -27,18 +28,19 @@ def agents(
     walks = Walks.of(requests)
     of_walk = (walks.session >= 0) & window.scheduled(c)
     ok = of_walk & c.ok
-    speed = _inverse(tpot(c)[ok])
+    speed = ordered(_inverse(tpot(c)[ok]))
     tokens, took_s = c.output_tokens[ok], e2el(c)[ok]
     known = ~np.isnan(tokens) & (took_s > 0)
+    e2e_speed = ordered(tokens[known] / took_s[known])
     return {
         "agents": len(np.unique(walks.agent[of_walk])),
         "turns": int(of_walk.sum()),
         "ok": int(ok.sum()),
-        "output_tokens_per_s_p25": _quantile(speed, 0.25),
-        "output_tokens_per_s_p50": _quantile(speed, 0.5),
-        "e2e_tokens_per_s_p10": _quantile(tokens[known] / took_s[known], 0.1),
-        "e2e_tokens_per_s_p25": _quantile(tokens[known] / took_s[known], 0.25),
-        "e2e_tokens_per_s_p50": _quantile(tokens[known] / took_s[known], 0.5),
+        "output_tokens_per_s_p25": _percentile(speed, 25),
+        "output_tokens_per_s_p50": _percentile(speed, 50),
+        "e2e_tokens_per_s_p10": _percentile(e2e_speed, 10),
+        "e2e_tokens_per_s_p25": _percentile(e2e_speed, 25),
+        "e2e_tokens_per_s_p50": _percentile(e2e_speed, 50),
         "e2e_tokens_per_s_mean": _ratio(tokens[known].sum(), took_s[known].sum()),
         "pauses": _pauses(c, of_walk, walks),
         **jobs(c, walks, window, facts, gpus),
@@ -49,12 +51,12 @@ def agents(
 def _pauses(c: Columns, turns: Mask, walks: Walks) -> dict[str, Any]:
     """How late turns began that were due at the end of a pause: all but the first of a walk."""
     late = schedule_delay(c)[turns & (walks.turn > 0)]
-    late = late[~np.isnan(late)]
+    late_ms = ordered(late) * 1e3
     return {
-        "n": len(late),
-        "late_ms_p50": _quantile(late * 1e3, 0.5),
-        "late_ms_p99": _quantile(late * 1e3, 0.99),
-        "late_ms_max": _quantile(late * 1e3, 1.0),
+        "n": len(late_ms),
+        "late_ms_p50": _percentile(late_ms, 50),
+        "late_ms_p99": _percentile(late_ms, 99),
+        "late_ms_max": _percentile(late_ms, 100),
         "late": int((late > LATE_S).sum()),
     }
 
@@ -79,8 +81,8 @@ def _inverse(values: Floats) -> Floats:
     return 1 / values[values > 0]
 
 
-def _quantile(values: Floats, q: float) -> float | None:
-    return float(np.quantile(values, q)) if len(values) else None
+def _percentile(ascending: Floats, percent: float) -> float | None:
+    return percentile(ascending, percent) if len(ascending) else None
 
 
 def _ratio(a: float, b: float) -> float | None:

@@ -180,3 +180,5 @@ def test_lateness_is_of_turns_after_a_pause_and_names_what_was_more_than_5_ms() 
     found = agents(*(turn("r1-t0-of9", n, 1.0 + n, late=late_s) for n, late_s in enumerate(late)))["pauses"]
     assert (found["n"], found["late"]) == (3, 1)
     assert found["late_ms_max"] == pytest.approx(20, abs=0.1)
+    assert found["late_ms_p50"] == pytest.approx(4, abs=0.1)
+    assert found["late_ms_p99"] == pytest.approx(4 + 0.98 * 16, abs=0.1)
