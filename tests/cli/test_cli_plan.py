@@ -19,7 +19,7 @@ from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 RATES = (5.0, 10.0, 20.0, 40.0)
 
 
-def written(path: Path, **fields: Sequence[str | None]) -> Path:
+def written(path: Path, **fields: Sequence[Any]) -> Path:
     """50 s at each rate; up to 20 requests/s all are good, at 40 none is; the stage at 10 had a fault.
 
     The values of a field are those of the requests in turn.
