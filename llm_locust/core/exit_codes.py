@@ -1,4 +1,4 @@
-"""Exit codes of all commands. ``docs/gates.md`` has the table for users."""
+"""Exit codes of all commands. ``docs/exit-codes.md`` has the table for users."""
 
 #: A gate broke, or nothing shows that it held.
 EXIT_GATE = 1

@@ -19,11 +19,11 @@ class RunVerdict:
 
 
 def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> RunVerdict | None:
-    """The verdict on a run or on a report, by the first rule that applies; None if only failed requests are
-    left to judge and no gate was given.
+    """The verdict on a run or on a report, by the first rule that applies; None if no gate was given and
+    nothing but failed requests, beside some that succeeded, is left to judge.
 
     4: records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
-    invalid. 1: a gate broke. 3: all gates held, and no request succeeded. A gate on a part of the records,
+    invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. A gate on a part of the records,
     or on numbers that are the client's own, says nothing about the server: therefore 4 and 3 come before 1.
     """
     part = summary.completeness
@@ -34,20 +34,15 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     broken = sum(not gate.passed for gate in summary.gates)
     if broken:
         return RunVerdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
-    if summary.search is not None and summary.analysis is None and summary.requests.ok:
-        return _searched(summary.search.answer)
-    if not summary.gates and (summary.requests.failed or summary.analysis is not None):
-        return None
-    if not summary.requests.ok and summary.analysis is None:
+    if not summary.requests.ok and _is_judged(summary):
         return RunVerdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
-    return RunVerdict(0) if summary.gates else None
+    is_search = summary.search is not None  # beyond its edge requests may fail
+    return RunVerdict(0) if summary.gates or is_search else None
 
 
-def _searched(answer: SearchAnswer) -> RunVerdict:
-    """Of a search without a broken gate: beyond its edge requests may fail."""
-    if answer.load is None and answer.at_least is None and answer.at_most is None:
-        return RunVerdict(EXIT_INVALID, f"the search has no answer: {answer.why}")
-    return RunVerdict(0)
+def _is_judged(summary: Summary) -> bool:
+    """Whether requests must be there and succeed: who chose some to look at may have chosen failed ones."""
+    return bool(summary.gates) or summary.analysis is None or summary.analysis.where is None
 
 
 def _gap(summary: Summary, part: Completeness) -> str:
@@ -58,20 +53,26 @@ def _gap(summary: Summary, part: Completeness) -> str:
 
 def _invalid(summary: Summary, manifest: Manifest) -> str:
     """Why the measurement is invalid; empty if it is not."""
-    if summary.analysis is None and not summary.requests.scheduled:
+    if not summary.requests.scheduled and _is_judged(summary):
         return "no request is in the measured window: nothing was measured"
     if raised := sum(each.count for each in manifest.task_exceptions):
         times = "an exception" if raised == 1 else f"{raised} exceptions"
         return f"the locustfile raised {times} in its tasks: the load was not the one that it describes"
-    if (
-        summary.is_sweep
-        and summary.search is None
-        and (reason := _no_results(summary, manifest.require_valid))
-    ):
+    if summary.search is not None:
+        reason = _no_answer(summary.search.answer)
+    else:
+        reason = _no_results(summary, manifest.require_valid) if summary.is_sweep else ""
+    if reason:
         return reason
     if manifest.require_valid and summary.client.verdict == "invalid":
         return "the client is invalid, and --require-valid was given"
     return ""
+
+
+def _no_answer(answer: SearchAnswer) -> str:
+    """Why a search is invalid: it has no answer, and then no gate on it can tell anything of the server."""
+    has_answer = any(found is not None for found in (answer.load, answer.at_least, answer.at_most))
+    return "" if has_answer else f"the search has no answer: {answer.why}"
 
 
 def _no_results(summary: Summary, require_valid: bool) -> str:
@@ -81,7 +82,9 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
     That only the client speaks against a stage is invalid where ``require_valid`` asks for it, as of a run.
     """
     found = [stage for stage in summary.stages or [] if stage.repeated_as is None]
-    wrong = [stage for stage in found if not (stage.is_result or (_is_clients(stage) and not require_valid))]
+    wrong = [
+        stage for stage in found if not (stage.is_result or (_is_only_clients(stage) and not require_valid))
+    ]
     if found and len(wrong) == len(found):
         return f"none of the {len(found)} stages is a result: stage {wrong[0].number}: {wrong[0].reasons[0]}"
     others = [
@@ -93,6 +96,6 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
     return ""
 
 
-def _is_clients(stage: Stage) -> bool:
-    """Whether the client speaks against it: what else does may be the client's doing."""
-    return stage.client == "invalid"
+def _is_only_clients(stage: Stage) -> bool:
+    """Whether nothing but the client speaks against it: an invalid one excuses nothing else."""
+    return stage.client == "invalid" and len(stage.reasons) == 1

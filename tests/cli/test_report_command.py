@@ -365,10 +365,43 @@ def test_a_wrong_question_is_one_line(
     assert why in refused(capsys, write_run(tmp_path), *asked)
 
 
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (("--gate", "error_rate<=100%"), 3),
+        (("--gate", "error_rate<=1%"), 1),
+        (("--slo", "ttft=1s"), 3),
+        (("--window=-2s",), 3),
+        (("--where", "name == chat", "--gate", "error_rate<=100%"), 3),
+        (("--where", "outcome != ok"), 0),
+    ],
+)
+def test_a_report_in_which_no_request_succeeded_is_invalid_unless_it_only_looks_at_some(
+    tmp_path: Path, told: Any, asked: tuple[str, ...], code: int
+) -> None:
+    run = write_run(tmp_path, [failed(0.05 * k, name="chat") for k in range(100)])
+    assert told(run, *asked)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (("--warmup", "60s", "--gate", "requests>=0"), 3),
+        (("--warmup", "60s"), 3),
+        (("--where", "name == nobody", "--gate", "requests>=0"), 3),
+        (("--where", "name == nobody"), 0),
+    ],
+)
+def test_a_report_of_no_request_is_invalid_unless_it_only_looks_for_some(
+    tmp_path: Path, told: Any, asked: tuple[str, ...], code: int
+) -> None:
+    assert told(write_run(tmp_path), *asked)[0] == code
+
+
 def test_a_gate_without_samples_fails_and_says_so(tmp_path: Path, told: Any) -> None:
     run = write_run(tmp_path)
     code, summary = told(run, "--where", "name == nobody", "--gate", "p99_ttft<1s")
-    assert code == 1
+    assert code == 3, "nothing was measured"
     assert summary["gates"][0]["reason"] == "no samples: the run has no value for p99_ttft"
     assert (
         "no samples" in told(run, "--where", "name == nobody", "--gate", "p99_ttft<1s", format="console")[1]

@@ -78,12 +78,13 @@ def test_a_run_that_measured_nothing_or_another_load_is_invalid_whatever_gates_s
     records, fields = BAD_RUNS[name]
     for gates in ("", "error_rate<=100%"):
         found = judged(records, manifest(**fields, gates=gates))
-        if name == "every request failed" and not gates:
-            assert found is None  # for the caller: without gates a failed request is a broken one
-        else:
-            assert found is not None
-            broken = found.code == 1 and "gates failed" in found.reason
-            assert broken or found.code == 3, gates
+        assert found is not None
+        broken = found.code == 1 and "gates failed" in found.reason
+        assert broken or found.code == 3, gates
+
+
+def test_failed_requests_beside_one_that_succeeded_are_for_the_caller_without_gates() -> None:
+    assert judged([request(), failed(1.0)], manifest(**WHOLE)) is None
 
 
 def test_the_reason_says_what_happened_in_one_sentence() -> None:
@@ -98,20 +99,14 @@ def test_the_reason_says_what_happened_in_one_sentence() -> None:
     assert nothing.reason == "no request is in the measured window: nothing was measured"
 
 
-@pytest.mark.parametrize(
-    ("record", "gates", "expected"),
-    [(request(), "", 0), (failed(), "", None), (failed(), "error_rate<=100%", 3)],
-)
-def test_a_search_in_which_no_request_succeeded_has_no_code_of_success(
-    record: RequestRecord, gates: str, expected: int | None
-) -> None:
+def searched(record: RequestRecord, gates: str, at_most: float | None) -> RunVerdict | None:
     run = manifest(**WHOLE, gates=gates)
     answer = SearchAnswer(
         None,
         None,
         None,
         None,
-        at_most=0.5,
+        at_most=at_most,
         limit="ok",
         good_per_s=None,
         good_low=None,
@@ -120,6 +115,25 @@ def test_a_search_in_which_no_request_succeeded_has_no_code_of_success(
         why="over",
     )
     search = SearchFacts(objective="max rate", unit="requests/s", stages=[], answer=answer)
-    summary = replace(typed(summarise(batch(record), run)), search=search)
-    found = verdict(summary, run)
-    assert (None if found is None else found.code) == expected
+    return verdict(replace(typed(summarise(batch(record), run)), search=search), run)
+
+
+@pytest.mark.parametrize(
+    ("record", "gates", "expected"),
+    [(request(), "", 0), (failed(), "", 3), (failed(), "error_rate<=100%", 3)],
+)
+def test_a_search_in_which_no_request_succeeded_has_no_code_of_success(
+    record: RequestRecord, gates: str, expected: int
+) -> None:
+    found = searched(record, gates, at_most=0.5)
+    assert found is not None
+    assert found.code == expected
+
+
+@pytest.mark.parametrize("gates", ["", "rps>0", "edge>=30"])
+def test_a_search_without_an_answer_is_invalid_whatever_gates_say(gates: str) -> None:
+    assert searched(request(), gates, at_most=None) == RunVerdict(3, "the search has no answer: over")
+
+
+def test_a_gate_on_an_edge_of_which_an_upper_bound_is_known_breaks() -> None:
+    assert searched(request(), "edge>=30", at_most=0.5) == RunVerdict(1, "1 of 1 gates failed")

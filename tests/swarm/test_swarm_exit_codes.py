@@ -47,9 +47,11 @@ class Ended:
     summary: dict[str, Any]
 
 
-def _run(folder: Path, locustfile: str, *options: str, signalled: bool = False) -> Ended:
+def _run(
+    folder: Path, locustfile: str, *options: str, signalled: bool = False, faults: str = "http_500=0%"
+) -> Ended:
     (folder / "asker.py").write_text(locustfile)
-    with simulation(folder / "sim") as sim:
+    with simulation(folder / "sim", "--faults", faults) as sim:
         whole = [*USUAL, *options, "-H", sim.url]
         with locust(folder, *whole, locustfile=folder / "asker.py") as process:
             if signalled:
@@ -67,6 +69,9 @@ RUNS = {
     "raising": lambda folder: _run(folder, RAISING, "--num-requests", "6", "--gate", "error_rate<1%"),
     "blocked": lambda folder: _run(folder, BLOCKED, "-t", "3s", "--gate", "error_rate<=100%"),
     "told to end": lambda folder: _run(folder, FINE, "-t", "600s", "--gate", "rps>0", signalled=True),
+    "all failed": lambda folder: _run(
+        folder, FINE, *("--num-requests", "6", "--exit-code-on-error", "0"), faults="http_500=100%"
+    ),
 }
 
 
@@ -80,6 +85,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
     ("name", "code", "reason"),
     [
         ("raising", 3, "Exit code 3: the locustfile raised "),
+        ("all failed", 3, "Exit code 3: none of the 6 requests succeeded."),
         ("blocked", 3, "Exit code 3: no request is in the measured window: nothing was measured."),
         (
             "told to end",

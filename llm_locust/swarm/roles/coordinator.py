@@ -23,6 +23,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.roles.outcome import with_faults, without_gates
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
@@ -264,21 +265,13 @@ class RunCoordinator:
         if run.report is None:
             return RunVerdict(EXIT_INCOMPLETE, "there is no report")
         found = run.report.verdict or self._without_gates(run.report.summary)
-        if found.code == 0 and log.unhandled_greenlet_exception:
-            return RunVerdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
-        if run.uploaded is False and found.code != EXIT_INCOMPLETE:
-            return RunVerdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
-        return found
+        return with_faults(found, part_failed=log.unhandled_greenlet_exception, uploaded=run.uploaded)
 
     def _without_gates(self, summary: Summary) -> RunVerdict:
-        """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code."""
         runner = self.environment.runner
         assert runner is not None
         failed = max(summary.requests.failed, sum(e.occurrences for e in runner.errors.values()))
-        if not failed:
-            return RunVerdict(0)
-        code = int(self._options.exit_code_on_error)
-        return RunVerdict(code, f"{failed} requests failed, and no --gate says how many may")
+        return without_gates(failed, int(self._options.exit_code_on_error))
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

@@ -2,10 +2,11 @@
 
 import csv
 import io
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from metrics_cases import batch, failed, manifest, ns, request, stage
+from msgspec import structs
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INVALID
@@ -259,6 +260,34 @@ def test_a_sweep_without_a_result_is_invalid_and_one_bad_stage_is_if_that_was_as
     strict = sweep_of(good, bad, require_valid=True)
     assert strict is not None
     assert strict.code == EXIT_INVALID
+
+
+LIMITED = "client-limited: it was late"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "code"),
+    [
+        ((), None),
+        ((LIMITED,), None),
+        (("not steady: x", LIMITED), EXIT_INVALID),
+        (("saturated: y", LIMITED), EXIT_INVALID),
+        (("a worker was lost", LIMITED), EXIT_INVALID),
+        (("not steady: x",), EXIT_INVALID),
+    ],
+)
+@pytest.mark.parametrize("require_valid", [False, True])
+def test_an_invalid_client_excuses_no_other_fault_of_a_stage_and_itself_only_unless_validity_is_required(
+    reasons: tuple[str, ...], code: int | None, require_valid: bool
+) -> None:
+    known = facts(stages=[stage(0, 1.0, 11.0), stage(1, 13.0, 23.0)], slo="", require_valid=require_valid)
+    whole = typed(summarise(requests(), known))
+    client: Literal["ok", "invalid"] = "invalid" if LIMITED in reasons else "ok"
+    faults: dict[str, Any] = {"client": client, "is_result": not reasons, "reasons": list(reasons)}
+    summary = structs.replace(whole, stages=[structs.replace(each, **faults) for each in whole.stages or []])
+    found = verdict(summary, known)
+    expected = EXIT_INVALID if reasons and require_valid else code
+    assert (None if found is None else found.code) == expected
 
 
 def test_a_saturated_stage_alone_does_not_make_a_sweep_invalid() -> None:

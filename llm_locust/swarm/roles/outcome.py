@@ -1,0 +1,28 @@
+"""What only the process that ran a load knows of its outcome, beside the verdict on its records."""
+
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from llm_locust.metrics.verdict import RunVerdict
+
+
+def without_gates(failed: int, code: int) -> RunVerdict:
+    """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code."""
+    if not failed:
+        return RunVerdict(0)
+    return RunVerdict(code, f"{failed} requests failed, and no --gate says how many may")
+
+
+def with_faults(found: RunVerdict, *, part_failed: bool, uploaded: bool | None) -> RunVerdict:
+    """The verdict on a run, with what went wrong around its records: that comes before any other code.
+
+    Args:
+        found: the verdict on the records.
+        part_failed: whether a part of Locust or of this package ended by an exception.
+        uploaded: whether the run was copied to where it was to be; None if that was not asked for.
+    """
+    if found.code == EXIT_INCOMPLETE:
+        return found
+    if part_failed:
+        return RunVerdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
+    if uploaded is False:
+        return RunVerdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
+    return found
