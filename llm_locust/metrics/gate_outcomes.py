@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import DIGITS, EDGE, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, MetricKind
+from llm_locust.metrics.gates import (
+    DIGITS,
+    EDGE,
+    MOST_FAILED,
+    OF_ANSWERS,
+    OPERATORS,
+    STANDSTILL,
+    Gate,
+    MetricKind,
+)
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.certified import certified, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
@@ -215,6 +224,7 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     whys = {
         "inputs_per_s": "no request has inputs",
         "images_per_s": "no request has images",
+        STANDSTILL: "its window is too short, or it is one arm of several",
         "kv_transfer_failures": "no server counted KV transfers, or one did not tell those that failed",
     }
     why = whys.get(gate.metric, "tokens are unknown")
@@ -258,8 +268,9 @@ def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
     if gate.kind is MetricKind.LATENCY:
         found = _figures_of(gate, summary)[gate.statistic]
     else:
-        part, key = gate.path
-        found = summary.get(part, {}).get(key)  # a run without images has no such part
+        found = summary
+        for key in gate.path:  # a run without images has no such part
+            found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
     return None if found is None else float(found)
 
 

@@ -70,16 +70,19 @@ NUMBERS = {
     "images_per_s": ("images", "images_per_s"),
     "requests": ("requests", "population"),
 }
+#: Metric of a gate on how long the server stood still.
+STANDSTILL = "standstill_s"
 #: Metric of a gate on the answer of a search: the lower end of its interval.
 EDGE = "edge"
 _PATHS: dict[str, tuple[str, ...]] = {
     **SHARES,
     **NUMBERS,
+    STANDSTILL: ("reliability", "standstill", "seconds"),
     EDGE: ("search", "answer", "low"),
     **{f"{s}_{latency}": ("latency_ms", latency, s) for latency in GATED_LATENCIES for s in STATISTICS},
 }
 _ALLOWED = (
-    f"gates are on {listed([*SHARES, *NUMBERS, EDGE])}, "
+    f"gates are on {listed([*SHARES, *NUMBERS, STANDSTILL, EDGE])}, "
     f"and STATISTIC_LATENCY of {listed(STATISTICS)} and {listed(GATED_LATENCIES)}"
 )
 _CERTIFIED_ALLOWED = f"{CERTIFIED} is followed by an upper limit on a percentile, as {CERTIFIED} p99_ttft<2s"
@@ -179,7 +182,7 @@ def _gate(term: Term) -> Gate:
 def _kind(metric: str) -> MetricKind:
     if metric in SHARES:
         return MetricKind.SHARE
-    return MetricKind.NUMBER if metric in NUMBERS or metric == EDGE else MetricKind.LATENCY
+    return MetricKind.NUMBER if metric in (*NUMBERS, STANDSTILL, EDGE) else MetricKind.LATENCY
 
 
 def _limit(metric: str, text: str) -> float:

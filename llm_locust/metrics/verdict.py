@@ -4,10 +4,15 @@ from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.gates import STANDSTILL
 from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
+
+#: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
+#: wait for it send few.
+MOST_STILL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     nothing but failed requests, beside some that succeeded, is left to judge.
 
     4: records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
-    invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. A gate on a part of the records,
-    or on numbers that are the client's own, says nothing about the server: therefore 4 and 3 come before 1.
+    invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
+    of the window, and no gate says how long it may. A gate on a part of the records, or on numbers that are
+    the client's own, says nothing about the server: therefore 4 and 3 come before 1.
     """
     part = summary.completeness
     if (not part.complete or part.cut_short) and not allow_incomplete:
@@ -36,6 +42,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         return RunVerdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
     if not summary.requests.ok and _is_judged(summary):
         return RunVerdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
+    told = any(gate.text.startswith(STANDSTILL) for gate in summary.gates)
+    if summary.gates and not told and (still := stood_still(summary)):
+        return RunVerdict(EXIT_GATE, still)
     is_search = summary.search is not None  # beyond its edge requests may fail
     return RunVerdict(0) if summary.gates or is_search else None
 
@@ -43,6 +52,25 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
 def _is_judged(summary: Summary) -> bool:
     """Whether requests must be there and succeed: who chose some to look at may have chosen failed ones."""
     return bool(summary.gates) or summary.analysis is None or summary.analysis.where is None
+
+
+def stood_still(summary: Summary) -> str:
+    """That the server stood still for more than :data:`MOST_STILL` of the window; empty if it did not.
+
+    The loads of a sweep have a check of their own. A standstill after the stop is of few requests, and one of
+    selected requests may be none of the others.
+    """
+    part, window_s = summary.reliability.standstill, summary.window.seconds
+    is_selection = summary.analysis is not None and summary.analysis.where is not None
+    if part is None or summary.is_sweep or is_selection:
+        return ""
+    still_s = sum(max(0.0, min(span.seconds, window_s - span.start_s)) for span in part.spans)
+    if still_s <= MOST_STILL * window_s:
+        return ""
+    return (
+        f"the server stood still for {still_s:.3g} s of {window_s:.3g} s, and no --gate on {STANDSTILL} says "
+        "how long it may"
+    )
 
 
 def _gap(summary: Summary, part: Completeness) -> str:

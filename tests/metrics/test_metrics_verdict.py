@@ -12,7 +12,7 @@ from llm_locust.core.task_exceptions import TaskException
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchFacts
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.metrics.verdict import RunVerdict, verdict
+from llm_locust.metrics.verdict import RunVerdict, stood_still, verdict
 
 
 def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:
@@ -137,3 +137,36 @@ def test_a_search_without_an_answer_is_invalid_whatever_gates_say(gates: str) ->
 
 def test_a_gate_on_an_edge_of_which_an_upper_bound_is_known_breaks() -> None:
     assert searched(request(), "edge>=30", at_most=0.5) == RunVerdict(1, "1 of 1 gates failed")
+
+
+def hung_from(at: float) -> list[RequestRecord]:
+    """Three users, and a server that answers none from then on; the run ends after 10 s."""
+    well = [request(i * 0.05) for i in range(round(at / 0.05))]
+    return [*well, *(request(at + i, (), ended=9.9, outcome=Outcome.CANCELLED) for i in (0.01, 0.02, 0.03))]
+
+
+@pytest.mark.parametrize(
+    ("at", "gates", "expected"),
+    [
+        (5.0, "error_rate<1%", 1),
+        (5.0, "error_rate<1% standstill_s<=9", 0),
+        (5.0, "error_rate<1% standstill_s<=2", 1),
+        (9.5, "error_rate<1%", 0),
+    ],
+)
+def test_a_server_that_stood_still_fails_a_run_whose_few_requests_hold_their_gates(
+    at: float, gates: str, expected: int
+) -> None:
+    found = judged(hung_from(at), manifest(**WHOLE, gates=gates))
+    assert found is not None
+    assert found.code == expected
+    if "standstill" not in gates and expected:
+        assert found.reason.startswith("the server stood still for 4.8")
+
+
+def test_without_gates_it_is_for_the_process_that_ran_the_load_to_fail_a_standstill() -> None:
+    run = manifest(**WHOLE)
+    assert judged(hung_from(5.0), run) is None
+    summary = typed(summarise(batch(*hung_from(5.0)), run))
+    assert stood_still(summary).startswith("the server stood still for 4.8")
+    assert not stood_still(typed(summarise(batch(*hung_from(9.5)), run)))

@@ -12,7 +12,7 @@ from msgspec import inspect
 
 from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
-from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STATISTICS
+from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
 from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
 from llm_locust.metrics.summary_types.deployment.servers import Servers
 from llm_locust.metrics.summary_types.images import Images
@@ -131,6 +131,7 @@ _GATED_SECTIONS = MappingProxyType(
 )
 
 
+_STANDSTILL_MEANING = "how long the server stood still in all, in seconds: `standstill_s<=2`"
 _EDGE_MEANING = "of a search (`--find`): the lower end of the interval of its answer, or its lower bound"
 
 
@@ -144,6 +145,7 @@ def _run_metrics() -> Iterator[str]:
     forms = dict.fromkeys(SHARES, "a share: `95%` or `0.95`") | dict.fromkeys(NUMBERS, "a number")
     for metric, (section, name) in (SHARES | NUMBERS).items():
         yield f"| `{metric}` | {forms[metric]} | {_gate_meaning(section, name)} | `{section}.{name}` |\n"
+    yield f"| `{STANDSTILL}` | a number | {_STANDSTILL_MEANING} | `reliability.standstill.seconds` |\n"
     yield f"| `{EDGE}` | a lower limit, a number | {_EDGE_MEANING} | `search.answer.low` |\n"
 
 

@@ -11,7 +11,7 @@ from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.metrics.summary_types.summary import Summary, as_json
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.metrics.verdict import RunVerdict, stood_still
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
@@ -271,7 +271,7 @@ class RunCoordinator:
         runner = self.environment.runner
         assert runner is not None
         failed = max(summary.requests.failed, sum(e.occurrences for e in runner.errors.values()))
-        return without_gates(failed, int(self._options.exit_code_on_error))
+        return without_gates(failed, int(self._options.exit_code_on_error), stood_still(summary))
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

@@ -4,10 +4,14 @@ from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.metrics.verdict import RunVerdict
 
 
-def without_gates(failed: int, code: int) -> RunVerdict:
-    """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code."""
+def without_gates(failed: int, code: int, still: str = "") -> RunVerdict:
+    """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code.
+
+    Args:
+        still: that the server stood still, which is a failure too; empty if it did not.
+    """
     if not failed:
-        return RunVerdict(0)
+        return RunVerdict(code, still) if still else RunVerdict(0)
     return RunVerdict(code, f"{failed} requests failed, and no --gate says how many may")
 
 

@@ -39,3 +39,8 @@ def test_without_gates_failed_requests_have_the_code_that_was_asked_for(
     failed: int, asked: int, code: int
 ) -> None:
     assert without_gates(failed, asked).code == code
+
+
+def test_without_gates_a_server_that_stood_still_has_failed_too() -> None:
+    assert without_gates(0, 1, "it stood still") == RunVerdict(1, "it stood still")
+    assert without_gates(0, 0, "it stood still").code == 0
