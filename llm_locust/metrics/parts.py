@@ -45,22 +45,19 @@ def whole_and_parts(
     percentiles: Mapping[str, float],
     missing: Missing,
     unsent_by_class: Mapping[str, int] | None,
-    *,
-    of_selection: bool,
 ) -> dict[str, Any]:
     """What :func:`parts` has of all requests, and ``by_name`` and ``by_class`` of theirs.
 
     Args:
         percentiles: of the latencies, key to percent.
-        missing: requests of the whole run without a record.
+        missing: requests without a record that belong to them.
         unsent_by_class: the unsent ones among them, where their class is known.
-        of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
-    of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
-    whole = part_of_all(m, percentiles, of_part if of_selection else missing)
+    of_part = missing.of_part
+    whole = part_of_all(m, percentiles, missing)
 
     def of_class(label: str) -> Missing:
-        if of_selection or unsent_by_class is None:
+        if unsent_by_class is None:
             return of_part
         return Missing(of_part.lost, unsent_by_class.get(label, 0))
 

@@ -3,7 +3,7 @@
 Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.arms.figures import arms
 from llm_locust.metrics.columns import Rows
-from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.curves.bottleneck import bottleneck
 from llm_locust.metrics.curves.curve import curve, curves
 from llm_locust.metrics.curves.searched import search
@@ -30,9 +29,6 @@ from llm_locust.metrics.deployment.pools.names import PREFILL
 from llm_locust.metrics.deployment.pools.servers import pool_sizes, servers
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import roofline
-from llm_locust.metrics.durations import durations_of
-from llm_locust.metrics.gate_outcomes import evaluate
-from llm_locust.metrics.gates import Gate
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
@@ -57,10 +53,10 @@ from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.select.unrecorded import Unrecorded, judged
 from llm_locust.metrics.stages.figures import outside, stages
 from llm_locust.metrics.stages.prefix import worth
 from llm_locust.metrics.stages.repeats import repeats
-from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window
 
@@ -94,14 +90,15 @@ def summarise(
         ValueError: as :class:`~llm_locust.metrics.question.Question` and
             :func:`~llm_locust.metrics.measured.find_window` raise it.
     """
-    gates, warmup_s = question.gates_of(manifest), question.warmup_of(manifest)
+    warmup_s = question.warmup_of(manifest)
     stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, question)
     c, selection, pools = m.c, rows_of_run is not None, pool_sizes(server)
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
-    rows, unsent = stored if rows_of_run is None else rows_of_run, requests_unsent(manifest, warmup_s)
-    missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
-    found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
+    rows = stored if rows_of_run is None else rows_of_run
+    missing = _missing(manifest, rows, question, of_selection=selection)
+    by_class = None if selection else unsent_by_class(manifest, warmup_s)
+    found = whole_and_parts(m, answers, question.places, missing.placed, by_class)
     found |= _sessions(requests, m, manifest, question)
     law = littles_law(c, m.window, requests, manifest, of_selection=selection or manifest.dropped is not None)
     client = _client(m, population, manifest, found["latency_ms"], law)
@@ -118,8 +115,8 @@ def summarise(
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
-        **_servers(requests, m, manifest, client, None if selection else missing.known, pools),
-        **_stages(requests, m, manifest, question, None if selection else (rows, missing.known)),
+        **_servers(requests, m, manifest, client, None if selection else missing.placed.known, pools),
+        **_stages(requests, m, manifest, question, None if selection else (rows, missing.placed.known)),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
@@ -130,43 +127,41 @@ def summarise(
         "roofline": roofline(requests, m, manifest, question, pools, of_selection=selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }
-    if manifest.arms:
-        judged = partial(arms, requests, manifest, question, m.window, missing, of_selection=selection)
-        return _plain(summary | _by_arm(judged, gates, summary))
-    return _plain(summary | {"gates": evaluate(gates, summary, partial(_durations, m, population, unsent))})
+    return _plain(summary | _gated(summary, requests, m, manifest, question, missing, of_selection=selection))
 
 
-def _by_arm(
-    judged: Callable[..., tuple[list[dict[str, Any]], list[dict[str, Any]]]],
-    gates: tuple[Gate, ...],
+def _missing(manifest: Manifest, rows: int, question: Question, *, of_selection: bool) -> Unrecorded:
+    """The requests without a record that figures may be of; ``rows`` are all that the run has."""
+    unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    of_run = Missing(requests_lost(manifest, rows), unsent)
+    if of_selection:
+        return Unrecorded.of_selection(of_run, manifest, question.where)
+    return Unrecorded.of_run(of_run)
+
+
+def _gated(
     summary: dict[str, Any],
+    requests: Requests,
+    m: Measured,
+    manifest: Manifest,
+    question: Question,
+    missing: Unrecorded,
+    *,
+    of_selection: bool,
 ) -> dict[str, Any]:
-    """The arms, and each gate on each of them: over several arms it would be of no server."""
-    found, outcomes = judged(gates=partial(_gates_of_arm, gates, summary))
+    """``gates``, and ``arms`` of a run that has some: each gate is on each of them then."""
+    gates = question.gates_of(manifest)
+    if not manifest.arms:
+        return {"gates": judged(gates, summary, m, question.places, missing)}
+    of_arm = partial(judged, gates, percentiles=question.places, missing=missing.of_arm())
+    of = (requests, manifest, question, m.window, missing.most)
+    found, outcomes = arms(*of, of_selection=of_selection, gates=of_arm)
     return {"arms": found, "gates": outcomes}
-
-
-def _gates_of_arm(
-    gates: tuple[Gate, ...],
-    summary: dict[str, Any],
-    arm: str,
-    figures: Mapping[str, Any],
-    run: Compared,
-) -> list[dict[str, Any]]:
-    """Each gate on the figures of one arm."""
-    durations_of = partial(_durations, run.measured, run.population, 0)
-    found = evaluate(gates, {"window": summary["window"], **figures}, durations_of)
-    return [each | {"arm": arm} for each in found]
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = to_builtins(summary)
     return plain
-
-
-def _durations(m: Measured, population: Population, unsent: int, gate: Gate) -> Durations:
-    assert gate.latency is not None
-    return durations_of(m, population, gate.latency, adjusted=gate.is_adjusted, unsent=unsent)
 
 
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from llm_locust.metrics.columns import Mask
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.comparison import Row
 from llm_locust.metrics.gates import MetricKind
-from llm_locust.metrics.measured import measure
+from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
@@ -27,7 +27,7 @@ from llm_locust.metrics.window import Window
 _UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}
 
 #: Gates on the figures of one arm.
-ArmGates = Callable[[str, Mapping[str, Any], Compared], list[dict[str, Any]]]
+ArmGates = Callable[[Mapping[str, Any], Measured], list[dict[str, Any]]]
 
 
 def arms(
@@ -46,22 +46,22 @@ def arms(
     knows the arm.
 
     Args:
-        missing: requests of the run without a record.
+        missing: requests without a record that may belong to an arm.
         of_selection: arms without a request were left out by a condition, and are left out here.
-        gates: gates on the figures of an arm.
+        gates: gates on the figures of an arm: over several arms they would be of no server.
     """
     stored = asked(requests).stored
     masks = _masks(stored, [arm.name for arm in manifest.arms])
     shown = [arm for arm in manifest.arms if not of_selection or masks[arm.name].any()]
     plain = replace(question, window=window, where=None)
-    known = Missing(None if missing.lost else 0, None if missing.unsent else 0)
     measured, found, judged = [], [], []
     for arm in shown:
         run, sessions = _measured(Selected(stored, masks[arm.name]), manifest, plain)
-        figures = part_of_all(run.measured, question.places, known)
+        figures = part_of_all(run.measured, question.places, missing.of_part)
         measured.append((run, sessions))
         found.append(_told(arm, figures))
-        judged += gates(arm.name, figures, run)
+        of_arm = gates({"window": {"seconds": window.seconds}, **figures}, run.measured)
+        judged += [each | {"arm": arm.name} for each in of_arm]
     of = sum(len(run.c) for run, _ in measured)
     for part, (run, _) in zip(found, measured, strict=True):
         part["share"] = len(run.c) / of if of else None

@@ -105,6 +105,11 @@ class Missing:
     def known(self) -> int:
         return (self.lost or 0) + (self.unsent or 0) + self.stuck
 
+    @property
+    def of_part(self) -> "Missing":
+        """How many of those without a record belong to a part of the requests: unknown if there are any."""
+        return Missing(0 if self.lost == 0 else None, 0 if self.unsent == 0 else None)
+
 
 def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_from: MeasuredFrom) -> Judgement:
     """Judge every request by the SLO of its class.

@@ -51,6 +51,14 @@ class Where:
     def fields(self) -> frozenset[str]:
         return self.condition.fields
 
+    @property
+    def stage(self) -> int | None:
+        """The number of the stage, if the condition is ``stage==N`` and nothing else."""
+        match self.condition:
+            case FieldCondition("stage", "==", int(number)):
+                return number
+        return None
+
 
 def parse_where(text: str) -> Where:
     """The condition that ``text`` says.

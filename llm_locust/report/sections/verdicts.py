@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.requests import Goodput
+from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
 from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import Summary
@@ -158,8 +158,23 @@ def goodput(summary: Summary) -> Section:
         "Goodput",
         (Line(text),),
         Table(columns, tuple(_limit_rows(part))),
-        (*_not_judged(part), *_smoothness(part)),
+        (*_not_counted(summary), *_not_judged(part), *_smoothness(part)),
     )
+
+
+def unplaced(summary: Summary, counts: RequestCounts) -> str:
+    """How many requests of the run were never sent or lost, and may belong to those of ``counts``."""
+    run = summary.completeness
+    unsent = f"{plural(run.unsent, 'request')} of the run never sent" if counts.unsent is None else ""
+    lost = f"{plural(run.records_lost, 'request')} of the run lost" if counts.lost is None else ""
+    return sentence([unsent, lost], ", ")
+
+
+def _not_counted(summary: Summary) -> Iterator[Line]:
+    """Of some of the requests: what they may lack."""
+    words = unplaced(summary, summary.requests)
+    if words:
+        yield Line(f"{words}: it is not known whether they belong here, and they are not counted", Tone.WARN)
 
 
 def _not_judged(part: Goodput) -> Iterator[Line]:

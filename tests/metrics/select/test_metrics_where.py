@@ -185,3 +185,15 @@ def test_chosen_requests_are_read_part_by_part_in_their_order() -> None:
     assert [name for part in found.parts(["name"]) for name in part.texts("name")] == ["chat", "chat", "a b"]
     none = selected(pooled, parse_where("name == nobody"), TERMS)
     assert [len(part) for part in none.parts()] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        *(("stage==3", 3), ("( stage = 0 )", 0)),
+        *((other, None) for other in ("stage!=3", "stage in (3, 4)", "stage==none", "stage>=3", "turn==3")),
+        ("stage==3 and reused", None),
+    ],
+)
+def test_a_condition_on_exactly_one_stage_is_told_from_all_others(text: str, stage: int | None) -> None:
+    assert parse_where(text).stage == stage

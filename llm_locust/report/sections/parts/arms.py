@@ -10,6 +10,7 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.metric_names import figure_label
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS, RATE_COLUMNS, having_figures, rate_cells
+from llm_locust.report.sections.verdicts import unplaced
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, sentence
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
@@ -55,6 +56,7 @@ def _figures(summary: Summary, found: list[ArmSummary]) -> Section:
                 for arm in found
                 if _is_silent(arm)
             ),
+            *_unrecorded(summary, found[0]),
             Line(
                 "requests were assigned at random; figures of all arms together are of none, and not shown",
                 Tone.FAINT,
@@ -70,6 +72,14 @@ def _of_models(found: list[ArmSummary]) -> Iterator[Line]:
             "the arms have different models: a token of one is not a token of another, and times per token "
             "and tokens/s compare the models too",
             Tone.WARN,
+        )
+
+
+def _unrecorded(summary: Summary, arm: ArmSummary) -> Iterator[Line]:
+    words = unplaced(summary, arm.figures.requests)
+    if words:
+        yield Line(
+            f"{words}: it is not known to which arm they belong, and no arm's figures have them", Tone.WARN
         )
 
 
