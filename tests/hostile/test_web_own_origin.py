@@ -1,13 +1,15 @@
 """Who may ask the web UI and ``/metrics``: the headers that browsers send for pages of any origin."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from flask import Blueprint, Flask
 
 from llm_locust.swarm.web import own_origin
-from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
+from llm_locust.swarm.web.links import LINKED, pages_for_links
+from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback, no_page
 
 FOREIGN = "https://evil.example"
 
@@ -16,7 +18,11 @@ CORS = [("Access-Control-Allow-Origin", "*"), ("access-control-allow-headers", "
 
 
 def answered(
-    environ: dict[str, str], *names: str, check_names: bool = False, private_names: bool = False
+    environ: dict[str, str],
+    *names: str,
+    check_names: bool = False,
+    private_names: bool = False,
+    is_page: Callable[[str], bool] = no_page,
 ) -> tuple[str, dict[str, str], bytes]:
     """Status, headers and body of one request."""
     started: list[Any] = []
@@ -26,17 +32,24 @@ def answered(
         return [b"secret"]
 
     base = {"REQUEST_METHOD": "POST", "PATH_INFO": "/swarm", "HTTP_HOST": "127.0.0.1:8089"}
-    body = OwnOrigin(application, names, check_names=check_names, private_names=private_names)(
-        base | environ, lambda *given: started.append(given)
+    guard = OwnOrigin(
+        application, names, check_names=check_names, private_names=private_names, is_page=is_page
     )
+    body = guard(base | environ, lambda *given: started.append(given))
     status, headers = started[0][:2]
     return status[:3], {k.lower(): v for k, v in headers}, b"".join(body)
 
 
 def status(
-    environ: dict[str, str], *names: str, check_names: bool = False, private_names: bool = False
+    environ: dict[str, str],
+    *names: str,
+    check_names: bool = False,
+    private_names: bool = False,
+    is_page: Callable[[str], bool] = no_page,
 ) -> int:
-    code, headers, body = answered(environ, *names, check_names=check_names, private_names=private_names)
+    code, headers, body = answered(
+        environ, *names, check_names=check_names, private_names=private_names, is_page=is_page
+    )
     assert (b"secret" in body) == (code == "200")
     assert not [name for name in headers if name.startswith("access-control-")]
     return int(code)
@@ -83,14 +96,74 @@ def test_its_own_pages_and_programs_are_let_through(headers: dict[str, str]) -> 
     assert status(headers) == 200
 
 
-def test_a_link_on_another_page_opens_this_one_and_a_form_there_posts_nothing() -> None:
-    link = {
-        "HTTP_SEC_FETCH_SITE": "cross-site",
-        "HTTP_SEC_FETCH_MODE": "navigate",
-        "HTTP_SEC_FETCH_DEST": "document",
-    }
-    assert status({"REQUEST_METHOD": "GET", **link}) == 200
-    assert status({"REQUEST_METHOD": "POST", **link}) == 403
+#: What a browser says of a link on a page of another site that is followed.
+LINK = {
+    "HTTP_SEC_FETCH_SITE": "cross-site",
+    "HTTP_SEC_FETCH_MODE": "navigate",
+    "HTTP_SEC_FETCH_DEST": "document",
+}
+
+
+def pages(base: str = "", *linked: str) -> Callable[[str], bool]:
+    """The pages of a web UI, below a base path, that a link of another site may open."""
+    app = Flask(__name__)
+    app.register_blueprint(Blueprint("locust", __name__, url_prefix=base or None))
+    app.config[LINKED] = linked
+    return pages_for_links(app)
+
+
+@pytest.mark.parametrize("base", ["", "/load"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/login", "/stats/report", "/llm/charts", "/llm/reports"),
+        *("/llm/reports/run-1/report.html", "/llm/reports/run-1/so-far/report.html"),
+    ],
+)
+def test_a_link_on_another_page_opens_a_page_that_only_reads_and_a_form_there_posts_nothing(
+    path: str, base: str
+) -> None:
+    page = LINK | {"PATH_INFO": base + path}
+    assert status({"REQUEST_METHOD": "GET", **page}, is_page=pages(base)) == 200
+    assert status({"REQUEST_METHOD": "POST", **page}, is_page=pages(base)) == 403
+    frame = {"REQUEST_METHOD": "GET", **page, "HTTP_SEC_FETCH_DEST": "iframe"}
+    assert status(frame, is_page=pages(base)) == 403
+
+
+@pytest.mark.parametrize("base", ["", "/load"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/stop", "/stats/reset", "/swarm", "/user", "/logs", "/of-a-locustfile", "//", "/login/stop"),
+        *("/llm/reports/stop", "/llm/series", "/stats/report/reset", "/llm/reports/a/b/c", "/other/"),
+    ],
+)
+def test_a_link_on_another_page_opens_nothing_else(path: str, base: str) -> None:
+    """Locust 2.43 to 2.46 has ``/stop`` and ``/stats/reset`` by GET: a link stopped the run."""
+    link = LINK | {"REQUEST_METHOD": "GET", "PATH_INFO": base + path}
+    assert status(link, is_page=pages(base)) == 403
+    assert status(link | {"HTTP_SEC_FETCH_SITE": "same-origin"}, is_page=pages(base)) == 200
+
+
+def test_a_page_of_a_locustfile_is_opened_by_a_link_if_the_locustfile_says_so() -> None:
+    """Such as that to which an identity provider sends the browser back."""
+    link = LINK | {"REQUEST_METHOD": "GET", "PATH_INFO": "/login/callback"}
+    assert status(link, is_page=pages()) == 403
+    assert status(link, is_page=pages("", "/login/callback")) == 200
+
+
+BROWSER = {"REQUEST_METHOD": "GET", "HTTP_USER_AGENT": "Mozilla/5.0 (X11; Linux x86_64)"}
+
+
+@pytest.mark.parametrize("path", ["/stop", "/stats/reset", "/load/stop"])
+def test_a_browser_that_names_no_site_stops_a_run_by_get_from_its_own_page_only(path: str) -> None:
+    """Without TLS, and beyond loopback, a browser sends neither header with a GET."""
+    get = BROWSER | {"PATH_INFO": path, "HTTP_HOST": "10.1.2.3:8089"}
+    assert status(get) == 403
+    assert status(get | {"HTTP_REFERER": "http://evil.example/"}) == 403
+    assert status(get | {"HTTP_REFERER": "http://10.1.2.3:8089/"}) == 200
+    assert status(get | {"HTTP_USER_AGENT": "curl/8.5"}) == 200
+    assert status(get | {"PATH_INFO": "/stats/requests"}) == 200
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
+from llm_locust.swarm.web.links import pages_for_links
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
 from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
 from llm_locust.swarm.web.pages import Pages
@@ -112,6 +113,7 @@ def _protect(environment: Environment, web_ui: WebUI) -> None:
         names,
         check_names=local or bool(names) or not web_ui.web_login,
         private_names=not local and not names,
+        is_page=pages_for_links(app),
     )
     app.wsgi_app = guard  # type: ignore[method-assign, assignment]
     if app.config.get("SESSION_COOKIE_SAMESITE") is None:

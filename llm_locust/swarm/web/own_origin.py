@@ -38,6 +38,14 @@ _SINGLE_LABEL = re.compile(r"(?!0x)[a-z0-9_-]*[a-z][a-z0-9_-]*")
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
+#: Routes that change something, and that Locust 2.43 to 2.46 has by GET.
+_CHANGED_BY_GET = ("/stop", "/stats/reset")
+
+
+def no_page(_: str) -> bool:
+    """Of no path: this server has no page that a link of another site may open."""
+    return False
+
 
 class OwnOrigin:
     """WSGI application that answers only its own pages, and programs; everything else gets 403.
@@ -51,6 +59,7 @@ class OwnOrigin:
             became this server's address (DNS rebinding).
         private_names: also allow names that no stranger's page can have: that of this machine, and those that
             cannot be registered in public DNS.
+        is_page: whether the page of a path may be opened by a link of another site. It only reads.
     """
 
     def __init__(
@@ -60,11 +69,13 @@ class OwnOrigin:
         *,
         check_names: bool,
         private_names: bool = False,
+        is_page: Callable[[str], bool] = no_page,
     ) -> None:
         self._application = application
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._check_names = check_names
         self._private_names = private_names
+        self._is_page = is_page
         self._may_say = Throttle()
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
@@ -99,11 +110,13 @@ class OwnOrigin:
 
     def _is_foreign(self, environ: Mapping[str, Any], host: str) -> bool:
         site = environ.get("HTTP_SEC_FETCH_SITE")
+        path = str(environ.get("PATH_INFO", ""))
         if site is not None:
-            return site not in ("same-origin", "none") and not _follows_a_link(environ)
+            opens = _follows_a_link(environ) and self._is_page(path)
+            return site not in ("same-origin", "none") and not opens
         origin = environ.get("HTTP_ORIGIN")
         if origin is None:
-            return False
+            return path.endswith(_CHANGED_BY_GET) and _is_unknown_page_of_browser(environ, host)
         own = _authority(str(origin))
         return own is None or not (own == host or _name(own) in self._names)
 
@@ -125,6 +138,15 @@ def _follows_a_link(environ: Mapping[str, Any]) -> bool:
         and environ.get("HTTP_SEC_FETCH_MODE") == "navigate"
         and environ.get("HTTP_SEC_FETCH_DEST") == "document"
     )
+
+
+def _is_unknown_page_of_browser(environ: Mapping[str, Any], host: str) -> bool:
+    """Whether a browser sent this for a page that is not known to be this server's.
+
+    Without TLS, and beyond loopback, browsers send no ``Sec-Fetch-Site``, and with a GET no ``Origin``.
+    """
+    is_browser = str(environ.get("HTTP_USER_AGENT", "")).startswith("Mozilla/")
+    return is_browser and _authority(str(environ.get("HTTP_REFERER", ""))) != host
 
 
 def _authority(origin: str) -> str | None:
