@@ -55,7 +55,8 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
     port = getattr(options, "metrics_port", None)
     if port is not None:
         try:
-            serve_metrics(store, getattr(options, "metrics_host", None) or LOOPBACK, int(port))
+            host = getattr(options, "metrics_host", None) or LOOPBACK
+            serve_metrics(store, host, int(port), getattr(options, "web_name", None) or ())
         except UsageError as e:
             leave(e)
     _look_after_run(environment, store)

@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from gevent.pywsgi import WSGIServer
 from prometheus_client import generate_latest
@@ -29,8 +29,12 @@ def fresh_text(store: LiveStore) -> Fresh[bytes]:
     return Fresh(lambda: off_the_hub(lambda still: generate_latest(registry(still)), at_rest(store)))
 
 
-def serve_metrics(store: LiveStore, host: str, port: int) -> WSGIServer:
+def serve_metrics(store: LiveStore, host: str, port: int, names: Sequence[str] = ()) -> WSGIServer:
     """Serve only ``/metrics``; port 0 chooses a free port, see :attr:`WSGIServer.server_port`.
+
+    Args:
+        names: host names that are allowed besides addresses and, beyond loopback, those that no stranger's
+            page can have.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -44,14 +48,29 @@ def serve_metrics(store: LiveStore, host: str, port: int) -> WSGIServer:
         listener = socket.create_server((host, port), family=family)
     except OSError as e:
         raise UsageError(f"--metrics-port: {host}:{port} cannot be listened on: {e.strerror or e}") from e
-    application = OwnOrigin(_application(fresh_text(store)), check_names=is_loopback(host))
+    application = metrics_application(fresh_text(store), host, names)
     server = WSGIServer(listener, application, log=None, error_log=logger)
     server.start()
     logger.info("metrics for Prometheus at http://%s:%d/metrics", host, server.server_port)
     return server
 
 
-def _application(text: Fresh[bytes]) -> Callable[[dict[str, str], StartResponse], Iterable[bytes]]:
+def metrics_application(text: Callable[[], bytes], host: str, names: Sequence[str] = ()) -> OwnOrigin:
+    """WSGI application of a server that listens on ``host``.
+
+    Prometheus uses addresses, or names of a cluster's services: these are allowed beyond loopback, also with
+    ``names``.
+    """
+    return OwnOrigin(
+        _application(text),
+        names,
+        check_names=True,
+        private_names=not is_loopback(host),
+        is_page="/metrics".__eq__,
+    )
+
+
+def _application(text: Callable[[], bytes]) -> Callable[[dict[str, str], StartResponse], Iterable[bytes]]:
     def answer(environ: dict[str, str], start: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/metrics":
             start("404 Not Found", [("Content-Type", "text/plain")])
