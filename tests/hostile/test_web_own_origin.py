@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,6 +213,17 @@ def test_beyond_loopback_names_of_public_dns_are_refused(
         rebound = {"HTTP_HOST": host, **environ}
         if not (host == "" and "HTTP_ORIGIN" in environ):
             assert status(rebound, check_names=True, private_names=True) == expected
+
+
+def test_the_page_about_the_web_ui_names_a_clusters_names_that_are_answered() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "web-ui.md").read_text()
+    service = "llm-locust-web"
+    full = [service, f"{service}.NAMESPACE.svc", f"{service}.NAMESPACE.svc.cluster.local"]
+    assert all(f"`{name}`" in page for name in full)
+    for name in full:
+        assert status({"HTTP_HOST": name.lower()}, check_names=True, private_names=True) == 200
+    assert f"`{service}.NAMESPACE` is refused" in page
+    assert status({"HTTP_HOST": f"{service}.namespace"}, check_names=True, private_names=True) == 403
 
 
 def test_a_refused_name_is_said_in_the_log_and_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
