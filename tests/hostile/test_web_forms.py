@@ -231,6 +231,15 @@ def test_no_route_but_those_of_posts_changes_anything(ui: Ui) -> None:
         assert ui.send(path)[0] == 405
 
 
+#: Settings of a user class that are allowed between runs.
+RUNNING_USERS: tuple[dict[str, object], ...] = (
+    {"weight": 7},
+    {"fixed_count": 1},
+    {"tasks": []},
+    {"host": "http://allowed.example:8000"},
+)
+
+
 def test_the_fields_of_locusts_own_form_are_taken_and_held_while_the_run_goes_on(ui: Ui) -> None:
     """Runs last: it starts a run."""
     host = ui.state["environment"]["host"]
@@ -244,6 +253,16 @@ def test_the_fields_of_locusts_own_form_are_taken_and_held_while_the_run_goes_on
         assert not answer["success"]
         assert "while a run goes on" in answer["message"]
     assert ui.state["options"]["slo"] == "'ttft=2s'"
+    for change in ({"user_classes": "Other"}, {"shape_class": "Steps"}, {"profile": "other"}):
+        answer = ui.start(**change)
+        assert not answer["success"]
+        assert f"{next(iter(change))} cannot be changed while a run goes on" in answer["message"]
+    for settings in RUNNING_USERS:
+        before = ui.state
+        status, text = ui.set_user(**{"user_class_name": "Scenario", **settings})
+        assert (status, json.loads(text)["success"]) == (200, False)
+        assert "while a run goes on" in json.loads(text)["message"]
+        assert ui.state == before
     assert ui.start(user_count="2", slo="ttft=2s")["success"]
     assert ui.send("/stop", b"")[0] == 200
     ui.wait_state("stopped", "ready")

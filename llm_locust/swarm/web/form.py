@@ -17,9 +17,10 @@ import msgspec
 from flask import Response, jsonify, request
 from locust.argument_parser import default_args_dict, get_parser
 from locust.env import Environment
-from locust.runners import STATE_RUNNING, STATE_SPAWNING
+from locust.runners import STATE_CLEANUP, STATE_RUNNING, STATE_SPAWNING, STATE_STOPPING
 from locust.util.timespan import parse_timespan
 from locust.web import WebUI
+from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.options.deployment import DNS
@@ -59,6 +60,7 @@ class Forms:
 
     def __init__(self, web_ui: WebUI, environment: Environment) -> None:
         self._environment = environment
+        self._web_ui = web_ui
         self._start: dict[str, Any] | None = None
         self._actions: dict[str, argparse.Action] = {}
         self._places: set[Place] = set()
@@ -113,6 +115,31 @@ class Forms:
         for name in request.form:
             for value in request.form.getlist(name):
                 self._check_field(name, value)
+        if self._running:
+            self._keep_choices()
+
+    def _keep_choices(self) -> None:
+        """Refuse another choice of classes, shape or profile than the run has, and keep those in the form.
+
+        Locust's dialog for a running test names all classes, whichever were chosen, and no shape: with the
+        class picker its view would then change both.
+        """
+        environment = self._environment
+        own = [cls.__name__ for cls in environment.user_classes]
+        shape = _name_of_shape(environment)
+        classes = set(request.form.getlist("user_classes"))
+        changed = {
+            "user_classes": classes not in (set(), set(own), set(environment.available_user_classes or own)),
+            "shape_class": request.form.get("shape_class", shape) != shape,
+            "profile": request.form.get("profile", environment.profile or "") != (environment.profile or ""),
+        }
+        for name in (name for name, is_changed in changed.items() if is_changed):
+            raise FormError(f"{name} cannot be changed while a run goes on: stop it first")
+        if self._web_ui.userclass_picker_is_active:
+            kept = MultiDict(request.form)
+            kept.setlist("user_classes", own)
+            kept["shape_class"] = shape
+            request.form = ImmutableMultiDict(kept)
 
     def _check_field(self, name: str, value: str) -> None:
         if len(value) > LONGEST_VALUE:
@@ -137,6 +164,11 @@ class Forms:
     def _running(self) -> bool:
         runner = self._environment.runner
         return runner is not None and runner.state in (STATE_RUNNING, STATE_SPAWNING)
+
+    @property
+    def _ending(self) -> bool:
+        runner = self._environment.runner
+        return runner is not None and runner.state in (STATE_STOPPING, STATE_CLEANUP)
 
     def _check_host(self, host: str, now: str | None = None) -> None:
         current = self._environment.host if now is None else now
@@ -180,6 +212,8 @@ class Forms:
         name = sent.get("user_class_name") if isinstance(sent, dict) else None
         if not isinstance(name, str) or name not in classes:
             raise FormError("the settings name no user class of the locustfile as user_class_name")
+        if self._running or self._ending:
+            raise FormError(f"{name} cannot be changed while a run goes on: stop it first")
         for field, value in sent.items():
             self._check_user_field(classes[name], field, value)
 
@@ -202,6 +236,12 @@ class Forms:
                     raise FormError(f"{cls.__name__} has no task {_shown(unknown[0])}")
             case _:
                 raise FormError(f"{_shown(field)} of a user class cannot be set in the web UI")
+
+
+def _name_of_shape(environment: Environment) -> str:
+    """Name of the chosen shape, as Locust's form has it."""
+    known = environment.available_shape_classes or {}
+    return next((name for name, shape in known.items() if shape is environment.shape_class), "Default")
 
 
 def places_of(hosts: Iterable[str | None]) -> Iterable[Place]:
