@@ -207,11 +207,10 @@ class Manifest:
     Times are nanoseconds on the run's axis: the master's wall clock at the start of its process, carried on
     without steps. ``started_ns`` is when the load was requested, ``stopped_ns`` when it was told to stop,
     ``ended_ns`` when the last record was in (``None`` until then). ``options`` are the run's settings as
-    text, without secrets. ``stop_reason`` is the rule that ended the run, or another event that no user asked
-    for; ``cut_short`` means that it was a fault. ``targets`` or ``arms`` replace ``host`` as destinations;
-    ``replicas_ready`` are those that were waited for, for ``ready_s``. ``stages`` are those that have begun,
-    in order, of ``stages_planned``; both are empty in a run of one load. ``dropped`` are among the records
-    received, and are not in the run.
+    text, without secrets. ``stop_reason`` is the rule that ended the run, or an event that no user asked for;
+    ``cut_short`` means that it was a fault, ``ended_in_order`` that a restartable run is over all the same.
+    ``targets`` or ``arms`` replace ``host``; ``replicas_ready`` were waited for, for ``ready_s``. ``stages``
+    are those that have begun, of ``stages_planned``. ``dropped`` are records received and not in the run.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -243,6 +242,7 @@ class Manifest:
     open_loop: bool = False
     stop_reason: str = ""
     cut_short: bool = False
+    ended_in_order: bool = False
     require_valid: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     workers_expected: Count = 1

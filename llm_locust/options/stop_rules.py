@@ -184,6 +184,10 @@ class Quota:
         self._left = requests
 
     @property
+    def left(self) -> int:
+        return self._left
+
+    @property
     def spent(self) -> bool:
         return self._left <= 0
 

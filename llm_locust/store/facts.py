@@ -131,6 +131,9 @@ def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Hol
         known = replace(
             known,
             dropped=max(known.dropped, word.dropped),
+            unsent=word.unsent,
+            unsent_warmup=word.unsent_warmup,
+            unsent_by_class=word.unsent_by_class,
             in_flight_ns=known.in_flight_ns if word.in_flight_ns is None else word.in_flight_ns,
             heard_ns=max(filter(None, (known.heard_ns, word.heard_ns)), default=None),
             clock=word.clock or known.clock,

@@ -72,7 +72,7 @@ def adopt(folder: Path) -> None:
 
 def goes_on(manifest: Manifest) -> bool:
     """Whether a part was ended by something else than its own end: its master died, or was told to end."""
-    return manifest.cut_short or manifest.stopped_ns is None
+    return manifest.stopped_ns is None or (manifest.cut_short and not manifest.ended_in_order)
 
 
 def _numbered(folder: Path) -> list[Path]:

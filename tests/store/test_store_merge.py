@@ -300,6 +300,18 @@ def test_the_run_may_be_made_inside_a_source(tmp_path: Path, well: dict[str, Any
 # -- the master died ------------------------------------------------------------------------
 
 
+def test_what_a_worker_says_itself_of_its_schedule_counts_and_not_what_a_master_took_for_unsent(
+    tmp_path: Path,
+) -> None:
+    """A worker that was cut off went on without its master."""
+    told = [facts(0, 3), facts(1, 1, lost=True, unsent=40, unsent_warmup=9), facts(2, 5)]
+    run = write_log(tmp_path / "run", ALL, manifest(*COUNTS, workers=told))
+    word = [facts(1, COUNTS[1], unsent=2, unsent_by_class={"": 2})]
+    done = merged(tmp_path / "out", run, write_spool(tmp_path / "spool", ALL, beginning(*COUNTS), word))
+    (cut_off,) = (w for w in done.manifest.workers if w.id == "w1")
+    assert (cut_off.unsent, cut_off.unsent_warmup, cut_off.unsent_by_class) == (2, 0, {"": 2})
+
+
 def test_a_dead_masters_run_is_whole_with_its_workers_last_words(tmp_path: Path) -> None:
     log = write_log(tmp_path / "run", ALL[:5], beginning(*COUNTS))
     words = [facts(i, n, resent=0, heard_ns=None) for i, n in enumerate(COUNTS)]

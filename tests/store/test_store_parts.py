@@ -37,7 +37,8 @@ def test_parts_are_ordered_by_number_and_the_next_one_is_above_all(tmp_path: Pat
     [
         ({"ended_ns": None, "stopped_ns": None}, False),  # killed
         ({"ended_ns": 5, "stopped_ns": 4, "cut_short": True}, False),  # SIGTERM, no worker left
-        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": False}, True),  # a stop rule, a person, its time
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": True, "ended_in_order": True}, True),  # a stop rule
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": False}, True),  # a person, its time
         ({"ended_ns": None, "stopped_ns": 4}, True),  # killed while the report was made
     ],
 )

@@ -132,6 +132,8 @@ class LoadCounts(msgspec.Struct, frozen=True, kw_only=True):
     )
     cut: Count = 0  # in flight when the drain ended
     drained_ns: Duration | None = None  # from the end of the load to the end of the drain
+    until_ns: Duration | None = None  # end of the load here, in the schedule's time
+    share_left: Count = 0  # of --num-requests in a closed loop: not begun
 
 
 #: Counts of a worker that takes no part in a run.

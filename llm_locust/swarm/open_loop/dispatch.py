@@ -36,7 +36,6 @@ MANY_AT_A_TIME, LONGER_REST_S = 8, 0.0015
 #: Longest time for preparing before other greenlets get their turn.
 TURN_S = 0.001
 
-
 T = TypeVar("T", bound=Timed)
 T_contra = TypeVar("T_contra", bound=Timed, contravariant=True)
 P = TypeVar("P")
@@ -73,6 +72,7 @@ class Dispatcher(Generic[T, P]):
     Attributes:
         in_flight: requests started and not ended.
         held_back: requests that had to wait because ``max_in_flight`` others were in flight.
+        stopped_s: when :meth:`stop` was called; None before.
 
     Args:
         now_s: the schedule's time.
@@ -104,7 +104,7 @@ class Dispatcher(Generic[T, P]):
         self._waiting: deque[_Slot[T]] = deque()  # held back, in order of due time
         self._longest_wait_s = 0.0
         self._asked_until_s = float("-inf")
-        self._stopped_s: float | None = None
+        self.stopped_s: float | None = None
         self._missed: list[_Slot[T]] = []  # could not be prepared, or the load ended meanwhile
         self._wake = Event()
         self._greenlets = Greenlets(self._perform)
@@ -119,8 +119,8 @@ class Dispatcher(Generic[T, P]):
         """Arrivals that were due when the load ended, or are due now, and were not started, without turns
         that wait for an earlier one."""
         slots = [*self._missed, *self._waiting]
-        if self._stopped_s is not None:
-            slots += [s for heap in (self._ready, self._coming) for s in heap if s.due_s <= self._stopped_s]
+        if self.stopped_s is not None:
+            slots += [s for heap in (self._ready, self._coming) for s in heap if s.due_s <= self.stopped_s]
         return [slot.arrival for slot in slots]
 
     @property
@@ -128,7 +128,7 @@ class Dispatcher(Generic[T, P]):
         """Longest time that a request was held back, including those that still are, or were at the end."""
         if not self._waiting:
             return self._longest_wait_s
-        until_s = self._now_s() if self._stopped_s is None else self._stopped_s
+        until_s = self._now_s() if self.stopped_s is None else self.stopped_s
         return max(self._longest_wait_s, until_s - self._waiting[0].due_s)
 
     @property
@@ -176,15 +176,15 @@ class Dispatcher(Generic[T, P]):
 
     @property
     def _stopped(self) -> bool:
-        return self._stopped_s is not None
+        return self.stopped_s is not None
 
     def stop(self) -> None:
         """End the load: start nothing more. Requests in flight go on."""
-        if self._stopped_s is None:
+        if self.stopped_s is None:
             now_s = self._now_s()
             with suppress(TraceError):  # then the rest of the trace is unknown
                 self._ask(now_s)
-            self._stopped_s = now_s
+            self.stopped_s = now_s
         self._wake.set()
 
     def wake(self) -> None:

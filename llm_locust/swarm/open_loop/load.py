@@ -174,7 +174,7 @@ class OpenLoad:
         """Counts of the load so far, without the outcomes of its requests."""
         found = self._dispatcher
         if found is None:
-            return NO_LOAD
+            return NO_LOAD if self._stopped_s is None else LoadCounts(until_ns=0)
         unsent = found.unsent
         warmup, by_class = self._unsent_parts(unsent)
         return LoadCounts(
@@ -184,6 +184,7 @@ class OpenLoad:
             unsent=len(unsent),
             unsent_warmup=warmup,
             unsent_by_class=by_class,
+            until_ns=None if found.stopped_s is None else max(0, round(found.stopped_s * 1e9)),
         )
 
     def _unsent_parts(self, unsent: Sequence[Item]) -> tuple[int, dict[str, int]]:

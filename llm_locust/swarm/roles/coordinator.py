@@ -187,12 +187,8 @@ class RunCoordinator:
         """Leave ``--autoquit`` seconds after the run of ``--autostart``; with a load shape Locust does so."""
         options, web_ui = self._options, self.environment.web_ui
         after_s = getattr(options, "autoquit", -1)
-        if (
-            not options.autostart
-            or web_ui is None
-            or after_s == -1
-            or self.environment.shape_class is not None
-        ):
+        has_shape = self.environment.shape_class is not None
+        if not options.autostart or web_ui is None or after_s == -1 or has_shape:
             return
 
         def leave() -> None:
@@ -284,7 +280,8 @@ class RunCoordinator:
         run.finish()
         if not self.headless:
             self.print_once()
-            if run.is_part and run.cut_short and self.environment.web_ui is not None:
+            goes_on = run.is_part and run.cut_short and not run.ended_in_order
+            if goes_on and self.environment.web_ui is not None:
                 logger.error("the process ends: the next one goes on with the run")
                 self.environment.web_ui.stop()
 

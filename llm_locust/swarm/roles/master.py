@@ -36,6 +36,7 @@ from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live.receiving import LiveReceiver
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.roles.departed import note_departed, note_rate
 from llm_locust.swarm.roles.desertion import note_desertion
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.earlier import EarlierParts
@@ -205,6 +206,7 @@ class MasterRole:
         self._mail.send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
     def _tell(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None:
+        note_rate(self._runs.run, message)
         kind = messages.RATE if isinstance(message, RateMessage) else messages.STAGE
         for worker in [client.id for client in self._runner.clients.all] if workers is None else workers:
             self._mail.send(kind, message, worker)
@@ -252,6 +254,8 @@ class MasterRole:
         run.drained()
 
     def _on_test_stop(self, **_: object) -> None:
+        if self._runs.run is not None:
+            note_departed(self._runs.run)
         self._runs.finish()
         if self._is_deserted:
             self._runs.end_load()

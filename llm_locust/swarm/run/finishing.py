@@ -1,12 +1,16 @@
 """Report of a run, made in a process of its own, which uses neither the time nor the memory of the master."""
 
+import logging
 from pathlib import Path
 from signal import SIGKILL, strsignal
 
 import msgspec
 
+from llm_locust.live.ending import live_end
+from llm_locust.live.store import LiveStore
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
@@ -15,6 +19,8 @@ from llm_locust.store.segments import kept_bytes
 from llm_locust.swarm.process.children import LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
 
+logger = logging.getLogger(__name__)
+
 #: Time limits of a report, some hundred times what a slow machine needs: a constant, and by records.
 PATIENCE_S = 900.0
 _SLOWEST_BYTES_PER_S = 100_000
@@ -22,6 +28,14 @@ _SLOWEST_BYTES_PER_S = 100_000
 
 class FinishError(ValueError):
     """A report that could not be made; the text says why and what to do."""
+
+
+def keep_live(run: Path, live: LiveStore) -> None:
+    """Write the last live figures, which the report compares with the records."""
+    try:
+        off_the_hub(write_live_end, run, live_end(live))
+    except OSError as e:  # the report does not need them
+        logger.warning("could not write the last live figures: %s", e.strerror or e)
 
 
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:

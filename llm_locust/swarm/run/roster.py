@@ -7,6 +7,7 @@ from hashlib import blake2b
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.swarm.channel.messages import CountsMessage
 from llm_locust.swarm.delivery.collector import Inbox
+from llm_locust.swarm.open_loop.rest import Scheduled
 
 #: A worker heard from within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0
@@ -32,6 +33,7 @@ class Participant:
     left: bool = False  # it announced so before the run was stopped
     most_finished: int = 0  # largest of all counts received
     faults: list[str] = field(default_factory=list)
+    never_sent: Scheduled = field(default_factory=Scheduled)  # of its part of a schedule, after it was gone
 
     def fault(self, text: str) -> None:
         """Record a reason to doubt its count of records; the first few, each once."""
@@ -162,8 +164,8 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
         backoff_waits=0 if counts is None else counts.load.backoff_waits,
         backoff_ns=0 if counts is None else counts.load.backoff_ns,
-        unsent=0 if counts is None else counts.load.unsent,
-        unsent_warmup=0 if counts is None else counts.load.unsent_warmup,
+        unsent=p.never_sent.requests + (0 if counts is None else counts.load.unsent),
+        unsent_warmup=p.never_sent.warmup + (0 if counts is None else counts.load.unsent_warmup),
         unsent_by_class={} if counts is None else counts.load.unsent_by_class,
         cut=0 if counts is None else counts.load.cut,
         late=p.late,

@@ -13,12 +13,10 @@ from gevent.event import Event
 
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.deployment.readiness import Replicas
-from llm_locust.live.ending import live_end
 from llm_locust.live.stages import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.settings import Settings
-from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
@@ -32,7 +30,7 @@ from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere
+from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.scraping import Scraping
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
@@ -74,6 +72,8 @@ class ActiveRun:
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of tasks, Locust's table
     stop_reason: str = ""  # the rule or fault that ended the load
     cut_short: bool = False  # it was a fault
+    ended_in_order: bool = False  # and yet no further part follows
+    rates: dict[int, float] = field(default_factory=dict)  # of an open loop, from these times on
     ended_ns: int | None = None
     finishing: bool = False  # all records are in, or given up: the report is being made, or exists
     report: Report | None = None
@@ -126,10 +126,13 @@ class ActiveRun:
             self.stopped_ns = self.clock.now_ns()
             self._changed.set()  # a master that dies from here on leaves a run that was not cut short
 
-    def cut(self, reason: str) -> None:
-        """Note that something other than its settings ends the load; the first reason counts."""
-        if not self.stop_reason:
-            self.stop_reason, self.cut_short = reason, True
+    def cut(self, reason: str, *, in_order: bool = False) -> None:
+        """Note that the load is not what its settings ask for; the first reason counts.
+
+        ``in_order``: it is over nevertheless. Then the reason replaces one that is no fault.
+        """
+        if not self.stop_reason or (in_order and not self.cut_short):
+            self.stop_reason, self.cut_short, self.ended_in_order = reason, True, in_order
 
     def drained(self) -> None:
         """Note the end of the drain: no request is in flight any more, or none is waited for."""
@@ -184,6 +187,7 @@ class ActiveRun:
             open_loop=self.open_loop,
             stop_reason=self.stop_reason,
             cut_short=self.cut_short,
+            ended_in_order=self.ended_in_order,
             task_exceptions=raised_in_tasks(self.exceptions),
             require_valid=self.settings.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
@@ -219,7 +223,8 @@ class ActiveRun:
         try:
             self.collector.close()
             self.ended_ns = self.clock.now_ns()
-            self._keep_live()
+            if self.live is not None and self.live.run.id == self.info["id"]:
+                keep_live(self.path, self.live)
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
             if self.is_part:
@@ -257,14 +262,6 @@ class ActiveRun:
     def _tell_live(self, servers: list[ServerNow]) -> None:
         if self.live is not None:
             self.live.observe_servers(servers)
-
-    def _keep_live(self) -> None:
-        """Write the last live figures, which the report compares with the records."""
-        if self.live is not None and self.live.run.id == self.info["id"]:
-            try:
-                off_the_hub(write_live_end, self.path, live_end(self.live))
-            except OSError as e:  # the report does not need them
-                logger.warning("could not write the last live figures: %s", e.strerror or e)
 
     def _failed(self, error: Exception) -> None:
         self.failure = f"the report of {str(self.path)!r} could not be written: {one_line(error)}"

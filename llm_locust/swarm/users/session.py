@@ -198,6 +198,7 @@ class LoadSession:
             **self.backoffs.counts(),
             spent=self.spent,
             cut=self.cut or 0,
+            share_left=0 if self._quota is None or self.load is not None else self._quota.left,
             drained_ns=None if self.drained_s is None else round(self.drained_s * 1e9),
         )
 

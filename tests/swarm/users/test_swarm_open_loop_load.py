@@ -150,6 +150,8 @@ def test_what_was_due_and_never_sent_is_counted_by_class_and_apart_for_the_warm_
     counts = part.counts()
     gevent.sleep(0.1)
     assert part.counts() == counts, "the load has ended"
+    assert counts.until_ns is not None
+    assert counts.until_ns == pytest.approx(counts.unsent * 1e6, abs=2e6), "as long as it was followed"
     assert len(sender.sent) == 1
     # Due are 0 ms, 1 ms ... of the schedule. The measured phase begins at 100 ms of it.
     assert counts.unsent_warmup == 99
@@ -157,6 +159,13 @@ def test_what_was_due_and_never_sent_is_counted_by_class_and_apart_for_the_warm_
     assert 180 < counts.unsent < 500
     assert abs(counts.unsent_by_class["even"] - counts.unsent_by_class["odd"]) <= 1
     part.drain(0.0)
+
+
+def test_a_load_that_is_stopped_before_its_schedule_has_followed_none_of_it() -> None:
+    part = loaded(Noting(), LoadSettings(), origin_ns=time.time_ns() + 60_000_000_000)
+    assert part.counts().until_ns is None
+    part.stop()
+    assert part.counts().until_ns == 0
 
 
 def test_the_rate_follows_the_runs_axis() -> None:
