@@ -14,10 +14,10 @@ from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages.lengths import FLAG, against_lengths
 from llm_locust.options.stages.prefix import FLAG as PREFIX_FLAG
 from llm_locust.options.stages.prefix import against_prefix
-from llm_locust.options.stop_rules import StopWatch, Totals
+from llm_locust.options.stop_rules import StopWatch
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
-from llm_locust.swarm.run.roster import Participant
+from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
@@ -267,8 +267,7 @@ class LoadWatch:
         left = self._with_a_share(participants)
         count = self._run.settings.load.num_requests
         if left == []:
-            told = f"num-requests: {count} were asked for, and no worker has one left"
-            return "the end of the trace" if count is None else told
+            return _end_of_shares(count, participants.values())
         if left and count is not None and not self._run.open_loop and self._without_users(left):
             told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
             self._run.cut(f"{told}: start as many users as there are workers")
@@ -289,12 +288,10 @@ class LoadWatch:
         return is_spread and not any(runner.clients[w].user_count for w in workers if w in runner.clients)
 
 
-def totals(participants: Iterable[Participant]) -> Totals:
-    """Sum of the workers' newest counts."""
-    counts = [p.counts for p in participants if p.counts is not None]
-    return Totals(
-        ok=sum(c.load.ok for c in counts),
-        failed=sum(c.load.failed for c in counts),
-        ended=sum(c.finished for c in counts),
-        backlog=sum(c.in_flight + c.load.waiting for c in counts),
-    )
+def _end_of_shares(count: int | None, participants: Iterable[Participant]) -> str:
+    """Why the load ends, once no connected worker has requests of its share left."""
+    what = "the trace was" if count is None else f"{count} requests were"
+    if not all(p.late or (p.counts is not None and p.counts.load.spent) for p in participants):
+        return f"{'trace' if count is None else 'num-requests'}: {what} not sent to the end: a worker is gone"
+    told = f"num-requests: {count} were asked for, and no worker has one left"
+    return "the end of the trace" if count is None else told

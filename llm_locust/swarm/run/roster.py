@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
+from llm_locust.options.stop_rules import Totals
 from llm_locust.swarm.channel.messages import CountsMessage
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.open_loop.rest import Scheduled
@@ -53,6 +54,17 @@ class Participant:
             self.done = False
         self.most_finished = max(self.most_finished, counts.finished)
         self.counts = counts
+
+
+def totals(participants: Iterable[Participant]) -> Totals:
+    """Sum of the workers' newest counts."""
+    counts = [p.counts for p in participants if p.counts is not None]
+    return Totals(
+        ok=sum(c.load.ok for c in counts),
+        failed=sum(c.load.failed for c in counts),
+        ended=sum(c.finished for c in counts),
+        backlog=sum(c.in_flight + c.load.waiting for c in counts),
+    )
 
 
 class Roster:

@@ -69,12 +69,18 @@ class FakeRun:
         self.stop_reason, self.cut_short = reason, True
 
 
-def ended_at_s(run: FakeRun, users: tuple[int, ...] = (1,), shape: object = None) -> float | None:
+def ended_at_s(
+    run: FakeRun,
+    users: tuple[int, ...] = (1,),
+    shape: object = None,
+    present: tuple[str, ...] = ("w0", "w1"),
+) -> float | None:
     """When the watch ends the load of this run, on its clock; None: it does not.
 
     Args:
         users: how many each worker has.
         shape: what changes their number.
+        present: workers that are connected.
     """
     ends: list[float] = []
     clients = {f"w{i}": SimpleNamespace(user_count=n) for i, n in enumerate(users)}
@@ -94,7 +100,7 @@ def ended_at_s(run: FakeRun, users: tuple[int, ...] = (1,), shape: object = None
         runner,
         run,  # type: ignore[arg-type]
         look=lambda _: None,
-        present=lambda _: True,
+        present=lambda worker: worker in present,
         tell=lambda *_: None,
         end=lambda: ends.append(run.clock.now_s),
         sleep=sleep,
@@ -133,6 +139,15 @@ def test_a_count_that_workers_without_users_share_ends_the_load_and_cuts_the_run
     assert ended_at_s(of(True, False), users=(0, 1)) is None
     assert ended_at_s(of(True, False), users=(1, 0), shape=object()) is None
     assert ended_at_s(of(True, False), users=(0, 0)) is None  # they are still to be started
+
+
+def test_a_count_of_which_a_worker_that_is_gone_has_some_left_was_not_sent_to_its_end() -> None:
+    whole = FakeRun(Clock(), None, num_requests=60, shares_spent=(True, True))
+    assert ended_at_s(whole) is not None
+    assert whole.stop_reason == "num-requests: 60 were asked for, and no worker has one left"
+    lacking = FakeRun(Clock(), None, num_requests=60, shares_spent=(True, False))
+    assert ended_at_s(lacking, present=("w0",)) is not None
+    assert lacking.stop_reason == "num-requests: 60 requests were not sent to the end: a worker is gone"
 
 
 def environment(run_time: object, *, shape: object = None, web_ui: object = None) -> Any:
