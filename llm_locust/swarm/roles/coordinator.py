@@ -223,7 +223,8 @@ class RunCoordinator:
         """
         run = self.run
         if run is not None and run.stopped_ns is None:
-            if (self.headless or run.is_part) and self.ends_by_itself(run):
+            is_autostarted = self._options.autostart and self._printed is None
+            if (self.headless or run.is_part or is_autostarted) and self.ends_by_itself(run):
                 run.cut("the process was told to end (SIGTERM or Ctrl-C)")
             stop_load()
         elif run is not None:  # another greenlet is stopping it: a drain takes time
@@ -242,9 +243,9 @@ class RunCoordinator:
         run = self.run
         if run is None or run.report is None or run is self._printed:
             return
-        self._printed = run
+        is_autostarted, self._printed = self._options.autostart and self._printed is None, run
         print_report(run.report.summary, run.reported, sys.stdout)
-        if self.headless and (found := self.verdict()).code:
+        if (self.headless or is_autostarted) and (found := self.verdict()).code:
             sys.stdout.write(f"\nExit code {found.code}: {found.reason}.\n")
         if run.settings.print_summary:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")

@@ -1,0 +1,80 @@
+"""A run that its process was told to end before its time is cut short, unless a person started it.
+
+Locust patches the process that imports it: each test has its own.
+"""
+
+from warm_process import warm_code
+
+COMMON = """
+from types import SimpleNamespace
+
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.swarm.roles import coordinator
+from llm_locust.swarm.roles.coordinator import RunCoordinator
+
+CUT = "the process was told to end (SIGTERM or Ctrl-C)"
+
+class FakeRun:
+    stopped_ns = report = uploaded = None
+    finishing = is_part = False
+    reported = "run"
+    load = SimpleNamespace(num_requests=None, trace=None, sweep=None)
+    settings = SimpleNamespace(load=load, print_summary=False)
+
+    def __init__(self):
+        self.reasons = []
+
+    def cut(self, reason):
+        self.reasons.append(reason)
+
+def coordinator_of(run, *, headless=False, autostart=False, run_time=60, printed=None):
+    made = RunCoordinator.__new__(RunCoordinator)
+    made.run, made._printed, made._refused = run, printed, False
+    made._options = SimpleNamespace(headless=headless, autostart=autostart, run_time=run_time)
+    made.environment = SimpleNamespace(shape_class=None, process_exit_code=0)
+    made.finish = made._join_finishing = lambda: None
+    return made
+
+def reasons(**given):
+    # Of a run that is under load when its process is told to end.
+    run = FakeRun()
+    coordinator_of(run, **given).on_quitting(lambda: None)
+    return run.reasons
+"""
+
+
+def test_an_autostarted_run_that_is_ended_before_its_time_is_cut_short_as_a_headless_one() -> None:
+    warm_code(
+        COMMON
+        + """
+assert reasons(headless=True) == [CUT]
+assert reasons(autostart=True) == [CUT]
+assert reasons(autostart=True, run_time=None) == [], "it has no end of its own"
+assert reasons() == [], "a person started it in the web UI, and ends it"
+assert reasons(autostart=True, printed=FakeRun()) == [], "so is a later run of that process"
+"""
+    )
+
+
+def test_the_report_of_an_autostarted_run_says_its_exit_code() -> None:
+    warm_code(
+        COMMON
+        + """
+import io
+from contextlib import redirect_stdout
+
+coordinator.print_report = lambda *_: None
+
+def said(**given):
+    run, out = FakeRun(), io.StringIO()
+    found = RunVerdict(EXIT_INCOMPLETE, f"it was cut short: {CUT}")
+    run.report = SimpleNamespace(summary=None, verdict=found)
+    with redirect_stdout(out):
+        coordinator_of(run, **given).print_once()
+    return out.getvalue()
+
+assert said(autostart=True) == said(headless=True) == f"\\nExit code 4: it was cut short: {CUT}.\\n"
+assert said() == ""
+"""
+    )
