@@ -30,6 +30,9 @@ PART_S = 10.0
 #: The backlog has to grow by so many seconds' worth of arrivals in the three parts.
 GROWN_S = 5.0
 
+#: The rule's name, with which its reason begins.
+OVERSATURATION = "oversaturation"
+
 _ERROR_RATE = re.compile(
     r"error_rate\s*>\s*(?P<share>[0-9]{1,3}(?:\.[0-9]{1,9})?)\s*%(?:\s*over\s+(?P<time>\S+))?"
 )
@@ -111,7 +114,7 @@ class Oversaturation:
         if not grows or sum(grown) <= GROWN_S * rate or catches_up or not points[1].ended:
             return None
         return (
-            f"oversaturation: in the last {self.span_s:g} s {rate:.4g} requests/s came and "
+            f"{OVERSATURATION}: in the last {self.span_s:g} s {rate:.4g} requests/s came and "
             f"{sum(ended) / self.span_s:.4g}/s ended; those under way or held back grew from "
             f"{points[0].backlog} to {points[3].backlog}"
         )
@@ -126,7 +129,7 @@ def parse_stop_rules(text: str) -> tuple[StopRule, ...]:
 
 
 def _rule(word: str) -> StopRule:
-    if word == "oversaturation":
+    if word == OVERSATURATION:
         return Oversaturation()
     match = _ERROR_RATE.fullmatch(word)
     if match is None:

@@ -19,6 +19,7 @@ from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.stages.listed import looks_for
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
 
@@ -38,8 +39,8 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     _check_session_header(settings, classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
+    names = ", ".join(cls.__name__ for cls in classes) or "none"
     if flag is not None and not found:
-        names = ", ".join(cls.__name__ for cls in classes) or "none"
         raise UsageError(
             f"{flag} needs a user class of OpenLoopUser or ScenarioUser (the locustfile has: {names}): "
             "see locustfiles/open_loop.py"
@@ -58,7 +59,6 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
         raise UsageError(f"{flag}: {found[0]} is an open loop, whose load is a rate; write {rate}")
     _check_prompts(settings, classes)
     if found and len(classes) > 1:
-        names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
 
 
@@ -272,7 +272,10 @@ class LoadWatch:
             told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
             self._run.cut(f"{told}: start as many users as there are workers")
             return self._run.stop_reason
-        return self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
+        reason = self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
+        if reason is not None and not looks_for(self._run.settings.load, reason):
+            self._run.cut(reason, in_order=True)
+        return reason
 
     def _with_a_share(self, participants: dict[str, Participant]) -> list[str] | None:
         """Connected workers of the run's start that have requests of their share left; None if all have."""

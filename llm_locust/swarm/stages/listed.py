@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llm_locust.core.manifest import MOST_STAGES, StageFacts
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.stop_rules import OVERSATURATION
 from llm_locust.workload.arrivals import Profile, RateSegment
 
 
@@ -16,6 +18,14 @@ def steps_of(profile: Profile | None) -> tuple[RateSegment, ...]:
     if not 2 <= len(segments) <= MOST_STAGES or any(s.slope or s.amplitude for s in segments):
         return ()
     return segments
+
+
+def looks_for(load: LoadSettings, reason: str) -> bool:
+    """Whether a stop rule's ``reason`` is what a run of several loads is to find, and no fault of the run.
+
+    A sweep judges each of its stages. Steps of the rate go up until the server is saturated.
+    """
+    return load.sweep is not None or (reason.startswith(OVERSATURATION) and bool(steps_of(load.profile)))
 
 
 def stages_of(

@@ -177,8 +177,8 @@ def test_too_many_errors_end_the_run_and_the_report_says_so(tmp_path: Path) -> N
         with locust(
             tmp_path, "--headless", "-H", sim.url, "--out", "run", *options, locustfile=OPEN_LOOP
         ) as process:
-            assert process.exit_code() == 1, process.stderr
-            assert "error_rate>0.2 over 1s" in process.stdout
+            assert process.exit_code() == 4, process.stderr
+            assert "the run was cut short: error_rate>0.2 over 1s" in process.stdout
     reason = Result.read(tmp_path / "run").manifest.stop_reason
     assert reason.startswith("error_rate>0.2 over 1s: of the ")
 

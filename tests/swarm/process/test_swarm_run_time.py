@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.stop_rules import parse_stop_rules
 from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.run.load_watch import WATCH_INTERVAL_S, LoadWatch
 from llm_locust.swarm.run.roster import Participant
+from llm_locust.workload.arrivals import parse_rate
 
 S = 1_000_000_000
 
@@ -47,6 +49,11 @@ class FakeRun:
     num_requests: int | None = None
     shares_spent: tuple[bool, ...] = ()  # of the workers
     cut_short: bool = False
+    ended_in_order: bool = False
+    rules: str = ""
+    rate: str | None = None
+    sweep: object = None
+    failing_from_s: float = 1e9  # from then on every request fails; ten end in a second
 
     @property
     def info(self) -> dict[str, Any]:
@@ -54,7 +61,12 @@ class FakeRun:
 
     @property
     def settings(self) -> Any:
-        load = SimpleNamespace(stop_rules=parse_stop_rules(""), num_requests=self.num_requests)
+        load = LoadSettings(
+            stop_rules=parse_stop_rules(self.rules),
+            num_requests=self.num_requests,
+            rate=None if self.rate is None else parse_rate(self.rate),
+            sweep=self.sweep,  # type: ignore[arg-type]
+        )
         return SimpleNamespace(load=load)
 
     @property
@@ -63,10 +75,29 @@ class FakeRun:
             CountsMessage(run="r", finished=0, in_flight=0, load=LoadCounts(spent=spent))
             for spent in self.shares_spent
         ]
+        if self.rules:
+            told = [self._of_a_queue if self.rules[:4] == "over" else self._of_failures]
         return {f"w{i}": Participant(0, False, 0, counts) for i, counts in enumerate(told)}
 
-    def cut(self, reason: str) -> None:
-        self.stop_reason, self.cut_short = reason, True
+    @property
+    def _of_failures(self) -> CountsMessage:
+        good, bad = (int(10 * s) for s in self._spans)
+        return CountsMessage(run="r", finished=good + bad, in_flight=0, load=LoadCounts(ok=good, failed=bad))
+
+    @property
+    def _of_a_queue(self) -> CountsMessage:
+        """Ten a second end, and from the failure on a hundred a second come."""
+        good, more = self._spans
+        ended = int(10 * (good + more))
+        return CountsMessage(run="r", finished=ended, in_flight=int(90 * more), load=LoadCounts(ok=ended))
+
+    @property
+    def _spans(self) -> tuple[float, float]:
+        gone_s = self.clock.now_s - 100.0
+        return min(gone_s, self.failing_from_s), max(0.0, gone_s - self.failing_from_s)
+
+    def cut(self, reason: str, *, in_order: bool = False) -> None:
+        self.stop_reason, self.cut_short, self.ended_in_order = reason, True, in_order
 
 
 def ended_at_s(
@@ -148,6 +179,28 @@ def test_a_count_of_which_a_worker_that_is_gone_has_some_left_was_not_sent_to_it
     lacking = FakeRun(Clock(), None, num_requests=60, shares_spent=(True, False))
     assert ended_at_s(lacking, present=("w0",)) is not None
     assert lacking.stop_reason == "num-requests: 60 requests were not sent to the end: a worker is gone"
+
+
+def stopped_by(rules: str, **load: Any) -> FakeRun:
+    """A run of an hour, whose server fails after a minute, once a rule has ended it."""
+    run = FakeRun(Clock(), 3600 * S, rules=rules, failing_from_s=60.0, **load)
+    assert ended_at_s(run) == pytest.approx(165.0, abs=35.0)
+    assert run.stop_reason.startswith(rules.partition(">")[0])
+    return run
+
+
+def test_a_run_that_a_stop_rule_ends_is_cut_short_and_over() -> None:
+    for rules in ("error_rate>20% over 2s", "oversaturation"):
+        run = stopped_by(rules)
+        assert run.cut_short, "gates hold for what was before"
+        assert run.ended_in_order, "no further part of a restartable run follows"
+
+
+def test_a_stop_rule_that_finds_what_a_run_of_several_loads_looks_for_cuts_nothing_short() -> None:
+    steps = "steps:5@60s,100@60s"
+    assert not stopped_by("oversaturation", rate=steps).cut_short
+    assert stopped_by("error_rate>20% over 2s", rate=steps).cut_short
+    assert not stopped_by("error_rate>20% over 2s", sweep=object()).cut_short
 
 
 def environment(run_time: object, *, shape: object = None, web_ui: object = None) -> Any:
