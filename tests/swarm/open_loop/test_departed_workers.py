@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +30,7 @@ EVEN = LoadSettings(arrival=Process(0.0), rate=parse_rate("20"))
 
 def info(**fields: Any) -> RunInfo:
     found: dict[str, Any] = {"id": "r", "seed": 3, "protocol": PROTOCOL, "starters": 2, "rate": 20.0}
-    return RunInfo(**(found | {"origin_ns": ORIGIN_NS, "trace_scale": None} | fields))  # type: ignore[typeddict-item]
+    return cast(RunInfo, found | {"origin_ns": ORIGIN_NS, "trace_scale": None} | fields)
 
 
 @dataclass
