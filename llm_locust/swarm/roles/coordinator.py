@@ -255,7 +255,9 @@ class RunCoordinator:
         """Verdict on the last requested run. Without a run that is usage, unless it was to come from the web
         UI."""
         run = self.run
-        if self._refused or (run is None and self.headless):
+        if self._refused:
+            return RunVerdict(EXIT_USAGE, "the run was refused: the log says why")
+        if run is None and self.headless:
             return RunVerdict(EXIT_USAGE, "no load was sent")
         if run is None:
             return RunVerdict(0)
