@@ -62,8 +62,8 @@ def standstill(c: Columns, population: Population, window: Window, ttft_limit_s:
 def _limit_s(c: Columns, ok: Rows, ttft_limit_s: float | None) -> float:
     ended, begun = (percentile(ordered(of(c)[ok]), 50.0) for of in (e2el, ttft))
     limits = [MEDIANS * ended]
-    if ttft_limit_s is not None:
-        limits.append(max(ttft_limit_s, MEDIANS * begun))
+    if ttft_limit_s is not None:  # NaN first: without a TTFT the limit on it says nothing
+        limits.append(max(MEDIANS * begun, ttft_limit_s))
     known = [limit for limit in limits if not np.isnan(limit)]
     return max(LEAST_S, min(known, default=LEAST_S))
 

@@ -159,6 +159,11 @@ def test_a_ttft_limit_tells_a_standstill_before_ten_long_answers_could_have_ende
     assert standstills(*long, *hung, slo=Slo(ttft_s=0.5)) == [(5.5, 4.4, 2)]
 
 
+def test_a_ttft_limit_tells_nothing_of_answers_that_are_not_streamed() -> None:
+    whole = [request(at, (), ended=at + 4.0, streamed=False) for at in (0.5, 0.6, 5.0)]
+    assert standstills(*whole, slo=Slo(ttft_s=0.5)) == []  # 10 medians are 40 s
+
+
 def test_a_rejection_is_an_answer_and_what_the_client_gave_up_is_none() -> None:
     waiting = cut(0.6, 9.9)
     rejected = [failed(float(at)) for at in range(1, 10)]
