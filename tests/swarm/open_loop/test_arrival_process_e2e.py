@@ -96,6 +96,10 @@ def test_a_server_that_stands_still_does_not_hold_the_schedule_up(tmp_path: Path
     with simulation(tmp_path / "sim") as sim:
         options = ["-u", "1", "--arrival", "constant", "--request-rate", str(rate), "--max-in-flight", "5"]
         words = ["--headless", "-H", sim.url, "--out", "run", *options, "--num-requests", str(count), *SHORT]
+        words += [
+            "--exit-code-on-error",
+            "0",
+        ]  # a standstill this long is a failure
         with locust(tmp_path, *words, locustfile=OPEN_LOOP) as process:
             sim.wait_entries(10)
             os.kill(sim.pid, signal.SIGSTOP)
