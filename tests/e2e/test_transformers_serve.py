@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 ONE_QUESTION = Path(__file__).with_name("one_question.py")
 QUESTION = Path(__file__).with_name("question.json")
 USERS = 4
-REQUESTS = 48
+REQUESTS = 64
 OUTPUT_TOKENS = 16  # fewer can all be bytes of no character, which the server holds back
 LOAD = ["-u", str(USERS), "-r", str(USERS), "-t", "180s"]
 

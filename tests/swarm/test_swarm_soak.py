@@ -114,7 +114,8 @@ def test_no_request_of_the_first_part_is_lost_by_its_masters_death(soak: Soak) -
 def test_the_killed_worker_is_what_makes_the_run_incomplete(soak: Soak) -> None:
     assert soak.code == 4, soak.masters[1].stderr
     completeness = soak.summary.completeness
-    assert completeness.workers_lost == 1
+    # Of the first part it is lost too where it was killed before it had told that part's end.
+    assert completeness.workers_lost in (1, 2)
     assert [worker.exit_code() for worker in soak.workers] == [0, -SIGKILL]
 
 
