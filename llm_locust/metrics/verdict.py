@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.gates import STANDSTILL
+from llm_locust.metrics.gates import STANDSTILL, parse_gates
 from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.stages import Stage
@@ -42,8 +42,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         return RunVerdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
     if not summary.requests.ok and _is_judged(summary):
         return RunVerdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
-    told = any(gate.text.startswith(STANDSTILL) for gate in summary.gates)
-    if summary.gates and not told and (still := stood_still(summary)):
+    asked = [gate for each in summary.gates for gate in parse_gates(each.text)]
+    is_limited = any(gate.metric == STANDSTILL and gate.is_upper for gate in asked)
+    if summary.gates and not is_limited and (still := stood_still(summary)):
         return RunVerdict(EXIT_GATE, still)
     is_search = summary.search is not None  # beyond its edge requests may fail
     return RunVerdict(0) if summary.gates or is_search else None
