@@ -83,7 +83,7 @@ def _gates(summary: Summary) -> Tile:
     judged = summary.gates
     broken = [gate for gate in judged if not gate.passed]
     if not judged:
-        return Tile("Gates", "none", ("No gate was given: no number makes this run fail.",), Tone.FAINT)
+        return Tile("Gates", "none", ("No gate was given: no figure was limited.",), Tone.FAINT)
     section = verdicts.gates(summary)
     rows = section.table.rows if section is not None and section.table is not None else ()
     lines = tuple(sentence(list(row.cells)) for row in rows[:4])
