@@ -41,6 +41,9 @@ GATED_LATENCIES = tuple(metric.key for metric in LATENCIES if metric.is_gated)
 #: No upper limit on a mean holds where a larger share of the requests failed.
 MOST_FAILED = 0.01
 
+#: An upper limit on this percentile or a higher one says how many requests may fail, one on a median not.
+LEAST_PERCENT_OF_ALL = 90.0
+
 
 class GateError(ValueError):
     """A text that is no gate; one line that says what is wrong and what is allowed."""
@@ -125,6 +128,15 @@ class Gate:
     def is_adjusted(self) -> bool:
         """Whether failed requests count as above the limit."""
         return self.latency is not None and counts_failed(self.op, self.latency, self.statistic)
+
+    @property
+    def limits_failures(self) -> bool:
+        """Whether it cannot hold with many failed requests: it says how many of them are too many."""
+        if self.metric in ("goodput", "error_rate"):
+            return self.is_upper == (self.metric == "error_rate")
+        if self.latency not in OF_ANSWERS or not self.is_upper:
+            return False
+        return self.statistic == "mean" or PERCENTILES.get(self.statistic, 100.0) >= LEAST_PERCENT_OF_ALL
 
 
 def parse_gates(text: str) -> tuple[Gate, ...]:

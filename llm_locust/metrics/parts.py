@@ -157,7 +157,7 @@ def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any
     if m.on_time is not None:
         on_time = summarise_on_time(m.on_time[population.ok], order_cells(m.c, population.ok))
     return {
-        "requests": _requests(m, population, group.missing) | {"resent": group.resent},
+        "requests": _requests(m, population, group) | {"resent": group.resent},
         "goodput": judged | rates | sure | on_time,
     }
 
@@ -170,8 +170,9 @@ def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float
     }
 
 
-def _requests(m: Measured, population: Population, missing: Missing) -> dict[str, Any]:
-    c, scheduled = m.c, population.all
+def _requests(m: Measured, population: Population, group: Group) -> dict[str, Any]:
+    c, scheduled, missing = m.c, population.all, group.missing
+    of_all = int((~(c.ok | c.cancelled)[group.rows]).sum())
     judged = len(population.judged)
     abandoned = c.abandoned[population.cancelled]
     cut = population.cut(c)
@@ -181,6 +182,7 @@ def _requests(m: Measured, population: Population, missing: Missing) -> dict[str
         "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
         "ok": len(population.ok),
         "failed": len(population.failed),
+        "failed_outside": of_all - len(population.failed),
         "cancelled": len(population.cancelled),
         "cut": len(cut),
         "cut_broken": None if m.judgement is None else int(m.judgement.judged[cut].sum()),

@@ -17,10 +17,14 @@ MOST_STILL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """An exit code and, unless it is 0, the reason in one sentence without a full stop."""
+    """An exit code and, unless it is 0, the reason in one sentence without a full stop.
+
+    ``is_of_failures``: it is only because requests failed, so that ``--exit-code-on-error`` may set the code.
+    """
 
     code: int
     reason: str = ""
+    is_of_failures: bool = False
 
 
 def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> RunVerdict | None:
@@ -29,8 +33,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
 
     4: records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
     invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
-    of the window, and no gate says how long it may. A gate on a part of the records, or on numbers that are
-    the client's own, says nothing about the server: therefore 4 and 3 come before 1.
+    of the window, and no gate says how long it may. 1: requests failed, and no gate limits that. A gate on a
+    part of the records, or on numbers that are the client's own, says nothing about the server: therefore 4
+    and 3 come before 1.
     """
     part = summary.completeness
     if (not part.complete or part.cut_short) and not allow_incomplete:
@@ -47,12 +52,23 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     if summary.gates and not is_limited and (still := stood_still(summary)):
         return RunVerdict(EXIT_GATE, still)
     is_search = summary.search is not None  # beyond its edge requests may fail
-    return RunVerdict(0) if summary.gates or is_search else None
+    if not summary.gates:
+        return RunVerdict(0) if is_search else None
+    may_fail = is_search or _is_selection(summary) or any(gate.limits_failures for gate in asked)
+    if summary.requests.failed and not may_fail:
+        of = f"{summary.requests.failed} of {summary.requests.population} requests failed"
+        why = f"{of}, and no gate limits that: add error_rate<1% or goodput>=95%"
+        return RunVerdict(EXIT_GATE, why, is_of_failures=True)
+    return RunVerdict(0)
 
 
 def _is_judged(summary: Summary) -> bool:
     """Whether requests must be there and succeed: who chose some to look at may have chosen failed ones."""
-    return bool(summary.gates) or summary.analysis is None or summary.analysis.where is None
+    return bool(summary.gates) or not _is_selection(summary)
+
+
+def _is_selection(summary: Summary) -> bool:
+    return summary.analysis is not None and summary.analysis.where is not None
 
 
 def stood_still(summary: Summary) -> str:
@@ -62,8 +78,7 @@ def stood_still(summary: Summary) -> str:
     selected requests may be none of the others.
     """
     part, window_s = summary.reliability.standstill, summary.window.seconds
-    is_selection = summary.analysis is not None and summary.analysis.where is not None
-    if part is None or summary.is_sweep or is_selection:
+    if part is None or summary.is_sweep or _is_selection(summary):
         return ""
     still_s = sum(max(0.0, min(span.seconds, window_s - span.start_s)) for span in part.spans)
     if still_s <= MOST_STILL * window_s:

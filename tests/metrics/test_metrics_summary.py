@@ -30,6 +30,7 @@ CONTRACT: dict[str, set[str]] = {
         "sent",
         "ok",
         "failed",
+        "failed_outside",
         "cancelled",
         "abandoned",
         "lost",

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.task_exceptions import TaskException
+from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.run import AnalysisFacts
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchFacts
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.verdict import RunVerdict, stood_still, verdict
@@ -81,6 +83,52 @@ def test_a_run_that_measured_nothing_or_another_load_is_invalid_whatever_gates_s
         assert found is not None
         broken = found.code == 1 and "gates failed" in found.reason
         assert broken or found.code == 3, gates
+
+
+#: Four of ten fail, in 5 ms as the others answer, so that every gate that does not count them holds.
+FOUR_OF_TEN = [failed(k) if k < 4 else request(k, (0.004, 0.005)) for k in range(10)]
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        *("p50_ttft<1s", "p75_ttft>1ms", "rps>0", "output_tps>0", "requests>5", "standstill_s<=2"),
+        *("max_ttft>0s", "error_rate>1%", "goodput<=100%", "p50_schedule_delay<1s", "p50_e2el<1s rps>0"),
+    ],
+)
+def test_a_gate_that_limits_no_failures_leaves_the_check_that_none_may_fail(gates: str) -> None:
+    found = judged(FOUR_OF_TEN, manifest(**WHOLE, gates=gates, slo="e2el=1s"))
+    assert found is not None
+    assert (found.code, found.is_of_failures) == (1, True)
+    assert found.reason.startswith("4 of 10 requests failed, and no gate limits that")
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        *("error_rate<1%", "goodput>=10%", "p90_ttft<1s", "p99_e2el<1s", "max_itl<1s", "mean_ttft<1s"),
+        *("certified p90_ttft<1s", "p99_9_tpot<1s"),
+    ],
+)
+def test_a_gate_that_many_failures_break_says_how_many_may_fail(gate: str) -> None:
+    (limit,) = parse_gates(gate)
+    assert limit.limits_failures
+    accepted = f"rps>0 {gate if gate == 'goodput>=10%' else 'error_rate<=40%'}"
+    assert code(FOUR_OF_TEN, manifest(**WHOLE, gates=accepted, slo="e2el=1s")) == 0
+
+
+def test_failures_of_the_warm_up_are_named_apart_and_fail_no_run() -> None:
+    run = manifest(**WHOLE, warmup_s=4.0, gates="p50_ttft<1s")
+    assert code(FOUR_OF_TEN, run) == 0
+    counts = summarise(batch(*FOUR_OF_TEN), run)["requests"]
+    assert (counts["failed"], counts["failed_outside"]) == (0, 4)
+
+
+def test_who_selects_failed_requests_is_not_told_that_they_failed() -> None:
+    run = manifest(**WHOLE, gates="rps>=0")
+    summary = typed(summarise(batch(*FOUR_OF_TEN), run))
+    selected = replace(summary, analysis=AnalysisFacts([], "outcome!=ok", 10, 10, None, []))
+    assert verdict(selected, run) == RunVerdict(0)
 
 
 def test_failed_requests_beside_one_that_succeeded_are_for_the_caller_without_gates() -> None:

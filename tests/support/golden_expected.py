@@ -31,6 +31,7 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "sent": int(inside.sent.notna().sum()),
             "ok": len(ok),
             "failed": len(failed),
+            "failed_outside": int((~df.ok & ~df.cancelled & ~df.inside).sum()),
             "cancelled": int(inside.cancelled.sum()),
             "cut": int(inside.cut.sum()),
             "cut_broken": int((inside.cut & inside.judged).sum()),

@@ -167,7 +167,8 @@ def _judge(df: Frame) -> None:
             held |= df.unjudged_tpot  # each class has other limits
         df[f"held_{metric}"] = df.ok & held
         df[f"limited_{metric}"] = np.isfinite(limit[metric]) & (~df.cancelled | broken[metric])
-    df["judged"] = ~df.cancelled | broken["ttft"] | broken["tpot"] | broken["e2el"]
+    left = df.abandoned & (df.events == 0)
+    df["judged"] = ~df.cancelled | left | broken["ttft"] | broken["tpot"] | broken["e2el"]
     df["good"] = df.held_ttft & df.held_tpot & df.held_e2el
     # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
     moments = pd.DataFrame(

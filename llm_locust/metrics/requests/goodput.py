@@ -18,7 +18,7 @@ from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 #: Key of ``first_failed`` for requests that failed.
 OUTCOME = "outcome"
 
-#: Key of ``first_failed`` for requests whose user left after a limit had passed.
+#: Key of ``first_failed`` for requests whose user left without a token, or after a limit had passed.
 ABANDONED = "abandoned"
 
 #: Key of ``first_failed`` for requests of which there is no record.
@@ -66,10 +66,11 @@ class Limits:
 class Judgement:
     """Each request against its SLO; arrays of shape (rows,).
 
-    ``judged`` marks the requests that are good or bad: those that ended ok, failed, or were cancelled after
-    they had broken a limit. ``limited[metric]`` marks those that this limit applies to: they have it, and
-    ended ok, failed, or were cancelled after they had broken it. ``held[metric]`` marks those of them that
-    ended ok and met it (and the ok ones without such a limit), ``good`` those that met all.
+    ``judged`` marks the requests that are good or bad: those that ended ok, failed, were cancelled after they
+    had broken a limit, or whose user left without a token. ``limited[metric]`` marks those that this limit
+    applies to: they have it, and ended ok, failed, or were cancelled after they had broken it.
+    ``held[metric]`` marks those of them that ended ok and met it (and the ok ones without such a limit),
+    ``good`` those that met all.
     ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be compared with it.
     ``first_failed`` is the index of what broke first in :attr:`causes`, -1 for good and not judged.
     """
@@ -121,7 +122,8 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     An undefined metric breaks its limit, except tpot. An answer with fewer than two tokens has no pace to
     break. The pace of several tokens that arrived at the same time is unknown: such an answer is judged by
     its other limits, and breaks this one if it has no other. A cancelled request has broken a limit if its
-    metric is certainly above it: see :func:`~llm_locust.metrics.requests.cut.at_least`.
+    metric is certainly above it: see :func:`~llm_locust.metrics.requests.cut.at_least`. A user who left
+    without a token was not served, whatever the limits: their patience is a limit of their own.
     """
     ok, cancelled = c.ok, c.cancelled
     held, limited, unjudged, broken_at_s = {}, {}, {}, []
@@ -144,7 +146,8 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
         # Kept: never broken. Broken at an unknown moment: after every known one.
         broken_at_s.append(np.where(kept, np.inf, np.nan_to_num(moment, nan=_LAST)))
     good = np.logical_and.reduce([ok, *held.values()])
-    judged = np.logical_or.reduce([~cancelled, *(cancelled & mask for mask in limited.values())])
+    left = cancelled & c.abandoned & (c.events == 0)
+    judged = np.logical_or.reduce([~cancelled, left, *(cancelled & mask for mask in limited.values())])
     first = np.argmin(broken_at_s, axis=0) if broken_at_s else np.zeros(len(c))
     causes = [good | ~judged, c.abandoned & cancelled, ~ok & ~cancelled]
     first_failed = np.select(causes, [-1, len(held) + 1, len(held)], first).astype(np.int8)
@@ -166,9 +169,9 @@ def goodput(
     ``slo_by_class`` has those of each. ``attainment`` is for each limit the share of requests that ended ok
     and met it; the denominator are those in ``judged`` that have it and can be judged by it. ``not_judged``
     counts those that cannot. ``first_failed`` counts, for the requests that were not good, which limit broke
-    first in time, ``outcome`` for those that failed, ``abandoned`` for those whose user left after a limit
-    was exceeded, ``lost`` and ``unsent`` for those without a record, ``stuck`` for those from before the
-    window; the counts and the good ones add up to ``judged``.
+    first in time, ``outcome`` for those that failed, ``abandoned`` for those whose user left, ``lost`` and
+    ``unsent`` for those without a record, ``stuck`` for those from before the window; the counts and the
+    good ones add up to ``judged``.
 
     Args:
         judgement: None without an SLO: nothing is good or bad then, all values are None.

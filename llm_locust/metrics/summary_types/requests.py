@@ -44,6 +44,9 @@ class RequestCounts(SummaryPart, frozen=True):
     sent: Annotated[int, key("number of them of which a byte was sent", _SCHEDULED)]
     ok: Annotated[int, key("numbers; they add up to `scheduled`", _SCHEDULED)]
     failed: Annotated[int, key("numbers; they add up to `scheduled`", _SCHEDULED)]
+    failed_outside: Annotated[
+        int, key("number that failed, as in the warm-up; in no other figure", "scheduled outside the window")
+    ]
     cancelled: Annotated[int, key("numbers; they add up to `scheduled`", _SCHEDULED)]
     cut: Annotated[int, key("number that the run's end cut", "part of `cancelled`")]
     cut_broken: Annotated[
@@ -161,8 +164,8 @@ class GroupGoodput(SummaryPart, frozen=True):
     judged: Annotated[
         int | None,
         key(
-            "number of requests that are good or bad: ok, failed, cut and abandoned ones that had broken a "
-            "limit, lost, unsent, stuck; null without an SLO",
+            "number of requests that are good or bad: ok, failed, cut ones that had broken a limit, "
+            "abandoned, lost, unsent, stuck; null without an SLO",
             "see [who is in which denominator](#who-is-in-which-denominator)",
         ),
     ]
@@ -185,7 +188,7 @@ class GroupGoodput(SummaryPart, frozen=True):
         dict[str, int],
         key(
             "number of bad ones by the limit that broke first; `outcome` for failures, `abandoned` for users "
-            "who left after a limit, `lost` and `unsent` for requests without a record, `stuck` for those "
+            "who left, `lost` and `unsent` for requests without a record, `stuck` for those "
             "from before the window",
             "as `ratio`",
         ),

@@ -54,8 +54,11 @@ def requests(summary: Summary) -> Section:
             f"{count(part.resent)} first tries, not counted here, were sent again" if part.resent else "",
         ]
     )
+    outside = part.failed_outside
+    apart = Line(f"{plural(outside, 'request')} failed outside the window, as in its warm-up: in no figure")
     is_bad = part.failed or part.lost or part.unsent or part.stuck
-    return Section("Requests", (Line(text, Tone.WARN if is_bad else Tone.PLAIN), *_given_up(part)))
+    counted = Line(text, Tone.WARN if is_bad else Tone.PLAIN)
+    return Section("Requests", (counted, *([apart] if outside else []), *_given_up(part)))
 
 
 def _given_up(part: RequestCounts) -> Iterator[Line]:

@@ -200,7 +200,7 @@ def _smoothness(part: Goodput) -> Iterator[Line]:
 #: What a request failed by beside a limit.
 _OTHER_CAUSES = {
     OUTCOME: "(failed)",
-    ABANDONED: "(the user left, after a limit)",
+    ABANDONED: "(the user left)",
     LOST: "(lost)",
     UNSENT: "(never sent)",
     STUCK: "(stuck from before the window)",

@@ -23,7 +23,12 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.process.waiting import wait_until
-from llm_locust.swarm.roles.outcome import with_faults, without_gates
+from llm_locust.swarm.roles.outcome import (
+    failed_elsewhere,
+    with_code_on_error,
+    with_faults,
+    without_gates,
+)
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
@@ -264,13 +269,14 @@ class RunCoordinator:
         if run.report is None:
             return RunVerdict(EXIT_INCOMPLETE, "there is no report")
         found = run.report.verdict or self._without_gates(run.report.summary)
+        found = with_code_on_error(found, int(self._options.exit_code_on_error))
         return with_faults(found, part_failed=log.unhandled_greenlet_exception, uploaded=run.uploaded)
 
     def _without_gates(self, summary: Summary) -> RunVerdict:
         runner = self.environment.runner
         assert runner is not None
-        failed = max(summary.requests.failed, sum(e.occurrences for e in runner.errors.values()))
-        return without_gates(failed, int(self._options.exit_code_on_error), stood_still(summary))
+        elsewhere = failed_elsewhere(summary, sum(e.occurrences for e in runner.errors.values()))
+        return without_gates(summary.requests.failed + elsewhere, stood_still(summary))
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

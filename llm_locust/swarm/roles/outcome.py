@@ -1,18 +1,39 @@
 """What only the process that ran a load knows of its outcome, beside the verdict on its records."""
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from dataclasses import replace
+
+from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.verdict import RunVerdict
 
 
-def without_gates(failed: int, code: int, still: str = "") -> RunVerdict:
-    """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code.
+def without_gates(failed: int, still: str = "") -> RunVerdict:
+    """Verdict on a run without gates: no request may fail.
 
     Args:
         still: that the server stood still, which is a failure too; empty if it did not.
     """
-    if not failed:
-        return RunVerdict(code, still) if still else RunVerdict(0)
-    return RunVerdict(code, f"{failed} requests failed, and no --gate says how many may")
+    if failed:
+        still = f"{failed} requests failed, and no --gate says how many may"
+    return RunVerdict(EXIT_GATE, still, is_of_failures=True) if still else RunVerdict(0)
+
+
+def failed_elsewhere(summary: Summary, counted: int) -> int:
+    """Failures that Locust counted and no record has, as of another kind of user in the same locustfile.
+
+    Those of the warm-up have a record, and say nothing of the load that was measured.
+    """
+    part = summary.requests
+    whole = summary.since_start.failed if summary.since_start is not None else 0
+    return max(0, counted - max(part.failed + part.failed_outside, whole))
+
+
+def with_code_on_error(found: RunVerdict, code: int) -> RunVerdict:
+    """The verdict with ``--exit-code-on-error`` in place of its code, where only failed requests made it; 0
+    accepts them."""
+    if not found.is_of_failures:
+        return found
+    return replace(found, code=code) if code else RunVerdict(0)
 
 
 def with_faults(found: RunVerdict, *, part_failed: bool, uploaded: bool | None) -> RunVerdict:

@@ -343,11 +343,18 @@ def test_a_limit_that_counts_from_started_breaks_sooner_by_the_time_that_connect
         assert of(record, slo=Slo(ttft_started_s=ttft_s, e2el_s=1.0))["first_failed"][first] == 1
 
 
-def test_who_leaves_after_a_limit_has_passed_is_bad_and_who_leaves_before_is_in_no_share() -> None:
+@pytest.mark.parametrize("slo", [Slo(ttft_s=1.0), Slo(tpot_s=1.0), Slo(e2el_s=9.0)])
+def test_who_leaves_without_a_token_was_not_served_whatever_the_limits(slo: Slo) -> None:
     patient, hasty = cut(0.0, when=3.0, abandoned=True), cut(0.0, when=0.5, abandoned=True)
-    result = of(request(), patient, hasty, slo=Slo(ttft_s=1.0))
-    assert (result["ratio"], result["judged"]) == (0.5, 2)
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 0, ABANDONED: 1, LOST: 0, UNSENT: 0, STUCK: 0}
+    result = of(request(), patient, hasty, slo=slo)
+    assert (result["ratio"], result["judged"]) == (1 / 3, 3)
+    (limit,) = slo.limits
+    assert result["first_failed"] == {limit: 0, OUTCOME: 0, ABANDONED: 2, LOST: 0, UNSENT: 0, STUCK: 0}
+
+
+def test_who_leaves_is_in_the_attainment_of_a_limit_only_if_it_had_passed() -> None:
+    patient, hasty = cut(0.0, when=3.0, abandoned=True), cut(0.0, when=0.5, abandoned=True)
+    assert of(request(), patient, hasty, slo=Slo(ttft_s=1.0))["attainment"] == {"ttft": 0.5}
 
 
 def test_requests_that_were_never_sent_held_no_limit() -> None:

@@ -1,9 +1,25 @@
 """What the process that ran a load adds to the verdict on its records."""
 
-import pytest
+from typing import Any
 
-from llm_locust.metrics.verdict import RunVerdict
-from llm_locust.swarm.roles.outcome import with_faults, without_gates
+import pytest
+from metrics_cases import batch, failed, manifest, request
+
+from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.metrics.verdict import RunVerdict, verdict
+from llm_locust.swarm.roles.outcome import (
+    failed_elsewhere,
+    with_code_on_error,
+    with_faults,
+    without_gates,
+)
+
+
+def summary(records: list[RequestRecord], **of_run: Any) -> Summary:
+    return typed(summarise(batch(*records), manifest(**of_run)))
+
 
 CUT = RunVerdict(4, "the run was cut short")
 
@@ -38,9 +54,27 @@ def test_the_reason_of_an_incomplete_run_is_not_replaced_by_what_failed_after_it
 def test_without_gates_failed_requests_have_the_code_that_was_asked_for(
     failed: int, asked: int, code: int
 ) -> None:
-    assert without_gates(failed, asked).code == code
+    assert with_code_on_error(without_gates(failed), asked).code == code
 
 
 def test_without_gates_a_server_that_stood_still_has_failed_too() -> None:
-    assert without_gates(0, 1, "it stood still") == RunVerdict(1, "it stood still")
-    assert without_gates(0, 0, "it stood still").code == 0
+    found = without_gates(0, "it stood still")
+    assert (found.code, found.reason) == (1, "it stood still")
+    assert with_code_on_error(found, 0) == RunVerdict(0)
+
+
+@pytest.mark.parametrize(("gates", "asked", "code"), [("rps>0", 7, 7), ("rps>0", 0, 0), ("rps>99", 0, 1)])
+def test_the_code_that_was_asked_for_is_that_of_failures_beside_gates_and_of_no_broken_gate(
+    gates: str, asked: int, code: int
+) -> None:
+    found = verdict(summary([request(), failed(1.0)], gates=gates), manifest(gates=gates))
+    assert found is not None
+    assert with_code_on_error(found, asked).code == code
+
+
+@pytest.mark.parametrize(("counted", "elsewhere"), [(0, 0), (3, 0), (5, 2)])
+def test_failures_that_locust_counted_are_another_users_only_beyond_those_with_a_record(
+    counted: int, elsewhere: int
+) -> None:
+    records = [failed(0.1), failed(0.2), failed(5.0), request(6.0)]  # two of them in the warm-up
+    assert failed_elsewhere(summary(records, warmup_s=2.0), counted) == elsewhere
