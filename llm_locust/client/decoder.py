@@ -1,21 +1,32 @@
 """The body of one response into a reply, in slices."""
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
-from llm_locust.client.http.errors import OversizeError
+from llm_locust.client.http.errors import AnswerOverError, OversizeError
 from llm_locust.client.http.exchange import MAX_ERROR_BYTES, Exchange
+from llm_locust.client.unpacking import unpacked
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
 from llm_locust.wire.reply import Reply, read_body, reply_reader
-from llm_locust.wire.sse import SseDecoder, SseError
+from llm_locust.wire.said import error_among
+from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 #: Most objects and lists of one document that is passed on to the SDK, and most values. The SDK makes Python
 #: objects of all of them at once: 36 µs and 2 kB for each object.
 _MAX_PASSED_OBJECTS = 20_000
 _MAX_PASSED_VALUES = 4_000_000
+
+#: So long the end of a response is waited for after the last event of an answer that is over.
+_OVER_NS = 250_000_000
+
+
+def header_text(exchange: Exchange, name: bytes) -> str:
+    """The value of a response's header of this lower-case name; empty without one."""
+    return exchange.headers.get(name, b"").decode("latin-1").strip()
 
 
 class BodyDecoder:
@@ -33,6 +44,7 @@ class BodyDecoder:
         "_passed_values",
         "_reader",
         "_sse",
+        "_unpacked",
         "asked_stream",
         "endpoint",
         "fault",
@@ -52,6 +64,7 @@ class BodyDecoder:
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0
+        self._unpacked: bytes | None = None
         self._passed_objects = self._passed_values = 0  # of the document that is not whole yet
         exchange.on_slice = self._on_slice
 
@@ -73,14 +86,18 @@ class BodyDecoder:
             self._keep(body)
             self._pass_on(body, [body])
             return
+        if self._reader.decided_end is not None:  # whatever follows
+            return
         try:
             events = self._sse.feed(body)
         except SseError as e:
             events, self.fault = e.events, str(e)
-        self._reader.feed(events[: MAX_ARRIVALS - self._events])
+        self._reader.feed(events[: MAX_ARRIVALS - self._events], self._sse.take_errors())
         self._events += len(events)
         if self._events > MAX_ARRIVALS:
             self.fault = f"the stream has more than {MAX_ARRIVALS:,} events"
+        if self._reader.decided_end is not None:
+            self.fault = None
         self._pass_on(body, [event.data for event in events if len(event.data) > _MAX_PASSED_OBJECTS])
 
     def _pass_on(self, body: bytes, documents: Sequence[bytes]) -> None:
@@ -128,13 +145,24 @@ class BodyDecoder:
 
         None before the first. Comments and other bytes that complete no event do not count: a proxy
         keeps a dead stream alive with them.
+
+        Raises:
+            AnswerOverError: nothing more is waited for.
         """
         exchange = self._exchange
         if not self.event_stream:
             return exchange.last_read_ns
         exchange.drain()
         end = self._reader.last_event_end
-        return exchange.reads.event_ns(end) if end else None
+        event_ns = exchange.reads.event_ns(end) if end else None
+        if event_ns is not None and self.over and time.monotonic_ns() - event_ns > _OVER_NS:
+            raise AnswerOverError("the answer is over")
+        return event_ns
+
+    @property
+    def has_events(self) -> bool:
+        """An event of a stream is among what was read and decoded."""
+        return self._reader.last_event_end > 0
 
     @property
     def has_token(self) -> bool:
@@ -143,19 +171,44 @@ class BodyDecoder:
         return self._exchange.complete or bool(self._reader.token_ends)
 
     def body(self) -> bytes:
-        """All bytes of an answer that is not an event stream."""
-        return bytes(self._body)
+        """All bytes of an answer that is not an event stream. Those of an error are unpacked."""
+        exchange = self._exchange
+        if exchange.status is None or exchange.status < 300:
+            return bytes(self._body)
+        if self._unpacked is None:
+            self._unpacked = unpacked(bytes(self._body), header_text(exchange, b"content-encoding"))
+        return self._unpacked
 
     def finish(self) -> Reply:
         """The reply out of all that came."""
         self._exchange.drain()
+        if self.event_stream:
+            self._read_stray()
         if self.endpoint is None or self.event_stream or self.fault is not None or not self._body:
             return self._reader.finish()
-        return read_body(
-            self.endpoint, cast("bytes", self._body)
-        )  # has all of bytes that is used; a copy takes 10 ms
+        if self._exchange.status is None or self._exchange.status < 300:
+            return read_body(self.endpoint, cast("bytes", self._body))  # as bytes: a copy takes 10 ms
+        return read_body(self.endpoint, self.body())
+
+    def _read_stray(self) -> None:
+        """Look for an error in what was no event."""
+        reader, begun = self._reader, self._sse.finish()
+        reader.feed((), self._sse.take_errors())
+        for text in (self.stray, begun if reader.decided_end is None else b""):
+            if text and (error := error_among(text)) is not None:
+                reader.feed((), [SseEvent(error.encode("utf-8", "replace"), 0, b"error")])
+
+    @property
+    def stray(self) -> bytes:
+        """The start of what a stream had that was no event, before the answer was decided."""
+        return self._sse.stray(self._reader.decided_end)
 
     @property
     def answered(self) -> bool:
         """The events so far make a whole answer."""
         return self.event_stream and self._reader.done
+
+    @property
+    def over(self) -> bool:
+        """Nothing that may follow changes the outcome: the answer is decided, or an event was an error."""
+        return self._reader.decided_end is not None or self._reader.failed

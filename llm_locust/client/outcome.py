@@ -3,10 +3,11 @@
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from llm_locust.client.decoder import BodyDecoder
+from llm_locust.client.counting import server_counted
+from llm_locust.client.decoder import BodyDecoder, header_text
 from llm_locust.client.http.errors import (
     ClientError,
     ConnectError,
@@ -16,13 +17,25 @@ from llm_locust.client.http.errors import (
     ResponseError,
 )
 from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.unpacking import readable
 from llm_locust.core.record import Outcome
+from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
 from llm_locust.wire.results import AskedResults, mismatch
+from llm_locust.wire.said import error_among
 from llm_locust.wire.secrecy import blanked, blanked_name
 
 _TEXT_LIMIT = 300
+
+#: Content types of a text that needs no explanation.
+_PLAIN_TYPES = frozenset({"", "text/plain", "text/event-stream"})
+
+#: Characters of a quote in an error text.
+_QUOTE_LIMIT = 160
+
+#: By so much of it an answer's text may have fewer tokens than were generated.
+_RETOKENISED = 0.1
 
 #: Bytes of a body that are searched for an error text.
 _BODY_LIMIT = 16_384
@@ -33,6 +46,24 @@ _MAX_DATE_CHARS = 64
 Verdict = tuple[Outcome, str | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an answer must have.
+
+    Attributes:
+        results: of an API that gives one for each input.
+        tokens: the bound of its length, if there was one.
+        counted: its tokens by the run's tokenizer, if that had to count them.
+    """
+
+    results: AskedResults | None = None
+    tokens: int | None = None
+    counted: int | None = None
+
+
+NOTHING_ASKED = Asked()
+
+
 def judge(
     exchange: Exchange,
     error: ClientError | None,
@@ -40,16 +71,37 @@ def judge(
     decoder: BodyDecoder,
     *,
     cancelled: bool,
-    asked: AskedResults | None = None,
+    asked: Asked = NOTHING_ASKED,
 ) -> Verdict:
     """Return the outcome of a call and its reason in words (None for ``ok``).
 
-    Args:
-        asked: what the answer must have, of an API that gives a result for each input.
+    What a server says outside of its API is quoted in the reason of a stream that did not end well.
     """
+    if decoder.event_stream and _is_settled(error, reply):
+        error = None
+    outcome, why = _judge(exchange, error, reply, decoder, cancelled=cancelled)
+    if outcome is Outcome.OK and asked.results is not None and reply.results is not None:
+        why = mismatch(asked.results, reply.results)
+        return (Outcome.OK if why is None else Outcome.INVALID), why
+    if outcome is Outcome.OK and asked.tokens and decoder.endpoint is not None:
+        why = _cut_short(reply, asked.tokens, asked.counted)
+        return (Outcome.OK if why is None else Outcome.TRUNCATED), why
+    return outcome, why
+
+
+def _is_settled(error: ClientError | None, reply: Reply) -> bool:
+    """Whether the outcome does not depend on how the connection ended."""
+    if isinstance(error, ResponseError):
+        return reply.decided or reply.error is not None
+    return reply.done or reply.error is not None
+
+
+def _judge(
+    exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder, *, cancelled: bool
+) -> Verdict:
     broken = isinstance(error, ConnectionBrokenError)
     if isinstance(error, RequestTimeoutError):
-        return Outcome.TIMEOUT, str(error)
+        return Outcome.TIMEOUT, f"{error}{_quoted(reply, decoder)}"
     if isinstance(error, ConnectError) or (broken and not exchange.read_count):
         return Outcome.CONNECT_ERROR, str(error)
     refused = exchange.status is not None and exchange.status >= 300
@@ -68,18 +120,19 @@ def judge(
         return Outcome.TRUNCATED, f"{error}, in the middle of the headers"
     if decoder.endpoint is None:
         return (Outcome.OK, None) if whole else (Outcome.TRUNCATED, str(error))
-    outcome, why = _judge_body(exchange, error, reply, decoder)
-    if outcome is Outcome.OK and asked is not None and reply.results is not None:
-        why = mismatch(asked, reply.results)
-    return (outcome, why) if why is None or outcome is not Outcome.OK else (Outcome.INVALID, why)
+    return _judge_body(exchange, error, reply, decoder)
 
 
 def _judge_status(exchange: Exchange, status: int, reply: Reply, decoder: BodyDecoder) -> Verdict:
     if status < 400:
         location = exchange.headers.get(b"location", b"nowhere").decode("latin-1")
         return Outcome.INVALID, f"HTTP {status}: redirected to {location}, which is not followed"
-    said = reply.error or decoder.body()[:_BODY_LIMIT].decode("utf-8", "replace").strip()
-    return Outcome.HTTP_ERROR, f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    if (error := reply.error or error_among(decoder.body())) is not None:
+        return Outcome.HTTP_ERROR, f"HTTP {status}: {error}"
+    kind = _content_type(exchange)
+    said = readable(decoder.body()[:_BODY_LIMIT], header_text(exchange, b"content-encoding"), kind)
+    named = "" if "json" in kind or kind in _PLAIN_TYPES or not said else f" {kind}"
+    return Outcome.HTTP_ERROR, f"HTTP {status}{named}: {said}" if said else f"HTTP {status}"
 
 
 def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder) -> Verdict:
@@ -87,23 +140,86 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
         if not exchange.complete:
             return Outcome.TRUNCATED, str(error)
         if decoder.asked_stream:
-            content_type = exchange.headers.get(b"content-type", b"without a type").decode("latin-1")
-            return Outcome.INVALID, f"a stream was asked for, the answer is {content_type}"
+            return Outcome.INVALID, _no_stream(exchange, decoder.body())
         if decoder.fault is None and not decoder.body():
             return Outcome.INVALID, "the answer has no body"
     if decoder.fault is not None or reply.invalid is not None:
-        return Outcome.INVALID, decoder.fault or reply.invalid
+        return Outcome.INVALID, f"{decoder.fault or reply.invalid}{_quoted(reply, decoder)}"
     if reply.choices > 1 and decoder.event_stream:
         return Outcome.INVALID, (
             f"the stream has {reply.choices} choices, whose tokens cannot be told apart in time: "
             "ask for one choice a request (n=1)"
         )
     if not reply.done:
-        why = "the stream ended without a finish reason or [DONE]"
-        return Outcome.TRUNCATED, why if error is None else str(error)
+        if error is None and _is_no_stream(exchange, decoder):
+            return Outcome.INVALID, _no_stream(exchange, decoder.stray)
+        why = "the stream ended without a finish reason or [DONE]" if error is None else str(error)
+        return Outcome.TRUNCATED, why + _quoted(reply, decoder)
     if not reply.token_ends and reply.results is None:
-        return Outcome.EMPTY, "the answer is complete, without a token"
+        reason = (
+            f": finish reason {reply.finish_reason!r}"
+            if reply.end > AnswerEnd.LENGTH and reply.finish_reason
+            else ""
+        )
+        return Outcome.EMPTY, f"the answer is complete, without a token{reason}{_quoted(reply, decoder)}"
     return Outcome.OK, None
+
+
+def _is_no_stream(exchange: Exchange, decoder: BodyDecoder) -> bool:
+    """Whether an answer that was read as a stream has nothing of one, and another content type."""
+    kind = _content_type(exchange)
+    if decoder.has_events or kind == "text/event-stream":
+        return False
+    return bool(kind or decoder.stray)
+
+
+def _no_stream(exchange: Exchange, body: bytes) -> str:
+    kind = header_text(exchange, b"content-type") or "without a type"
+    quote = f": {_shortened(body[:_BODY_LIMIT])}" if body.strip() else ""
+    return f"a stream was asked for, the answer (HTTP {exchange.status}) is {kind}{quote}"
+
+
+def _quoted(reply: Reply, decoder: BodyDecoder) -> str:
+    """What a stream had that was no event, or no part of an answer."""
+    if stray := decoder.stray.strip():
+        return f"; outside of any event it says {_shortened(stray)}"
+    return f"; it sent {reply.beside}, which is no part of an answer" if reply.beside else ""
+
+
+def _shortened(data: bytes) -> str:
+    text = re.sub(r"\s+", " ", data.decode("utf-8", "replace")).strip()
+    return repr(text if len(text) <= _QUOTE_LIMIT else text[: _QUOTE_LIMIT - 1] + "…")
+
+
+def _content_type(exchange: Exchange) -> str:
+    return header_text(exchange, b"content-type").partition(";")[0].strip().lower()
+
+
+def _cut_short(reply: Reply, asked_tokens: int, counted: int | None) -> str | None:
+    """That an answer says it is at its bound, and has fewer tokens; None where it may be true."""
+    if reply.end is not AnswerEnd.LENGTH:
+        return None
+    most, slack = _most_tokens(reply, counted)
+    if most + max(1, slack * asked_tokens) >= asked_tokens:
+        return None
+    return (
+        f"finish reason {reply.finish_reason!r} after {most:,} of {asked_tokens:,} tokens: cut short, "
+        "by the server or by the length of its context"
+    )
+
+
+def _most_tokens(reply: Reply, counted: int | None) -> tuple[int, float]:
+    """The most tokens that an answer may have, and the error of their count as a share."""
+    events, usage = len(reply.token_ends), reply.usage
+    if server_counted(reply):
+        assert usage is not None
+        made, reasoning = usage.output_tokens or 0, usage.reasoning_tokens or 0
+        apart = events > made - reasoning  # the server counts reasoning apart from the rest
+        return max(events, made + reasoning if apart else made), 0.0
+    if counted is not None:
+        return max(events, counted), _RETOKENISED
+    texts = (reply.text, reply.reasoning, reply.refusal, *(call.arguments for call in reply.tool_calls))
+    return max(events, sum(len(text.encode()) for text in texts)), 0.0  # a token has a byte
 
 
 def retry_after_s(exchange: Exchange) -> float | None:

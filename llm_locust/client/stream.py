@@ -14,7 +14,7 @@ from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.client.http.connection import Connection
-from llm_locust.client.http.errors import ClientError, ConnectionBrokenError
+from llm_locust.client.http.errors import AnswerOverError, ClientError, ConnectionBrokenError
 from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.http.patience import Patience
 from llm_locust.client.http.pool import Pool, Target
@@ -22,7 +22,7 @@ from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.http.turns import DECODING_S, LONG_ANSWER_BYTES, TURN
 from llm_locust.client.names import Names
 from llm_locust.client.occupancy import Occupancy
-from llm_locust.client.outcome import error_text, hushed, judge, retry_after_s
+from llm_locust.client.outcome import Asked, error_text, hushed, judge, retry_after_s
 from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
@@ -35,6 +35,7 @@ from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.core.record import Outcome
 from llm_locust.wire.headers import header_lines
+from llm_locust.wire.reply import Reply
 
 __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
 
@@ -272,6 +273,8 @@ class LiveCall:
         assert connection is not None
         try:
             connection.wait_progress(self._readable)
+        except AnswerOverError as e:
+            self._error = e.without_frames()
         except ClientError as e:
             self._error = e.without_frames()
             if not self._readable():
@@ -398,8 +401,8 @@ class LiveCall:
         secrets = (*client.secrets, *given)
         reply = hushed(self._decoder.finish(), secrets)
         exchange.release()
-        failed, asked = None if left else self._error, self._call.asked
-        over = cancelled or left
+        asked = self._asked(reply)
+        failed, over = None if left else self._error, cancelled or left
         outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
         named = replica_of(exchange.headers, client.replica_headers, client.secrets)
@@ -413,7 +416,7 @@ class LiveCall:
             (outcome, error_text(error, secrets)),
             timeline(exchange, reply.token_ends, moments),
             link,
-            count_here(reply, client.count_tokens) if self._counted is None else self._counted,
+            asked.counted,
         )
         record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:
@@ -430,6 +433,11 @@ class LiveCall:
             if self._traced is not None:
                 self._traced(self._answer)
         return self._answer
+
+    def _asked(self, reply: Reply) -> Asked:
+        """What the answer must have."""
+        counted = count_here(reply, self._client.count_tokens) if self._counted is None else self._counted
+        return Asked(self._call.asked, self._call.asked_output_tokens, counted)
 
     def _end(self) -> ClockPair:
         """End of the call: now, unless it was set before."""

@@ -40,10 +40,10 @@ class Outcome(StrEnum):
 
     OK = "ok"
     HTTP_ERROR = "http_error"  # status >= 400
-    API_ERROR = "api_error"  # an error object inside a 200 answer
+    API_ERROR = "api_error"  # an error inside a 200 answer, or a finish reason that means failure
     CONNECT_ERROR = "connect_error"  # no connection, or it broke before the answer's first byte
     TIMEOUT = "timeout"  # a time limit on the first byte, the gap or the total was exceeded
-    TRUNCATED = "truncated"  # the stream ended without finish reason or [DONE]
+    TRUNCATED = "truncated"  # no finish reason and no [DONE], or fewer tokens than the reason says
     INVALID = "invalid"  # a body that violates the API
     EMPTY = "empty"  # complete, without a token
     REJECTED = "rejected"  # refused by the user's validator

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from llm_locust.wire.payload import json_text, name_of
+from llm_locust.wire.ends import AnswerEnd, end_of, reason_of
+from llm_locust.wire.payload import name_of
 from llm_locust.wire.pieces import Pieces
 
 
@@ -24,6 +25,7 @@ class ChoiceDraft:
     reasoning: Pieces = field(default_factory=Pieces)
     refusal: Pieces = field(default_factory=Pieces)
     finish_reason: str | None = None
+    said: str = ""  # what the server says beside its finish reason
     named: bool = False  # by an event that was more than the next piece of text
 
     @property
@@ -42,11 +44,15 @@ class ChoiceDraft:
             DeltaKind.ANSWER if text or refusal else DeltaKind.REASONING if reasoning else DeltaKind.NOTHING
         )
 
-    def finish(self, reason: Any) -> None:
-        """Any true value is a reason: some servers send numbers."""
+    def finish(self, reason: Any) -> bool:
+        """Take a finish reason as sent; return whether it is one. No later one takes a failure back."""
         self.named = True
-        if reason:
-            self.finish_reason = json_text(reason)[:80]
+        if not reason:
+            return False
+        found, said = reason_of(reason)
+        if found is not None and end_of(self.finish_reason) is not AnswerEnd.FAILED:
+            self.finish_reason, self.said = found, said
+        return found is not None
 
 
 @dataclass(slots=True)

@@ -1,15 +1,18 @@
 """An answer as a value, and the draft that it is written into while its events are read."""
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.wire.choice_drafts import ChoiceDraft, DeltaKind, ToolDraft
+from llm_locust.wire.ends import AnswerEnd, end_of
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
     PayloadError,
+    error_text,
+    excerpt,
     explained,
     name_of,
     parse_object,
@@ -17,6 +20,7 @@ from llm_locust.wire.payload import (
 )
 from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.results import Results
+from llm_locust.wire.said import error_in, has_content
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import NO_USAGE, Usage, UsageFields, usage_of
 
@@ -47,7 +51,9 @@ class Reply:
     tool_calls: list[ToolCall]
     output_chars: int  # of text, reasoning, refusal, and names and arguments of tool calls
     finish_reason: str | None  # of the choice with the lowest index that has one
+    end: AnswerEnd  # what the finish reasons say
     done: bool  # every choice seen has its finish reason, or the server said that it is the end
+    decided: bool  # both: whatever follows changes nothing
     usage: Usage | None  # the last that came
     error: str | None  # message of the first error object
     invalid: str | None  # what was wrong with the first payload that is not what the API promises
@@ -58,16 +64,18 @@ class Reply:
     closing_end: int | None = None  # of the last event with choices, where it came after the last token
     hidden_reasoning: bool = False  # reasoning tokens that usage counts came in no event
     results: Results | None = None  # of an API that gives one for each input, and generates nothing
+    beside: str = ""  # what came that is no part of an answer, and no error: its start
 
-
-#: Finish reasons that say that the server gave the answer up.
-_FAILURES = frozenset({"error", "abort"})
 
 #: Most characters of one answer's texts together.
 MAX_TEXT_CHARS = 4 << 20
 
 #: Events of one answer that are given a second try though the first ones of this number had failed.
 MAX_SECOND_TRIES = 1000
+
+
+class Decided(Exception):  # noqa: N818
+    """The answer is whole, and the server has said that it is the end: nothing that follows is read."""
 
 
 @dataclass(slots=True)
@@ -84,12 +92,16 @@ class Draft:
     error: str | None = None
     invalid: str | None = None
     closed: bool = False
+    reason_end: int | None = None  # of the last event with a finish reason, where the reader says it
+    reasons_early: bool = False  # a token came after a finish reason: these do not say that it is the end
     opening_end: int | None = None
     finish_end: int | None = None
     closing_end: int | None = None
     refused: int = 0  # events that could not be read
     summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
     results: Results | None = None
+    decided_end: int | None = None  # of the event that ended the reading
+    beside: str = ""  # the start of the first object of the server's own
 
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)
@@ -126,6 +138,17 @@ class Draft:
         if finished and (self.finish_end or 0) < self.token_ends[-1]:  # some gateways send it again
             self.finish_end = end
 
+    def note_reason(self, end: int, *, with_token: bool) -> None:
+        """Note that the event which ends at ``end`` had a finish reason."""
+        if self.reason_end is not None and (with_token or self._goes_on):
+            self.reasons_early = True
+        self.reason_end = end
+
+    @property
+    def _goes_on(self) -> bool:
+        """A token came after the last finish reason."""
+        return bool(self.reason_end and self.token_ends and self.token_ends[-1] > self.reason_end)
+
     def note(self, model: Any, usage: Any) -> None:
         """The first model named and the last usage sent count."""
         self.model = self.model or name_of(model)
@@ -148,14 +171,38 @@ class Draft:
         elif event.event in (b"", b"message") and event.data.strip():
             self.reject(what)
 
+    def strange(self, payload: dict[str, Any], event: SseEvent, what: str) -> None:
+        """An object without what the API has: an error in any form; what may be a part of an answer, which is
+        refused as :meth:`refuse` does; else data of the server's own, which is let pass."""
+        if (error := error_in(payload)) is not None:
+            self.fail(error)
+        elif event.event == b"error":
+            self.fail(error_text(payload))
+        elif has_content(payload):
+            self.refuse(event, what)
+        elif payload:
+            self.beside = self.beside or excerpt(event.data)
+
     @property
     def done(self) -> bool:
         """The server said that it is the end, or every choice seen has its finish reason."""
-        seen = [c for c in self.choices.values() if c.seen]
-        return self.closed or (bool(seen) and all(c.finish_reason for c in seen))
+        return self.closed or self._is_finished
 
-    def finish(self) -> Reply:
-        """The answer as it is now."""
+    @property
+    def decided(self) -> bool:
+        """The server said that it is the end, and every choice seen has its finish reason."""
+        return self.closed and self._is_finished
+
+    @property
+    def _is_finished(self) -> bool:
+        """Every choice seen has its finish reason, and no token came after one without the end being said."""
+        seen = [c for c in self.choices.values() if c.seen]
+        if not seen or not all(c.finish_reason for c in seen):
+            return False
+        return self.closed or not (self.reasons_early or self._goes_on)
+
+    def finish(self, usual: Collection[str] = ()) -> Reply:
+        """The answer as it is now. ``usual`` are the good ends of its API."""
         seen = [c for _, c in sorted(self.choices.items()) if c.seen]
         self._cut_texts(seen)
         reason = next((c.finish_reason for c in seen if c.finish_reason), None)
@@ -163,8 +210,9 @@ class Draft:
         reasoning = _joined(c.reasoning for c in seen)
         refusal = _joined(c.refusal for c in seen)
         calls = [_tool_call(tool) for tool in self.tools.values()]
-        if self.error is None and reason in _FAILURES:
-            self.fail(f"the server ended the answer with finish reason '{reason}'")
+        ends = [end_of(c.finish_reason, tuple(usual)) for c in seen] or [AnswerEnd.MISSING]
+        if AnswerEnd.FAILED in ends:
+            self._fail_by_reason(seen[ends.index(AnswerEnd.FAILED)])
         usage, last = usage_of(self.usage), self.token_ends[-1] if self.token_ends else 0
         return Reply(
             token_ends=self.token_ends[:],
@@ -176,7 +224,9 @@ class Draft:
             output_chars=sum(map(len, (text, reasoning, refusal)))
             + sum(len(c.name or "") + len(c.arguments) for c in calls),
             finish_reason=None if reason is None else clean_name(reason),
+            end=max(ends),
             done=self.done,
+            decided=self.decided,
             usage=usage,
             error=_well_formed(self.error),
             invalid=_well_formed(self.invalid),
@@ -189,7 +239,22 @@ class Draft:
                 usage and usage.reasoning_tokens and (self.summarised or not reasoning) and self.token_ends
             ),
             results=self.results,
+            beside=self.beside,
         )
+
+    def decide(self, end: int) -> None:
+        """End the reading of the stream, with the event that ends at this offset, if the answer is decided.
+
+        Raises:
+            Decided: it is.
+        """
+        if self.decided:
+            self.decided_end = end
+            raise Decided
+
+    def _fail_by_reason(self, choice: ChoiceDraft) -> None:
+        said = f": {choice.said}" if choice.said else ""
+        self.fail(f"the server ended the answer with finish reason '{choice.finish_reason}'{said}")
 
     def fold(self) -> None:
         """Join the texts that have come so far: what is left to do at the end does not grow with them."""
@@ -219,8 +284,9 @@ def read_leniently(
     refused already it costs little, for a server can send thousands of such events in one packet.
     """
     data = event.data
-    if data.strip().startswith(b"[DONE]"):
+    if data.strip().upper().startswith(b"[DONE]"):
         draft.closed = True
+        draft.decide(event.end)
         return
     known = draft.invalid is not None and event.event != b"error"
     if known and not data.lstrip().startswith(b"{"):
@@ -231,6 +297,8 @@ def read_leniently(
         draft.refused += 1
         if not known:
             draft.refuse(event, explained(e, data))
+    if draft.closed:
+        draft.decide(event.end)
 
 
 def _after(end: int | None, last: int) -> int | None:

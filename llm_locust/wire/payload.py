@@ -15,6 +15,20 @@ Count = int | float | None
 
 _EXCERPT_CHARS = 80
 _ERROR_CHARS = 1000
+
+#: Names of what an error says, the most telling first.
+_SAID_KEYS = (
+    "error",
+    "errors",
+    "message",
+    "detail",
+    "msg",
+    "error_message",
+    "error_msg",
+    "errorMessage",
+    "code",
+)
+
 _COUNT_MAX = 2**53
 
 #: What msgspec raises on bytes that it cannot read as the asked type.
@@ -236,11 +250,19 @@ def count_of(value: Any) -> int | None:
 
 def error_text(value: Any) -> str:
     """The message of an error, in whatever form the server gave it."""
-    while isinstance(value, dict):
-        inner = next((value[k] for k in ("error", "message", "detail", "code") if value.get(k)), None)
-        if inner is None:
+    while isinstance(value, dict | list):
+        if isinstance(value, list):
+            if not value or not isinstance(value[0], dict):
+                break
+            value = value[0]
+            continue
+        said = [value[key] for key in _SAID_KEYS if value.get(key) and value[key] is not True]
+        if not said:
             break
-        value = inner
+        if isinstance(said[0], str) and (more := name_of(value.get("message"))) not in (None, said[0]):
+            value = f"{said[0]}: {more}"  # a short name, and what it means
+        else:
+            value = said[0]
     return json_text(value)[:_ERROR_CHARS]
 
 

@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Sequence
 
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.draft import Draft, Reply, ToolCall
+from llm_locust.wire.draft import Decided, Draft, Reply, ToolCall
+from llm_locust.wire.said import said_in
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Usage
 
@@ -30,11 +31,26 @@ class ReplyReader:
         self._fold_at = FOLD_BYTES
         self._read = dialect.read_events
 
-    def feed(self, events: Sequence[SseEvent]) -> None:
-        """The next events. Never raises for what they hold."""
-        if events:
+    def feed(self, events: Sequence[SseEvent], errors: Sequence[SseEvent] = ()) -> None:
+        """The next events, and the errors that came between them. Never raises for what they hold.
+
+        An error that is an event too is read as that first: the API's own words go before. None counts after
+        the end of the answer.
+        """
+        for error in errors:
+            before = sum(event.end <= error.end for event in events)
+            self._feed(events[:before])
+            events = events[before:]
+            if self._draft.decided_end is None or error.end <= self._draft.decided_end:
+                self._draft.fail(said_in(error.data))
+        self._feed(events)
+
+    def _feed(self, events: Sequence[SseEvent]) -> None:
+        if events and self._draft.decided_end is None:
             try:
                 self._read(self._draft, events)
+            except Decided:
+                pass
             except Exception as e:  # of a dialect of the user's own
                 _note_failure(self._draft, self._dialect, e)
             self._draft.last_event_end = end = events[-1].end
@@ -57,9 +73,19 @@ class ReplyReader:
         """The events so far make a whole answer."""
         return self._draft.done
 
+    @property
+    def decided_end(self) -> int | None:
+        """The offset at which the answer was whole, and its end said: no later event is read. None before."""
+        return self._draft.decided_end
+
+    @property
+    def failed(self) -> bool:
+        """An event so far was an error."""
+        return self._draft.error is not None
+
     def finish(self) -> Reply:
         """The answer as far as it came."""
-        return self._draft.finish()
+        return self._draft.finish(self._dialect.usual_finishes)
 
 
 def reply_reader(dialect: Dialect) -> ReplyReader:
@@ -74,7 +100,7 @@ def read_body(dialect: Dialect, body: bytes) -> Reply:
         dialect.read_body(draft, body)
     except Exception as e:  # of a dialect of the user's own
         _note_failure(draft, dialect, e)
-    return draft.finish()
+    return draft.finish(dialect.usual_finishes)
 
 
 def _note_failure(draft: Draft, dialect: Dialect, error: Exception) -> None:

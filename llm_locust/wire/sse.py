@@ -3,6 +3,9 @@
 Two ways lead to the same events. Blocks between blank lines are cut in C where a read starts at
 an event's start and knows only LF, which is what most servers send; everything else (CR, CRLF,
 events larger than a few reads) goes line by line in linear time.
+
+Servers also say why they fail outside of any event: in a field ``error``, in an event of that name without
+data, in a comment, in a bare line of JSON or text. A browser drops all of that. Here its start is kept.
 """
 
 import re
@@ -10,7 +13,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from llm_locust.wire.ends import sounds_failed
 from llm_locust.wire.payload import DocumentSize
+from llm_locust.wire.said import is_error_name
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -27,6 +32,14 @@ _RUN = re.compile(rb"(?:\r\n|\r|\n){8,}+")
 #: A larger one is taken apart line by line, so that its bytes are looked at once only.
 _RAW_TAIL_BYTES = 16 * 1024
 
+#: Fields that have no part in an answer. The one without a name is a comment.
+_SILENT = frozenset({b"", b"id", b"retry"})
+
+#: So much is kept of what is no event, and so many errors.
+MAX_STRAY_BYTES = 4096
+_MAX_ERRORS = 8
+_COMMENT_BYTES = 512
+
 #: Data of a longer line may be a long document; its bytes are counted as they come.
 _LONG_LINE_BYTES = 64 * 1024
 
@@ -37,7 +50,8 @@ class SseEvent(msgspec.Struct, frozen=True, gc=False):
     ``data`` holds its data lines joined by LF and is never empty. ``end`` is the offset in the
     whole stream just after the byte that completed the event: the first byte of the blank line's
     terminator, because a CR alone ends a line already. It does not depend on how the stream was
-    split. ``event`` is the event type, empty where the server named none.
+    split. ``event`` is the event type, empty where the server named none. That of an error, in whatever
+    spelling, is ``error``.
     """
 
     data: bytes
@@ -64,13 +78,18 @@ class SseDecoder:
             A comment before an event's first field counts for itself, without its line end.
         long_data: the first data line of an event may be longer: as long as a JSON document may be
             (:class:`~llm_locust.wire.payload.DocumentSize`).
+
     """
 
     __slots__ = (
         "_after_cr",
+        "_comment",
+        "_comment_end",
         "_data",
         "_document",
+        "_errors",
         "_event",
+        "_finished",
         "_in_lines",
         "_line_bytes",
         "_long_data",
@@ -78,7 +97,10 @@ class SseDecoder:
         "_partial",
         "_position",
         "_start",
+        "_stray",
+        "_stray_bytes",
         "_tail",
+        "_usual_name",
     )
 
     def __init__(self, max_event_bytes: int = 1 << 20, *, long_data: bool = False) -> None:
@@ -94,6 +116,13 @@ class SseDecoder:
         self._line_bytes = 0  # of that line
         self._data: list[bytes] = []
         self._event = b""
+        self._errors: list[SseEvent] = []
+        self._usual_name = b""  # a name of events that is none of an error
+        self._stray: list[tuple[int, bytes]] = []  # lines that are no fields, with the start of their event
+        self._stray_bytes = 0
+        self._comment = b""  # the last one, and where it ended
+        self._comment_end = -1
+        self._finished = False
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that these bytes complete, in order.
@@ -116,7 +145,11 @@ class SseDecoder:
         ):  # one event in one read: what a server sends that is slower than its client
             self._tail = b""
             self._start += size
-            return [SseEvent(data[named + 6 : -2], self._start, data[7 : named - 1] if named else b"")]
+            if not named:
+                return [SseEvent(data[6:-2], self._start)]
+            if (name := data[7 : named - 1]) != self._usual_name:
+                return [self._named(SseEvent(data[named + 6 : -2], self._start, name))]
+            return [SseEvent(data[named + 6 : -2], self._start, name)]
         return self._read_events(data)
 
     def _read_events(self, data: bytes) -> list[SseEvent]:
@@ -131,13 +164,14 @@ class SseDecoder:
         if len(tail) > _RAW_TAIL_BYTES:
             return self._leave_raw(data)
         events: list[SseEvent] = []
-        end = self._start
+        add, end = events.append, self._start
         for line in pieces[::2]:
             end += len(line) + 2
             if line.startswith(b"data: "):
                 if payload := line[6:]:
-                    events.append(SseEvent(payload, end))
+                    add(SseEvent(payload, end))
             else:
+                self._start = end - len(line) - 2
                 self._read_field(line.removeprefix(_BOM) if end == len(line) + 2 else line)
                 self._dispatch(end, events)
         self._start = end
@@ -157,6 +191,8 @@ class SseDecoder:
         if end == len(data) and data.endswith(b"\r"):
             end -= 1
         self._start += end
+        if b":" in data[:end]:
+            self._note_comments(data[max(0, end - _COMMENT_BYTES) : end])
         self._tail = b""
         return data[end:]
 
@@ -216,6 +252,7 @@ class SseDecoder:
             self._check_size(end, events)
             self._position += len(line)
             self._start = self._position
+            self._note_comments(content[:_COMMENT_BYTES])
         elif content:
             self._read_field(content)
             self._position += len(line)
@@ -240,16 +277,95 @@ class SseDecoder:
             self._document.add(begun)
 
     def _read_field(self, line: bytes) -> None:
+        if line.startswith(b"data: "):
+            self._data.append(line[6:])
+            return
+        if line.startswith(b"event: "):
+            self._event = line[7:]
+            return
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
             self._event = value.removeprefix(b" ")
+        elif name not in _SILENT:
+            self._read_stray(name, value.strip(), line)
+        elif not name:
+            self._note_comments(line[:_COMMENT_BYTES])
+
+    def _read_stray(self, name: bytes, value: bytes, line: bytes) -> None:
+        """A line that is no field of an event stream."""
+        if is_error_name(name):
+            self._note_error(SseEvent(value or line, self._start + 1, b"error"))
+        elif self._stray_bytes < MAX_STRAY_BYTES:
+            kept = line[: MAX_STRAY_BYTES - self._stray_bytes]
+            self._stray.append((self._start, kept))
+            self._stray_bytes += len(kept) + 1
+
+    def _note_comments(self, skipped: bytes) -> None:
+        """The last of some comments: it may explain an error that follows, or be one."""
+        lines = [line for line in skipped.splitlines() if line.startswith(b":")]
+        if not lines:
+            return
+        self._comment, self._comment_end = lines[-1][1:].strip(), self._start
+        if self._stray_bytes < MAX_STRAY_BYTES and sounds_failed(self._comment.decode("utf-8", "replace")):
+            self._stray.append((self._start, self._comment))
+            self._stray_bytes += len(self._comment) + 1
+
+    def _note_error(self, error: SseEvent) -> None:
+        if len(self._errors) < _MAX_ERRORS:
+            self._errors.append(error)
+
+    def _named(self, event: SseEvent) -> SseEvent:
+        """An event with a name, which may be that of an error."""
+        if not is_error_name(event.event):
+            self._usual_name = event.event
+            return event
+        error = SseEvent(event.data, event.end, b"error")
+        self._note_error(error)
+        return error
+
+    def take_errors(self) -> list[SseEvent]:
+        """The errors that the stream had by name since the last call: fields named ``error``, and events.
+
+        An event with data is among those of :meth:`feed` too.
+        """
+        errors = self._errors
+        if errors:
+            self._errors = []
+        return errors
+
+    def stray(self, end: int | None = None) -> bytes:
+        """The start of what was no event, before this offset."""
+        return b"\n".join([line for start, line in self._stray if end is None or start < end])
+
+    def finish(self) -> bytes:
+        """The start of an event that was not ended; nothing follows."""
+        if self._finished:
+            return b""
+        self._finished = True
+        begun = (
+            b"".join(self._partial[:5])[:MAX_STRAY_BYTES] if self._in_lines else self._tail[:MAX_STRAY_BYTES]
+        )
+        if begun and self._document is None:
+            self._read_field(begun)
+        data = b"\n".join(self._data)[:MAX_STRAY_BYTES]
+        if self._event and is_error_name(self._event):
+            self._note_error(SseEvent(data or self._comment_of_event(), self._start + 1, b"error"))
+            return b""
+        return data
+
+    def _comment_of_event(self) -> bytes:
+        """The comment in the event under way, or just before it."""
+        return self._comment.strip() if self._comment_end == self._start else b""
 
     def _dispatch(self, end: int, events: list[SseEvent]) -> None:
         """The blank line: ends the event, which is one only if it has data."""
         if data := b"\n".join(self._data):
-            events.append(SseEvent(data, end, self._event))
+            event = SseEvent(data, end, self._event)
+            events.append(event if self._event == self._usual_name else self._named(event))
+        elif self._event and is_error_name(self._event):
+            self._note_error(SseEvent(self._comment_of_event(), end, b"error"))
         self._data.clear()
         self._event = b""
         self._document = None

@@ -170,7 +170,7 @@ OUTCOMES: list[tuple[str, Script, Outcome, int | None, int, str]] = [
         Outcome.INVALID,
         200,
         0,
-        "a stream was asked for, the answer is application/json",
+        "a stream was asked for, the answer (HTTP 200) is application/json: '{\"a\": 1}'",
     ),
     (
         "no token",
@@ -273,3 +273,31 @@ def test_an_error_text_is_one_bounded_line(ask: Caller) -> None:
     assert record.error.startswith("HTTP 500: a ba b")
     assert len(record.error) == 300
     assert record.error.endswith("…")
+
+
+def test_a_response_that_stays_open_after_the_end_of_its_answer_is_left(ask: Caller) -> None:
+    whole = write(0, HEAD + chunk(token() + stop()))
+    record = ask.ask([whole, Step(stall=True)]).record
+    assert (record.outcome, record.error) == (Outcome.OK, None)
+    ping = chunk(b": ping\n\n")
+    pinging = [whole, *(write(100 * i, ping) for i in range(1, 300))]
+    record = ask.ask(pinging).record
+    assert (record.outcome, len(record.arrivals_ns), record.reused) == (Outcome.OK, 1, False)
+    assert record.bytes_received < len(HEAD) + 200 * len(ping)
+
+
+def test_an_error_is_not_waited_upon_for_more(ask: Caller) -> None:
+    record = ask.ask([write(0, HEAD + chunk(token() + b"error: out of memory\n\n")), Step(stall=True)]).record
+    assert (record.outcome, record.error) == (Outcome.API_ERROR, "out of memory")
+
+
+def test_secrets_are_in_no_quote_of_what_was_no_event(server: ScriptedServer) -> None:
+    key = "sk-very-secret-key-0123456789"
+    page = response_head(content_type="text/html", content_length=9 + len(key)) + f"<p>{key}</p>\r\n".encode()
+    stray = HEAD + chunk(f"bad key {key} of yours\n\n".encode()) + last_chunk()
+    error = HEAD + chunk(f"error: bad key {key}\n\n".encode()) + last_chunk()
+    with caller(server.url, headers={"Authorization": f"Bearer {key}"}, secrets=(key,)) as ask:
+        for sent in (page, stray, error):
+            said = ask.ask([write(0, sent)]).record.error or ""
+            assert "***" in said
+            assert "sk-very" not in said

@@ -1,8 +1,11 @@
 """The client's error tree.
 
-ClientError ├── ConnectError            no connection could be made ├── ConnectionBrokenError   an open
-connection ended before the response was complete ├── RequestTimeoutError     first byte, gap or total time
-limit was exceeded └── ResponseError           the bytes are not an HTTP/1.1 response
+ClientError
+├── ConnectError            no connection could be made
+├── ConnectionBrokenError   an open connection ended before the response was complete
+├── RequestTimeoutError     a limit of the first byte, the gap or the total time was exceeded
+├── AnswerOverError         nothing more is waited for, though the response goes on
+└── ResponseError           the bytes are not an HTTP/1.1 response
     └── OversizeError       the response exceeds a size limit
 """
 
@@ -27,6 +30,10 @@ class ConnectError(ClientError):
 
 class ConnectionBrokenError(ClientError):
     """The peer closed or reset an open connection before the response was complete."""
+
+
+class AnswerOverError(ClientError):
+    """Nothing that may follow changes the outcome of a call, and its response goes on."""
 
 
 class RequestTimeoutError(ClientError):

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
 
 
+#: Time between two looks whether an answer is over though its response goes on: a share of the time waited so
+#: far, and its bounds in seconds. Each look decodes what has come.
+_LOOK_SHARE = 0.1
+_LOOK_S = (0.5, 2.0)
+
 #: Reads, at most, before a limit counts as exceeded: a client that was held has read nothing meanwhile.
 LATE_READS = 16
 
@@ -43,7 +48,8 @@ class Timeouts:
         return self.slack_s((now - sent_ns) * 1e-9, silent_s, heard=heard)
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
-        """Time until a limit can be exceeded at the earliest, whatever arrives meanwhile.
+        """Time until a limit can be exceeded at the earliest, whatever arrives, or until the next look at the
+        answer.
 
         Args:
             waited_s: time since the request was sent.
@@ -57,7 +63,10 @@ class Timeouts:
             raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
-            return min(slack_s, self.gap_s, self.total_s - waited_s)  # an event may arrive now: a gap follows
+            least_s, most_s = _LOOK_S
+            look_s = min(max(least_s, waited_s * _LOOK_SHARE), most_s)
+            # An event may arrive now: a gap follows.
+            return min(slack_s, self.gap_s, self.total_s - waited_s, look_s)
         if silent_s is not None:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")

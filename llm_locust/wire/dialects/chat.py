@@ -36,6 +36,7 @@ from llm_locust.wire.payload import (
     explained,
     objects,
 )
+from llm_locust.wire.said import error_in
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import UsageFields
 from llm_locust.wire.whole import Sent, whole_object
@@ -47,16 +48,18 @@ class _Choice(msgspec.Struct, gc=False):
     index: Count = 0
     delta: Delta | None = None
     finish_reason: str | int | None = None
+    error: None = None
 
 
 class _TextChoice(msgspec.Struct, gc=False):
     index: Count = 0
     text: str | None = None
     finish_reason: str | int | None = None
+    error: None = None
 
 
 class _Chunk(msgspec.Struct, Generic[C], gc=False):
-    """A chunk of a stream. One with an error is read leniently."""
+    """A chunk of a stream. One with an error, in whichever part, is read leniently."""
 
     choices: Few[C] | UnsetType | None = UNSET
     usage: UsageFields | None = None
@@ -83,6 +86,7 @@ class _Message(msgspec.Struct, gc=False):
     refusal: Sent = UNSET
     tool_calls: Several[_WholeCall] | UnsetType | None = UNSET
     function_call: _WholeFunction | UnsetType | None = UNSET
+    error: Sent = UNSET
 
 
 class _WholeChoice(msgspec.Struct, gc=False):
@@ -90,6 +94,7 @@ class _WholeChoice(msgspec.Struct, gc=False):
     message: _Message | UnsetType | None = UNSET
     text: Sent = UNSET
     finish_reason: Sent = UNSET
+    error: Sent = UNSET
 
 
 class _Whole(msgspec.Struct, gc=False):
@@ -109,7 +114,7 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 
 def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/chat/completions``."""
-    first = draft.choices[0]
+    first, token_ends = draft.choices[0], draft.token_ends
     for event in events:
         try:
             chunk = _decode_chat(event.data)
@@ -139,12 +144,12 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             add_tool_calls(draft, 0, (piece,))
         elif text and not reasoning and draft.first_answer is not None:
             first.text.append(text)
-        elif reasoning and not text and draft.token_ends:
+        elif reasoning and not text and token_ends:
             first.reasoning.append(reasoning)
         else:
             _read_chunk(draft, chunk, event, "delta")
             continue
-        draft.token_ends.append(event.end)
+        token_ends.append(event.end)
         if (usage := chunk.usage) is not None or draft.model is None:
             if usage is None or usage.completion_tokens is None or draft.model is None:
                 draft.note(chunk.model, usage)
@@ -154,7 +159,7 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
 
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/completions``."""
-    first = draft.choices[0]
+    first, token_ends = draft.choices[0], draft.token_ends
     for event in events:
         try:
             chunk = _decode_text(event.data)
@@ -174,7 +179,7 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             _read_chunk(draft, chunk, event, "text")
             continue
         first.text.append(text)
-        draft.token_ends.append(event.end)
+        token_ends.append(event.end)
         if (usage := chunk.usage) is not None or draft.model is None:
             if usage is None or usage.completion_tokens is None or draft.model is None:
                 draft.note(chunk.model, usage)
@@ -196,6 +201,8 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
     try:
         answer = whole_object(_decode_whole, body, needed="choices")
         _read_payload(draft, answer, SseEvent(body, len(body)), carrier)
+        if "choices" not in answer and draft.error is None and draft.invalid is None:
+            raise PayloadError(f'no "choices" in {excerpt(body)}')
     except PayloadError as e:
         draft.reject(explained(e, body))
     draft.closed = draft.error is None and draft.invalid is None
@@ -203,7 +210,8 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
 
 def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier) -> None:
     """A payload that typed decoding took."""
-    if chunk.choices is UNSET or event.event == b"error":
+    has_choices = chunk.choices and chunk.choices.first is not UNSET
+    if not (has_choices or chunk.usage) or event.event == b"error":
         _read_odd(draft, event, carrier)
         return
     try:
@@ -228,19 +236,24 @@ def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
 
 def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrier: Carrier) -> None:
     """The same of a payload in another form: content may come in parts, and only what is read matters."""
+    _note_error(draft, payload)
     choices = objects(payload.get("choices"), "choices")
     deltas = [lenient_delta(draft, choice.get(carrier), carrier) for choice in choices]
-    usage, error = payload.get("usage"), payload.get("error")
+    usage = payload.get("usage")
     draft.note(payload.get("model"), usage)
-    if error:
-        draft.fail(error_text(error))
-    elif "choices" not in payload or event.event == b"error":
-        if payload.get("object") == "error" or event.event == b"error":
-            draft.fail(error_text(payload))
-        elif not usage:
-            draft.refuse(event, f'no "choices" in {excerpt(event.data)}')
+    for choice in choices:
+        _note_error(draft, choice)
+        _note_error(draft, choice.get(carrier))
+    private = not (choices or usage) and ("choices" not in payload or error_in(payload) is not None)
+    if event.event == b"error" or private:
+        draft.strange(payload, event, f'no "choices" in {excerpt(event.data)}')
     ends = [(choice.get("index"), choice.get("finish_reason")) for choice in choices]
     _note_choices(draft, event, ends, deltas)
+
+
+def _note_error(draft: Draft, value: Any) -> None:
+    if isinstance(value, dict) and (value.get("error") or value.get("errors")):
+        draft.fail(error_text(value))
 
 
 def _note_choices(
@@ -250,15 +263,19 @@ def _note_choices(
     deltas: Sequence[tuple[Delta | None, Sequence[ToolPiece]]],
 ) -> None:
     """Write an event's choices into the draft: of each its index and finish reason, and its delta."""
-    kind = DeltaKind.NOTHING
+    kind, finished = DeltaKind.NOTHING, False
     for (number, reason), (delta, calls) in zip(ends, deltas, strict=True):
         index = count_of(number) or 0
         kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
-        draft.choice(index).finish(reason)
+        finished |= draft.choice(index).finish(reason)
+    if finished:
+        draft.note_reason(event.end, with_token=kind is not DeltaKind.NOTHING)
     if kind is not DeltaKind.NOTHING:
         draft.token(event.end, kind)
     elif ends:
-        draft.without_token(event.end, finished=any(reason for _, reason in ends))
+        draft.without_token(event.end, finished=finished)
+    if finished and draft.closed:  # the end was said first
+        draft.decide(event.end)
 
 
 def _chat_body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Delta(msgspec.Struct, gc=False):
     refusal: str | None = None
     tool_calls: Few[_ToolCall] | None = None
     function_call: _Function | None = None
+    error: None = None
 
 
 #: A piece of a tool call: the key of the call (None: not sent), its id, its name, a piece of its arguments.

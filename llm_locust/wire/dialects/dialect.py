@@ -47,8 +47,8 @@ class Dialect:
             ``limit_field``.
         default_limit: the bound where the workload has none, of an API that takes no request without one.
         merged_fields: objects of ``body`` that a user's ``--body`` adds to, where others are replaced.
-        usual_finishes: finish reasons that a report does not remark on. A dialect that is in no table gives
-            those of chat, which are the default.
+        usual_finishes: finish reasons of a whole answer, in any spelling; see :mod:`llm_locust.wire.ends` for
+            others. A dialect that is in no table may give those of chat, which are the default.
         headers: of every request; values may be templates, and are no secrets.
         key_header: takes the API key, beside the bearer token that a gateway may look for.
         template_tokens: that a chat template puts around one user message; those of ChatML.
@@ -76,7 +76,10 @@ class Dialect:
     line_limits: tuple[str, ...] = ()
     default_limit: int | None = None
     merged_fields: tuple[str, ...] = ()
-    usual_finishes: tuple[str, ...] = ("stop", "length", "tool_calls", "function_call", "eos", "eos_token")
+    usual_finishes: tuple[str, ...] = (
+        *("stop", "length", "tool_calls", "function_call", "eos", "eos_token"),
+        *("stop_sequence", "end_turn", "tool_use", "complete"),  # of gateways to other APIs
+    )
     headers: Mapping[str, str] = field(default_factory=dict)
     key_header: str | None = None
     template_tokens: int = 8

@@ -140,7 +140,7 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
     elif type_ == "message_stop":
         draft.closed = True
     elif not type_:
-        draft.refuse(event, f'no "type" in {excerpt(event.data)}')
+        draft.strange(payload, event, f'no "type" in {excerpt(event.data)}')
 
 
 def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> DeltaKind:
@@ -288,7 +288,10 @@ MESSAGES = Dialect(
     read_events=read_messages,
     read_body=read_messages_body,
     default_limit=1024,
-    usual_finishes=("end_turn", "max_tokens", "stop_sequence", "tool_use"),
+    usual_finishes=(
+        *("end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"),
+        "model_context_window_exceeded",
+    ),
     headers={"anthropic-version": "2023-06-01"},  # the version of the API that is read here
     key_header="x-api-key",
     provider="anthropic",

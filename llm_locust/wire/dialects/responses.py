@@ -158,7 +158,7 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         item_id = payload.get("item_id")
         _read_delta(draft, _Event(type_, text_of(payload.get("delta"), "delta"), item_id), event)
     elif not type_:
-        draft.refuse(event, f'no "type" in {excerpt(event.data)}')
+        draft.strange(payload, event, f'no "type" in {excerpt(event.data)}')
     else:
         started = payload.get("response")
         if isinstance(started, dict):

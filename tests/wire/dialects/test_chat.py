@@ -13,6 +13,7 @@ from strategies import chat_chunks
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.reply import Reply, ToolCall, Usage, reply_reader
 from llm_locust.wire.sse import SseEvent
 
@@ -29,7 +30,9 @@ def test_a_plain_stream_reads_whole() -> None:
         tool_calls=[],
         output_chars=9,
         finish_reason="stop",
+        end=AnswerEnd.WHOLE,
         done=True,
+        decided=True,
         usage=Usage(input_tokens=5, output_tokens=2),
         error=None,
         invalid=None,
@@ -270,7 +273,7 @@ def test_an_error_object_in_the_stream_is_an_error_that_keeps_the_tokens(payload
         (b'{"choices":[null]}', "choices is not a list of objects: '{\"choices\":[null]}'"),
         (b'{"choices":[{"delta":5}]}', "delta is not an object: '{\"choices\":[{\"delta\":5}]}'"),
         (b'{"choices":[{"delta":{"content":5}}]}', "content is not text: "),
-        (b'{"foo":1}', 'no "choices" in \'{"foo":1}\''),
+        (b'{"text":"a"}', 'no "choices" in \'{"text":"a"}\''),
         (b"[" * 10_000, "not JSON: '[[["),
         (b'{"choices":' + b"[" * 10_000, "not JSON: "),
         (b'{"choices":' + b"[" * 100_000, "more than 20,000 JSON objects and lists: "),

@@ -11,6 +11,7 @@ from payloads import body, read
 from strategies import cuts
 
 from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
@@ -84,7 +85,9 @@ def test_a_messages_stream_reads_whole() -> None:
         output_chars=13,
         finish_end=170,
         finish_reason="tool_use",
+        end=AnswerEnd.WHOLE,
         done=True,
+        decided=True,
         usage=Usage(input_tokens=30, output_tokens=9, cached_tokens=20),
         error=None,
         invalid=None,

@@ -7,6 +7,7 @@ import pytest
 from payloads import RESPONSE, body, read
 
 from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
 
@@ -46,7 +47,9 @@ def test_a_responses_stream_reads_whole() -> None:
         output_chars=10,
         finish_end=130,
         finish_reason="completed",
+        end=AnswerEnd.WHOLE,
         done=True,
+        decided=True,
         usage=Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4),
         error=None,
         invalid=None,
@@ -79,7 +82,7 @@ def test_a_failed_response_is_an_error_that_keeps_the_tokens(payload: Any) -> No
 
 def test_a_responses_stream_that_breaks_off_is_not_done_and_one_of_another_api_is_invalid() -> None:
     assert not responses({"type": "response.output_text.delta", "delta": "a"}).done
-    assert responses({"foo": 1}).invalid == 'no "type" in \'{"foo": 1}\''
+    assert responses({"text": "a"}).invalid == 'no "type" in \'{"text": "a"}\''
     assert responses(b"<html>").invalid == "not JSON: '<html>'"
 
 
