@@ -65,6 +65,10 @@ TEXTS = {
     "backoff": ("off", "5s"),
     "stop_when": ("error_rate>20% over 30s, oversaturation", "error_rate>100%"),
     "trace_scale": ("0.5", "0"),
+    "trace_block": ("16", "3"),
+    "trace_unit": ("s", "min"),
+    "skip_bad_lines": ("5", "-1"),
+    "dataset_keys": ("lora_id,domain", "a,,b"),
     "trace_slice": ("10m-20m", "20m-10m"),
     "targets": ("http://a:1 dns+http://b:2", "http://a:port"),
     "arm": ("gateway=http://a:1 share=2", "http://a:1"),
@@ -159,7 +163,7 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
     assert not [row.name for row in OPTIONS if row.secret and row.record]
     assert {row.name for row in OPTIONS if row.record is None} == {
         *("header", "header_env", "swarm_secret_env", "progress", "rolling_summary", "metrics_port"),
-        *("metrics_host", "full", "print_summary", "allow_host", "web_name"),
+        *("metrics_host", "print_summary", "allow_host", "web_name"),
     }
 
 

@@ -36,11 +36,7 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
         Column("p99 ms", over="hub lag"),
         Column("%", over="CPU"),
     )
-    names = summary.completeness.names
-    rows = [
-        _worker_row(names.get(found.name, clean(found.name)), found, known.get(found.name))
-        for found in run.workers
-    ]
+    rows = [_worker_row(found, known.get(found.name)) for found in run.workers]
     return Section(
         "By worker",
         table=Table(columns, tuple(rows[:_MOST_ROWS])).without_empty(),
@@ -54,10 +50,10 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
 
 
-def _worker_row(name: str, found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
+def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
     return TableRow(
         (
-            name,
+            clean(found.name),
             count(found.requests),
             percent(found.share),
             percent(found.error_rate),

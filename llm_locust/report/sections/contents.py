@@ -1,9 +1,9 @@
-"""Which sections a report has below its verdict, and in which order: gates, numbers, what they rest on."""
+"""Which sections a report has, and in which order: trust first, then the verdict, then numbers."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut
+from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut, TaskExceptionKind
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
@@ -25,8 +25,11 @@ from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.parts.pools import pools
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
-from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
+from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
 from llm_locust.report.uncertainty import explained_once
+
+#: Characters of an exception's text in the heading; summary.json has more.
+_LONGEST_ERROR = 200
 
 Made = Section | Iterable[Section] | None
 
@@ -48,6 +51,7 @@ def heading(summary: Summary) -> Section:
         *_left_out(window.left_out),
         Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
         *_nothing(summary),
+        *_raised(run.task_exceptions),
         *_asked(summary.analysis),
     )
     return Section(clean(run.name or run.id), tuple(line for line in lines if line.text))
@@ -57,6 +61,18 @@ def _nothing(summary: Summary) -> Iterator[Line]:
     """That no figure below is of a request."""
     if summary.analysis is None and not summary.requests.scheduled:
         yield Line("NOTHING MEASURED: no request is in the window", Tone.BAD)
+
+
+def _raised(kinds: Sequence[TaskExceptionKind]) -> Iterator[Line]:
+    """The exceptions of the locustfile's tasks: how many, and the most frequent."""
+    if not kinds:
+        return
+    first, raised = kinds[0], sum(each.count for each in kinds)
+    kind = f"{len(kinds)} kinds, the most frequent: " if len(kinds) > 1 else ""
+    where = f" ({clean(first.where)})" if first.where else ""
+    error = short(clean(first.error), _LONGEST_ERROR)
+    text = f"INVALID: the locustfile raised {plural(raised, 'exception')} in its tasks: {kind}{error}{where}"
+    yield Line(text, Tone.BAD, verbatim=True)
 
 
 def _left_out(part: LeftOut | None) -> Iterator[Line]:
@@ -111,9 +127,12 @@ class Entry:
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
+    Entry("client", "", verdicts.client),
+    Entry("standstill", "", course.standstill),
+    Entry("stuck", "", course.stuck),
+    Entry("records", "", completeness),
     Entry("parts", "", course.parts),
     Entry("since_start", "", course.since_start),
-    Entry("gates", "verdict", verdicts.gates),
     Entry("requests", "", measures.requests),
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
@@ -122,9 +141,10 @@ CONTENTS = (
     Entry("arms", "arms", arms),
     Entry("curve", "stages", curve),
     Entry("spike", "stages", spikes),
-    Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
-    Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
+    Entry("reliability", "verdict", course.reliability, of_one_load=True),
+    Entry("gates", "verdict", verdicts.gates),
+    Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
     Entry("latency", "latency", measures.latency, of_one_load=True),
     Entry("intervals", "latency", measures.intervals, of_one_load=True),
     Entry("bottleneck", "latency", bottleneck, of_one_load=True),
@@ -151,18 +171,14 @@ CONTENTS = (
     Entry("servers", "servers", server.servers),
     Entry("energy", "cost", server.energy, of_one_load=True),
     Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),
-    Entry("client", "", verdicts.client),
-    Entry("records", "", completeness),
     Entry("nodes", "groups", nodes),
 )
 
 
 def sections(summary: Summary) -> list[Section]:
-    """Every section that has something to say. What alarms has a box of its own, see
-    :func:`~llm_locust.report.sections.findings.boxes`, and is not among them."""
+    """Every section that has something to say, alarms as the others at their place."""
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
-    made = [section for entry in shown for section in _made(entry, summary)]
-    return explained_once([section for section in made if not section.alarm])
+    return explained_once([section for entry in shown for section in _made(entry, summary)])
 
 
 def _made(entry: Entry, summary: Summary) -> Iterator[Section]:
