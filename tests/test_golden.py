@@ -121,7 +121,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         "quality": answers.quality(df),
         "sessions": of_sessions,
         "errors": by_pandas.errors(df),
-        "gates": _gates(whole),
+        "gates": _gates(whole, df),
         "cost": by_pandas.cost(seconds, whole, of_sessions),
         "interventions": {
             "targets": [],
@@ -147,13 +147,15 @@ def _call(path: str, at_s: float, status: int | None, error: str | None) -> dict
     return {"path": path, "at_s": float(at_s), "asked": 2, "done": 1, "failed": [failed]}
 
 
-def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:
+def _gates(whole: dict[str, Any], df: Any) -> list[dict[str, Any]]:
     """Of the failed requests too, where the limit is an upper one on what an answer takes."""
     ttft, of_all = whole["latency_ms"]["ttft"], whole["latency_ms_adjusted"]["ttft"]
     assert of_all["beyond"] == ["p90", "p95", "p99", "p99_9", "max"]
     values = [
         *(whole["goodput"]["ratio"], of_all["p50"], None, None, None, whole["requests"]["error_rate"]),
         *(whole["throughput"]["output_tokens_per_s"], whole["latency_ms"]["connect"]["p50"]),
+        *(by_pandas.with_cut(df, metric)["p50"] for metric in ("tpot", "itl")),
+        whole["requests"]["error_rate"],
     ]
     failed = f"{100 * whole['requests']['error_rate']:.3g} % failed"
     on_a_failure = f"{failed}: the p99 of all requests falls on a failed one"
@@ -170,12 +172,16 @@ def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:
             "passed": text not in broken,
             "reason": broken.get(text),
             "note": _note(text, failed),
+            "undecided": False,
+            "for_good": False,
         }
         for text, value in zip(run.GATES, values, strict=True)
     ]
 
 
 def _note(gate: str, failed: str) -> str | None:
+    if "tpot" in gate or "itl" in gate:
+        return f"over all requests: {failed}; with what came of answers that were cut"
     if "ttft" not in gate:
         return None
     return f"of requests with an answer: {failed}" if ">" in gate else f"over all requests: {failed}"

@@ -205,8 +205,9 @@ class Manifest:
     """Facts of one run.
 
     Times are nanoseconds on the run's axis: the master's wall clock at the start of its process, carried on
-    without steps. ``started_ns`` is when the load was requested, ``stopped_ns`` when it was told to stop,
-    ``ended_ns`` when the last record was in (``None`` until then). ``options`` are the run's settings as
+    without steps. ``started_ns`` is when the load was requested, ``load_ends_ns`` when it was to end by
+    its run time, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in (``None``
+    until then). ``options`` are the run's settings as
     text, without secrets. ``stop_reason`` is the rule that ended the run, or an event that no user asked for;
     ``cut_short`` means that it was a fault, ``ended_in_order`` that a restartable run is over all the same.
     ``targets`` or ``arms`` replace ``host``; ``replicas_ready`` were waited for, for ``ready_s``. ``stages``
@@ -218,6 +219,7 @@ class Manifest:
     name: str
     started_ns: Nanoseconds
     stopped_ns: Nanoseconds | None = None
+    load_ends_ns: Nanoseconds | None = None
     drain_s: Measure | None = None
     drained_ns: Nanoseconds | None = None
     ended_ns: Nanoseconds | None = None

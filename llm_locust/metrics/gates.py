@@ -38,8 +38,10 @@ OF_ANSWERS = frozenset(metric.key for metric in LATENCIES if metric.is_of_answer
 #: Latencies that gates may name.
 GATED_LATENCIES = tuple(metric.key for metric in LATENCIES if metric.is_gated)
 
-#: No upper limit on a mean holds where a larger share of the requests failed.
+#: No upper limit on a mean holds where a larger share of the requests failed, beyond chance.
 MOST_FAILED = 0.01
+#: Nor where a larger share was given up without a sample.
+MOST_BOUNDED = 0.1
 
 #: An upper limit on this percentile or a higher one says how many requests may fail, one on a median not.
 LEAST_PERCENT_OF_ALL = 90.0

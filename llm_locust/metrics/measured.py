@@ -44,8 +44,9 @@ class Measured:
     """All requests of a run and what they are worth; every part of a summary takes its rows out of this.
 
     ``on_time`` is each ok request's share of tokens in time, None where the SLO does not say what
-    that is. ``gaps`` are those of the ok requests that were scheduled in the window. ``stuck`` are requests
-    from before the window that hung in it. ``first_tries`` are in nothing else.
+    that is. ``gaps`` are those of the ok requests that were scheduled in the window, ``cut_gaps`` those of
+    the cancelled ones, each with the silence before its cut. ``stuck`` are requests from before the window
+    that hung in it. ``first_tries`` are in nothing else.
     """
 
     c: Columns
@@ -53,6 +54,7 @@ class Measured:
     judgement: Judgement | None
     on_time: Floats | None
     gaps: PooledGaps = field(repr=False)
+    cut_gaps: PooledGaps = field(repr=False)
     stuck: Stuck
     first_tries: FirstTries
 
@@ -85,15 +87,18 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
     origin_ns = _origin_ns(requests, manifest)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
     judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
-    gaps = PooledGaps()
+    gaps, cut_gaps = PooledGaps(), PooledGaps()
     for batch in requests.parts(PART_COLUMNS):
         part = Part.from_batch(batch, origin_ns)
-        ok = Population.of(part, span.scheduled(part), np.arange(len(part))).ok
+        population = Population.of(part, span.scheduled(part), np.arange(len(part)))
+        ok = population.ok
         columns.add(part, len(part))
         credits.add(Credits.of(part, span), len(part))
         if _has_pace(limits):
             on_time.add(_OnTime.of(part, ok, limits), len(part))
         gaps.add(part, ok, time_cells(span, part, part.scheduled_s))
+        cut_gaps.add(part, population.cancelled)
+        cut_gaps.add_silences(part, population.cancelled)
     c, credited = columns.value(), credits.value()
     c, output_tokens = with_estimates(c, credited.output_tokens)
     if limits:  # by the estimates too: the pace of a cut answer is that of its tokens, not of its events
@@ -105,6 +110,7 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
         judgements.value() if limits else None,
         on_time.value().share if _has_pace(limits) else None,
         gaps,
+        cut_gaps,
         find_stuck(c, span, limits),
         FirstTries.of(requests, span, origin_ns),
     )

@@ -29,6 +29,7 @@ from llm_locust.metrics.deployment.pools.names import PREFILL
 from llm_locust.metrics.deployment.pools.servers import pool_sizes, servers
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import roofline
+from llm_locust.metrics.gate_outcomes import Ramp
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
@@ -50,7 +51,7 @@ from llm_locust.metrics.sections.littles_law import littles_law
 from llm_locust.metrics.sections.live_check import LiveEnd, live_check
 from llm_locust.metrics.sections.sessions import sessions
 from llm_locust.metrics.sections.steadiness import steadiness, untold
-from llm_locust.metrics.sections.steady import asked_load, left_out
+from llm_locust.metrics.sections.steady import LoadOverTime, asked_load, left_out, plateau
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.select.unrecorded import Unrecorded, judged
@@ -152,11 +153,34 @@ def _gated(
     """``gates``, and ``arms`` of a run that has some: each gate is on each of them then."""
     gates = question.gates_of(manifest)
     if not manifest.arms:
-        return {"gates": judged(gates, summary, m, question.places, missing)}
+        load = None if of_selection or manifest.is_sweep else asked_load(requests, manifest, m.c.origin_ns)
+        done = None if of_selection else _done(manifest, m)
+        return {"gates": judged(gates, summary, m, question.places, missing, _ramp(load, m), done)}
     of_arm = partial(judged, gates, percentiles=question.places, missing=missing.of_arm())
     of = (requests, manifest, question, m.window, missing.most)
     found, outcomes = arms(*of, of_selection=of_selection, gates=of_arm)
     return {"arms": found, "gates": outcomes}
+
+
+def _ramp(load: LoadOverTime | None, m: Measured) -> Ramp | None:
+    """How much of the window the load was on its plateau; None where it is not known."""
+    level = None if load is None or m.window.gaps else plateau(load, m.c, m.window)
+    if load is None or level is None:
+        return None
+    edges = np.array([m.window.start_s(m.c), m.window.end_s(m.c)])
+    return Ramp(level.share, float(load.levels(edges)[0]), level.level, load.unit)
+
+
+def _done(manifest: Manifest, m: Measured) -> float | None:
+    """The share that a run that was cut short had of the load that was asked for; None if that is unknown."""
+    if not manifest.cut_short or manifest.is_sweep or not len(m.c):
+        return None
+    requests = manifest.options.get("num_requests")
+    if isinstance(requests, int) and requests > 0:
+        return min(1.0, len(m.c) / requests)
+    if manifest.load_ends_ns is None or manifest.load_ends_ns <= m.window.start_ns:
+        return None
+    return min(1.0, m.window.seconds * 1e9 / (manifest.load_ends_ns - m.window.start_ns))
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:

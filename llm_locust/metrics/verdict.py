@@ -1,11 +1,13 @@
 """Verdict on a run: the rules by which its result becomes the exit code."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.gates import STANDSTILL, parse_gates
 from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
@@ -31,18 +33,22 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     """The verdict on a run or on a report, by the first rule that applies; None if no gate was given and
     nothing but failed requests, beside some that succeeded, is left to judge.
 
-    4: records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
+    1: a gate broke in a run that was cut short, and the rest of the run could not have repaired it. 4:
+    records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
     invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
-    of the window, and no gate says how long it may. 1: requests failed, and no gate limits that. A gate on a
-    part of the records, or on numbers that are the client's own, says nothing about the server: therefore 4
-    and 3 come before 1.
+    of the window, and no gate says how long it may. 1: requests failed, and no gate limits that. 3: a gate
+    cannot be judged. A gate on a part of the records, or on numbers that are the client's own, says nothing
+    about the server: therefore 4 and 3 come before 1.
     """
     part = summary.completeness
+    broken_for_good = [gate for gate in summary.gates if gate.for_good]
+    if broken_for_good and part.complete and not allow_incomplete and not _invalid(summary, manifest):
+        return RunVerdict(EXIT_GATE, _for_good(broken_for_good[0], summary))
     if (not part.complete or part.cut_short) and not allow_incomplete:
         return RunVerdict(EXIT_INCOMPLETE, _gap(summary, part))
     if reason := _invalid(summary, manifest):
         return RunVerdict(EXIT_INVALID, reason)
-    broken = sum(not gate.passed for gate in summary.gates)
+    broken = sum(not (gate.passed or gate.undecided) for gate in summary.gates)
     if broken:
         return RunVerdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
     if not summary.requests.ok and _is_judged(summary):
@@ -59,7 +65,20 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         of = f"{summary.requests.failed} of {summary.requests.population} requests failed"
         why = f"{of}, and no gate limits that: add error_rate<1% or goodput>=95%"
         return RunVerdict(EXIT_GATE, why, is_of_failures=True)
+    if undecided := [gate for gate in summary.gates if gate.undecided]:
+        return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)))
     return RunVerdict(0)
+
+
+def _for_good(gate: GateOutcome, summary: Summary) -> str:
+    """Why a gate decides though the run was cut short."""
+    reason = f"{gate.shown} is broken for good: {gate.reason}, which no rest of the run could have repaired"
+    return f"{reason}; the run was cut short: {summary.run.stop_reason or 'a fault'}"
+
+
+def _undecided(gates: Sequence[GateOutcome], n: int) -> str:
+    """That the run does not show whether some of its gates hold."""
+    return f"{len(gates)} of {n} gates cannot be judged: {gates[0].shown}: {gates[0].reason}"
 
 
 def _is_judged(summary: Summary) -> bool:

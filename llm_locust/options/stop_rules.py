@@ -3,32 +3,52 @@
 Rules are written as text, several of them with a comma between:
 
 =============================== ===================================================================
-``error_rate>20% over 30s``     of the requests that ended in the last 30 s, :data:`LEAST_ENDED` at
-                                least, more than 20 % failed
+``error_rate>20% over 30s``     more than 20 % of the requests fail, beyond chance: by those that ended
+                                in the last 30 s, see :class:`ErrorRate`
 ``oversaturation``              the queue grows without end, see :class:`Oversaturation`
 =============================== ===================================================================
 """
 
 import math
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from llm_locust.core.durations import parse_time
+from llm_locust.metrics.stats.certified import at_most
 
 ALLOWED_RULES = '"error_rate>20% over 30s" or "oversaturation", with a comma between several'
 
 #: A share of fewer requests says nothing.
 LEAST_ENDED = 10
 
-#: Over-saturation is looked for in three parts of this length each.
-PART_S = 10.0
+#: Confidence that the share of failures is above its limit.
+CONFIDENCE = 0.99
 
-#: The backlog has to grow by so many seconds' worth of arrivals in the three parts.
-GROWN_S = 5.0
+#: Over-saturation is looked for in the last minute, two and four minutes: a small excess takes longer to see.
+SPANS_S = (60.0, 120.0, 240.0)
+
+#: Equal parts of a span, each of which has to have its share of the growth: a burst is in some of them only.
+PARTS = 6
+
+#: The least share of a part, of the mean growth of all.
+PART_OF_MEAN = 0.4
+
+TURNED_OVER_S = 300.0
+
+#: Halves of a span in which a server that fills up would have caught up.
+CAUGHT_UP = 4
+
+#: The backlog has to grow by this share of what arrives in a span.
+GROWN = 0.06
+
+#: And by so many standard deviations of the number of arrivals in it, were they a Poisson process.
+SIGMAS = 3.0
 
 #: The rule's name, with which its reason begins.
 OVERSATURATION = "oversaturation"
@@ -62,13 +82,22 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ErrorRate:
-    """More than ``share`` (0 .. 1) of the requests that ended within ``over_s`` failed."""
+    """More than ``share`` (0 .. 1) of the requests that end within ``over_s`` fail, beyond chance.
+
+    So many of :data:`LEAST_ENDED` or more must have failed as do in less than 1 % of cases where the share of
+    failures is no larger: the lower 99 % bound of the share (Clopper and Pearson) is above the limit. Ten
+    requests of which two fail show nothing of a limit of 10 %.
+    """
 
     share: float
     over_s: float
 
     @property
-    def span_s(self) -> float:
+    def least_s(self) -> float:
+        return self.over_s
+
+    @property
+    def most_s(self) -> float:
         return self.over_s
 
     def broken(self, samples: Sequence[Sample]) -> str | None:
@@ -77,6 +106,8 @@ class ErrorRate:
         failed, ok = last.failed - first.totals.failed, last.ok - first.totals.ok
         ended = failed + ok
         if ended < LEAST_ENDED or failed <= self.share * ended:
+            return None
+        if self.share > 0 and at_most(failed - 1, ended, self.share) <= CONFIDENCE:
             return None
         return (
             f"error_rate>{self.share:.4g} over {self.over_s:g}s: of the {ended} requests that ended in the "
@@ -88,35 +119,51 @@ class ErrorRate:
 class Oversaturation:
     """Requests come faster than the server can ever answer them, so that their queue has no end.
 
-    The backlog is what is under way or held back. In three successive parts of :data:`PART_S` each
+    The backlog is what is under way or held back. It has a trend in one of :data:`SPANS_S` where
 
-    - it grew in every one by more than 4·√(arrivals in the part), four times the noise of a Poisson
-      process, and in all three by more than :data:`GROWN_S` seconds' worth of arrivals;
-    - the server no longer catches up: in the last part no more requests ended than in the one before,
-      but for 2·√ of it. While a load fills up or ramps up, ever more of them end;
-    - some had ended before the first part was over. Until then nothing is known of the server.
+    - it grew by more than :data:`SIGMAS`·√(arrivals in the span), beyond the noise of a Poisson process, and
+      by more than :data:`GROWN` of them;
+    - it grew in each of :data:`PARTS` equal parts, by :data:`PART_OF_MEAN` of their mean growth at least: not
+      in a burst that is over;
+    - the server does not catch up: more requests may have ended in its second half than in the first, but so
+      few more that the queue would still grow after :data:`CAUGHT_UP` halves. While a load fills up or ramps
+      up, ever more of them end;
+    - some had ended before the first part was over, and as many have ended as were under way before it. Until
+      then nothing is known of the server: answers of a minute fill up for minutes.
     """
 
     @property
-    def span_s(self) -> float:
-        return 3 * PART_S
+    def least_s(self) -> float:
+        return SPANS_S[0]
+
+    @property
+    def most_s(self) -> float:
+        return SPANS_S[-1]
 
     def broken(self, samples: Sequence[Sample]) -> str | None:
         """As :meth:`ErrorRate.broken`."""
-        points = [_since(samples, n * PART_S).totals for n in (3, 2, 1)] + [samples[-1].totals]
-        parts = list(pairwise(points))
-        grown = [after.backlog - before.backlog for before, after in parts]
-        arrived = [after.arrived - before.arrived for before, after in parts]
-        ended = [after.ended - before.ended for before, after in parts]
-        rate = sum(arrived) / self.span_s
-        grows = all(g > 4 * math.sqrt(max(a, 1)) for g, a in zip(grown, arrived, strict=True))
-        catches_up = ended[2] > ended[1] + 2 * math.sqrt(ended[1])
-        if not grows or sum(grown) <= GROWN_S * rate or catches_up or not points[1].ended:
+        reach_s = samples[-1].at_s - samples[0].at_s
+        found = (self._trend(samples, span_s) for span_s in SPANS_S if reach_s >= span_s)
+        return next((reason for reason in found if reason is not None), None)
+
+    def _trend(self, samples: Sequence[Sample], span_s: float) -> str | None:
+        points = [_since(samples, span_s * n / PARTS).totals for n in range(PARTS, 0, -1)]
+        points.append(samples[-1].totals)
+        first, middle, last = points[0], points[PARTS // 2], points[-1]
+        grown = [after.backlog - before.backlog for before, after in pairwise(points)]
+        arrived, total = last.arrived - first.arrived, sum(grown)
+        if not points[1].ended or last.ended < TURNED_OVER_S / span_s * first.backlog:
+            return None
+        if total <= max(SIGMAS * math.sqrt(arrived), GROWN * arrived):
+            return None
+        gained = (last.ended - middle.ended) - (middle.ended - first.ended)
+        catches_up = CAUGHT_UP * gained > last.backlog - middle.backlog
+        if catches_up or min(grown) < PART_OF_MEAN * total / PARTS:
             return None
         return (
-            f"{OVERSATURATION}: in the last {self.span_s:g} s {rate:.4g} requests/s came and "
-            f"{sum(ended) / self.span_s:.4g}/s ended; those under way or held back grew from "
-            f"{points[0].backlog} to {points[3].backlog}"
+            f"{OVERSATURATION}: in the last {span_s:g} s {arrived / span_s:.4g} requests/s came and "
+            f"{(last.ended - first.ended) / span_s:.4g}/s ended; those under way or held back grew from "
+            f"{first.backlog} to {last.backlog}"
         )
 
 
@@ -150,7 +197,7 @@ class StopWatch:
     def __init__(self, rules: Sequence[StopRule]) -> None:
         self._rules = rules
         self._samples: deque[Sample] = deque()
-        self._span_s = max((rule.span_s for rule in rules), default=0.0)
+        self._span_s = max((rule.most_s for rule in rules), default=0.0)
 
     def look(self, now_s: float, totals: Totals) -> str | None:
         """Take the counts of now; gives why the run has to stop, once a rule is broken."""
@@ -161,14 +208,14 @@ class StopWatch:
         while len(samples) > 1 and samples[1].at_s <= now_s - self._span_s:
             samples.popleft()
         reach_s = now_s - samples[0].at_s
-        reasons = (rule.broken(samples) for rule in self._rules if reach_s >= rule.span_s)
+        reasons = (rule.broken(samples) for rule in self._rules if reach_s >= rule.least_s)
         return next((reason for reason in reasons if reason is not None), None)
 
 
 def _since(samples: Sequence[Sample], span_s: float) -> Sample:
     """The newest sample that is at least so much older than the last."""
-    until_s = samples[-1].at_s - span_s
-    return next((s for s in reversed(samples) if s.at_s <= until_s), samples[0])
+    at = bisect_right(samples, samples[-1].at_s - span_s, key=attrgetter("at_s"))
+    return samples[max(0, at - 1)]
 
 
 def share(total: int, index: int, count: int) -> int:

@@ -250,7 +250,7 @@ STOP: Mapping[str, Key] = {
         _error_rate,
         "text",
         "`>20% over 30s`: of the requests that ended in the last 30 s, at least 10, more than this share "
-        "failed; one that hangs counts when its timeout ends it; default of `over`: 30 s",
+        "failed, beyond chance; one that hangs counts when its timeout ends it; default of `over`: 30 s",
     ),
     "oversaturation": Key(forms.truth, "true or false", "the queue grows without end"),
 }

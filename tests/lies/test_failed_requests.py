@@ -3,8 +3,8 @@
 - It answered 40 of 100 requests in 100 ms and the others with 503 in 2 ms. ``p99_ttft<500ms`` passed, on the
   40, and nothing beside it said what had become of the others. Now the percentile is of all requests, and
   those that failed are above any limit: the gate fails, and says how many failed.
-- A mean that was below its limit passed likewise. It has no place for failures, and fails where more than 1 %
-  of the requests did.
+- A mean that was below its limit passed likewise. It has no place for failures: where more than 1 % failed,
+  it holds only if it would with each of them as slow as the slowest, and never if that is beyond chance.
 - A gate that failed for too few samples was printed without its reason.
 """
 
@@ -61,10 +61,20 @@ def test_failures_are_samples_beyond_a_percentile() -> None:
 
 
 def test_a_mean_shows_nothing_where_many_failed() -> None:
-    passed, value, reason, note = judged("mean_ttft<500ms", refusing(98, 2))
-    assert (passed, value, note) == (False, pytest.approx(100.0), "of requests with an answer: 2 % failed")
-    assert reason == "cannot tell: 2 % failed, and a mean cannot include them; limit a percentile"
+    passed, value, reason, note = judged("mean_ttft<500ms", refusing(20, 80))
+    assert (passed, value, note) == (False, pytest.approx(100.0), "of requests with an answer: 80 % failed")
+    assert reason == "80 % failed, and a mean cannot include them; limit a percentile"
     assert judged("mean_ttft<500ms", refusing(99, 1))[0]
+
+
+def test_a_mean_is_bounded_by_the_slowest_where_few_failed() -> None:
+    passed, value, _, note = judged("mean_ttft<500ms", refusing(98, 2))
+    assert (passed, value) == (True, pytest.approx(100.0))
+    assert note == "2 % failed: 100 ms if each had been as slow as the slowest"
+    slow = request(6.0, (30.0, 30.02), ended=40.0)
+    (found,) = summary([*refusing(98, 2), slow], gates="mean_ttft<500ms")["gates"]
+    assert (found["passed"], found["undecided"]) == (False, True)  # 0.4 s, and 1 s with two of 30 s
+    assert found["reason"].startswith("cannot tell: 1.98 % failed, and a mean cannot include them")
 
 
 def test_a_lower_limit_on_an_answers_latency_is_of_the_answers() -> None:
@@ -87,6 +97,6 @@ def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -
     assert section.table is not None
     assert [row.cells[-1] for row in section.table.rows] == [
         "1.96 % failed: the p99 of all requests falls on a failed one; of the others it is 100 ms",
-        "cannot tell: 1.96 % failed, and a mean cannot include them; limit a percentile",
+        "1.96 % failed: 100 ms if each had been as slow as the slowest",
         "over all requests: 1.96 % failed",
     ]

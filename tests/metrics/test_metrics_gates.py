@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from metrics_cases import summarise_latency
 
 from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.gate_outcomes import GateEvidence
 from llm_locust.metrics.gate_outcomes import evaluate as evaluate_with
 from llm_locust.metrics.gates import Gate, GateError, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
@@ -40,7 +41,7 @@ def summary(**changes: Any) -> dict[str, Any]:
 
 def evaluate(gates: tuple[Gate, ...], summary: dict[str, Any], **samples: Any) -> list[dict[str, Any]]:
     durations = Durations.of(samples.pop("observed", SAMPLES), **samples)
-    return evaluate_with(gates, summary, lambda _: durations)
+    return evaluate_with(gates, summary, GateEvidence(lambda _: durations))
 
 
 def complaint(text: str) -> str:
@@ -76,11 +77,15 @@ def test_every_metric_and_statistic_can_be_gated() -> None:
 @pytest.mark.parametrize(
     ("text", "n", "reason"),
     [
-        ("p99_ttft<800ms", 99, "cannot tell: p99 needs 100 samples, there are 99"),
+        ("p99_ttft<800ms", 99, "cannot tell: p99 needs 100 samples, there are 99: run for about 11 s"),
         ("p99_ttft<800ms", 100, None),
-        ("p99_9_ttft<=800ms", 999, "cannot tell: p99_9 needs 1,000 samples, there are 999"),
+        (
+            "p99_9_ttft<=800ms",
+            999,
+            "cannot tell: p99_9 needs 1,000 samples, there are 999: run for about 11 s",
+        ),
         ("p99_9_ttft<=800ms", 1000, None),
-        ("p50_ttft<800ms", 1, "cannot tell: p50 needs 2 samples, there are 1"),
+        ("p50_ttft<800ms", 1, "cannot tell: p50 needs 2 samples, there are 1: run for about 20 s"),
         ("mean_ttft<800ms", 1, None),
         ("max_ttft<800ms", 1, None),
         ("p99_ttft>1ms", 20, None),
@@ -122,6 +127,8 @@ def test_a_broken_gate_says_what_was_found_and_a_held_one_nothing() -> None:
         "value": 200.0,
         "at_least": None,
         "passed": False,
+        "undecided": False,
+        "for_good": False,
         "reason": "200 ms is not < 100 ms",
         "note": None,
     }
@@ -130,6 +137,8 @@ def test_a_broken_gate_says_what_was_found_and_a_held_one_nothing() -> None:
         "value": 0.95,
         "at_least": None,
         "passed": True,
+        "undecided": False,
+        "for_good": False,
         "reason": None,
         "note": None,
     }
@@ -282,7 +291,10 @@ def test_a_certified_gate_is_on_the_upper_bound_of_its_percentile() -> None:
 def test_a_certified_gate_cannot_tell_of_too_few_samples() -> None:
     (result,) = evaluate(parse_gates("certified p99_ttft<1h"), summary(), observed=np.ones(661))
     assert (result["value"], result["passed"]) == (None, False)
-    assert result["reason"] == "cannot tell: a certified p99 needs 662 samples, there are 661"
+    assert (
+        result["reason"]
+        == "cannot tell: a certified p99 needs 662 samples, there are 661: run for about 11 s"
+    )
     (result,) = evaluate(parse_gates("certified p99_ttft<1h"), summary(), observed=np.ones(662))
     assert result["passed"]
 

@@ -1,7 +1,11 @@
 """What ends a run: exact shares of a number of requests, and rules on how it goes."""
 
+import heapq
+import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,14 +70,43 @@ def stopped_at(rule: StopRule, seconds: int, totals: Callable[[float], Totals]) 
 
 def test_a_share_of_errors_above_the_limit_ends_the_run_once_its_time_is_seen() -> None:
     def totals(t: float) -> Totals:
-        return Totals(ok=int(7 * t), failed=int(3 * t), ended=int(7 * t) + int(3 * t))
+        return Totals(ok=int(6 * t), failed=int(4 * t), ended=int(6 * t) + int(4 * t))
 
     found = stopped_at(ErrorRate(0.2, 10.0), 60, totals)
     assert found is not None
     assert found[0] == 10.0
     assert "error_rate>0.2 over 10s" in found[1]
-    assert "30 failed (30.0 %)" in found[1]
-    assert stopped_at(ErrorRate(0.3, 10.0), 60, totals) is None
+    assert "40 failed (40.0 %)" in found[1]
+    assert stopped_at(ErrorRate(0.3, 10.0), 60, totals) is None  # by chance in 2 of 100 cases
+
+
+@pytest.mark.parametrize(
+    ("rate", "true", "limit", "over_s", "ends"),
+    [
+        (1, 0.05, 0.2, 30.0, False),
+        (3, 0.05, 0.2, 5.0, False),
+        (1, 0.10, 0.2, 30.0, False),
+        (5, 0.15, 0.2, 30.0, False),
+        (10, 0.005, 0.01, 30.0, False),
+        (1, 0.50, 0.2, 30.0, True),
+        (5, 0.35, 0.2, 30.0, True),
+        (3, 1.00, 0.2, 5.0, True),
+        (10, 0.001, 0.0, 30.0, True),
+    ],
+)
+def test_a_share_of_errors_ends_a_run_if_it_is_above_the_limit_and_not_by_chance(
+    rate: float, true: float, limit: float, over_s: float, ends: bool
+) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        at_s = np.cumsum(rng.exponential(1 / rate, int(rate * 700)))
+        failed = np.concatenate([[0], np.cumsum(rng.random(len(at_s)) < true)])
+
+        def totals(t: float, at_s: Any = at_s, failed: Any = failed) -> Totals:
+            n = int(np.searchsorted(at_s, t))
+            return Totals(n - int(failed[n]), int(failed[n]), n)
+
+        assert (stopped_at(ErrorRate(limit, over_s), 600, totals) is not None) == ends
 
 
 def test_errors_of_long_ago_do_not_end_a_run() -> None:
@@ -107,9 +140,9 @@ def test_a_queue_that_grows_without_end_ends_the_run_and_says_how_fast_it_grew()
     found = stopped_at(Oversaturation(), 120, queue(lambda _: 20.0, 12.0, 2.0))
     assert found is not None
     at_s, reason = found
-    assert 30 <= at_s < 45
+    assert at_s == 60
     assert "20 requests/s came" in reason
-    assert "11.2/s ended" in reason
+    assert "11.6/s ended" in reason
 
 
 @pytest.mark.parametrize("latency_s", [0.5, 5.0, 20.0, 60.0, 120.0])
@@ -124,7 +157,7 @@ def test_a_rising_rate_that_the_server_follows_is_no_oversaturation() -> None:
 def test_a_rising_rate_that_outgrows_the_server_ends_the_run() -> None:
     found = stopped_at(Oversaturation(), 300, queue(lambda t: t, 50.0, 5.0))
     assert found is not None
-    assert 60 < found[0] < 100
+    assert 60 < found[0] < 130
 
 
 def test_a_server_that_answers_no_more_ends_the_run() -> None:
@@ -138,7 +171,66 @@ def test_a_server_that_answers_no_more_ends_the_run() -> None:
 
     found = stopped_at(Oversaturation(), 300, totals)
     assert found is not None
-    assert 80 <= found[0] <= 92
+    assert 100 <= found[0] <= 120
+
+
+def random_queue(
+    seed: int, rate: Callable[[float], float], peak: float, mean_s: float, seats: int, sigma: float = 0.6
+) -> Callable[[float], Totals]:
+    """Arrivals of a Poisson process, answers of lognormal lengths, so many at a time."""
+    rng = np.random.default_rng(seed)
+    due = np.cumsum(rng.exponential(1 / peak, int(330 * peak) + 100))
+    due = due[[rng.random() < rate(t) / peak for t in due.tolist()]]
+    free, ends = [0.0] * seats, []
+    for at_s, takes_s in zip(due, mean_s * rng.lognormal(-(sigma**2) / 2, sigma, len(due)), strict=True):
+        ends.append(max(at_s, heapq.heappop(free)) + takes_s)
+        heapq.heappush(free, ends[-1])
+    ended_at = np.sort(ends)
+
+    def totals(t: float) -> Totals:
+        ended, arrived = int(np.searchsorted(ended_at, t)), int(np.searchsorted(due, t))
+        return Totals(ok=ended, ended=ended, backlog=arrived - ended)
+
+    return totals
+
+
+@pytest.mark.parametrize(
+    ("rate", "peak", "mean_s", "seats"),
+    [
+        (lambda _: 11.2, 11.3, 1.0, 16),
+        (lambda _: 15.2, 15.3, 1.0, 16),
+        (lambda _: 5.8, 5.9, 5.0, 32),
+        (lambda _: 1.5, 1.6, 60.0, 128),
+        (lambda t: 14.4 * min(1.0, t / 120), 14.5, 1.0, 16),
+        (lambda t: 16 * (0.7 + 0.25 * math.sin(t / 38)), 16.0, 1.0, 16),
+        (lambda t: 28.8 if 120 < t < 140 else 9.6, 29.0, 1.0, 16),
+        (lambda t: 28.8 if 120 < t < 160 else 9.6, 29.0, 1.0, 16),
+        (lambda _: 0.2, 0.3, 8.0, 4),
+    ],
+    ids=["70 %", "95 %", "90 % of 5 s", "70 % of 60 s", "ramp", "sine", "burst", "longer burst", "trickle"],
+)
+def test_a_load_that_the_server_can_answer_is_no_oversaturation(
+    rate: Callable[[float], float], peak: float, mean_s: float, seats: int
+) -> None:
+    for seed in range(3):
+        assert stopped_at(Oversaturation(), 300, random_queue(seed, rate, peak, mean_s, seats)) is None
+
+
+@pytest.mark.parametrize(
+    ("over", "mean_s", "seats"),
+    [
+        *((1.1, 1.0, 16), (1.1, 1.0, 64)),
+        *((1.3, 1.0, 16), (1.3, 1.0, 64), (1.3, 20.0, 64)),
+        *((2.0, 1.0, 16), (2.0, 1.0, 64), (2.0, 20.0, 64)),
+    ],
+)
+def test_a_load_above_the_capacity_is_found_within_five_minutes(
+    over: float, mean_s: float, seats: int
+) -> None:
+    rate = over * seats / mean_s
+    for seed in range(3):
+        found = stopped_at(Oversaturation(), 300, random_queue(seed, lambda _: rate, rate, mean_s, seats))
+        assert found is not None
 
 
 def test_without_rules_nothing_is_kept() -> None:

@@ -98,6 +98,23 @@ def latency(inside: Frame, metric: str, failed: Frame, beside: list[float]) -> d
     return table | sure
 
 
+def with_cut(df: Frame, metric: str) -> dict[str, Any]:
+    """What a gate on tpot or itl is judged by: answers, what came of those that were cut, and failures."""
+    inside = df[df.inside]
+    ok, failed, _ = population(df)
+    cut = inside[inside.cancelled & inside.streamed & (inside.events > 0)]
+    silent = cut.ended - cut.sent - cut.last_event
+    if metric == "itl":
+        own = np.concatenate([*ok.gaps, np.empty(0)])
+        infinite = round(len(failed) * len(own) / len(ok))
+        return figures(np.concatenate([own, *cut.gaps, silent]) * 1e3, infinite)
+    k, spent = cut.n - cut.hidden, cut.last_token - cut.begun
+    known = (cut.events >= 2) & (k >= 2) & (spent > 0)
+    of_tokens, of_next = spent / (k - 1).where(known), (cut.ended - cut.sent - cut.begun) / k
+    pace = of_tokens.where(of_tokens > of_next, of_next).where(known)
+    return figures(np.concatenate([ok.tpot, pace]) * 1e3, len(failed))
+
+
 def censored(inside: Frame, metric: str) -> tuple[Any, Any, Any]:
     """Durations in milliseconds, whether each was seen to end, and when its request was scheduled."""
     bound = inside[f"{metric}_longer_than"]

@@ -28,6 +28,9 @@ GATES = (
     "error_rate<50%",
     "output_tps>1",
     "p50_connect<1s",
+    "p50_tpot<1m",
+    "p50_itl<1m",
+    "error_rate<=100%",
 )
 IN_FLIGHT_UNSEEN_NS = (
     2_000_000_000  # calls were over for the first worker so much later than for their records

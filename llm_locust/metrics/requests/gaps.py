@@ -71,6 +71,16 @@ class PooledGaps:
                 self.unknown += int(c.events[part].sum()) - len(part) - len(gaps_ns)
                 self._put(key, gaps_ns)
 
+    def add_silences(self, c: Part, rows: Rows) -> None:
+        """Add the time from the last token event of each of ``rows`` to its end, a gap that was cut."""
+        begun = rows[c.streamed[rows] & (c.events[rows] > 0)]
+        silent_s = c.ended_s[begun] - c.sent_s[begun] - c.last_event_s[begun]
+        gaps_ns = np.rint(np.maximum(silent_s, 0.0) * 1e9).astype(np.int64)
+        for name in np.unique(c.name.codes[begun]).tolist():
+            key = c.name.names[name], ""
+            self._keys.setdefault(key)
+            self._put(key, gaps_ns[c.name.codes[begun] == name])
+
     def ascending(self, name: str | None = None, slo_class: str | None = None) -> Floats | Histogram:
         """Gaps in seconds, optionally of one name or one class, in ascending order."""
 

@@ -4,7 +4,7 @@ Of a request without a record nobody knows the arm, nor whether it meets a condi
 because it is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY
+from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.durations import durations_of
-from llm_locust.metrics.gate_outcomes import evaluate
+from llm_locust.metrics.gate_outcomes import CutPaces, GateEvidence, Ramp, evaluate
 from llm_locust.metrics.gates import Gate
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.parts import part_of_all
+from llm_locust.metrics.requests.concurrency import LawRate, law_rate
+from llm_locust.metrics.requests.cut import cut_pace_s
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.select.where import parse_where
 from llm_locust.metrics.stats.censoring import Durations
@@ -83,6 +86,8 @@ def judged(
     m: Measured,
     percentiles: Mapping[str, float],
     missing: Unrecorded,
+    ramp: Ramp | None = None,
+    done: float | None = None,
 ) -> list[dict[str, Any]]:
     """Each gate on all requests of ``m``, as :func:`~llm_locust.metrics.gate_outcomes.evaluate` has it.
 
@@ -91,9 +96,14 @@ def judged(
     Args:
         figures: of ``m``, with the missing requests that are known to belong there.
         percentiles: of the latencies, key to percent.
+        ramp, done: as :class:`~llm_locust.metrics.gate_outcomes.GateEvidence` has them.
     """
-    of = partial(_durations, m, m.population(np.arange(len(m.c))))
-    outcomes = evaluate(gates, figures, partial(of, missing.placed))
+    population = m.population(np.arange(len(m.c)))
+    of = partial(_durations, m, population)
+    evidence = GateEvidence(
+        partial(of, missing.placed), partial(_cut, m, population), partial(_rate, m), ramp, done
+    )
+    outcomes = evaluate(gates, figures, evidence)
     whys = [
         missing.why_open(gate) if each["passed"] else None for gate, each in zip(gates, outcomes, strict=True)
     ]
@@ -101,11 +111,41 @@ def judged(
     if not open_gates:
         return outcomes
     with_all = {**figures, **part_of_all(m, percentiles, missing.most)}
-    holds = iter(evaluate(open_gates, with_all, partial(of, missing.most)))
+    holds = iter(evaluate(open_gates, with_all, replace(evidence, durations_of=partial(of, missing.most))))
     return [
         each if why is None or next(holds)["passed"] else each | {"passed": False, "reason": why}
         for each, why in zip(outcomes, whys, strict=True)
     ]
+
+
+def _cut(m: Measured, population: Population, latency: str) -> CutPaces:
+    c, rows = m.c, population.cancelled
+    begun = rows[c.streamed[rows] & (c.events[rows] > 0)]
+    if latency not in FORMULAS:
+        gaps_s = m.cut_gaps.ascending()
+        if isinstance(gaps_s, np.ndarray):
+            return CutPaces(gaps_s, 0)
+        return CutPaces(np.empty(0), len(begun))
+    paces_s = cut_pace_s(c)[begun]
+    known = ~np.isnan(paces_s)
+    return CutPaces(np.sort(paces_s[known]), int((~known).sum()))
+
+
+def _rate(m: Measured, metric: str) -> LawRate | None:
+    """Little's rate of a gate's metric."""
+    c = m.c
+    amounts: dict[str, Callable[[], Floats]] = {
+        "rps": lambda: c.ok.astype(np.float64),
+        "goodput_rps": lambda: (
+            np.zeros(len(c)) if m.judgement is None else m.judgement.good.astype(np.float64)
+        ),
+        "input_tps": lambda: c.input_tokens,
+        "output_tps": lambda: c.output_tokens,
+        "total_tps": lambda: np.nan_to_num(c.input_tokens) + np.nan_to_num(c.output_tokens),
+        "inputs_per_s": lambda: c.inputs,
+        "images_per_s": lambda: c.images,
+    }
+    return law_rate(c, m.window, amounts[metric]())
 
 
 def _durations(m: Measured, population: Population, missing: Missing, gate: Gate) -> Durations:

@@ -157,6 +157,12 @@ class GateOutcome(SummaryPart, frozen=True):
     passed: Annotated[bool, key("whether it held", "as `value`")]
     reason: Annotated[str | None, key("why not, or why it cannot tell", "as `value`")]
     note: Annotated[str | None, key("how many requests failed, where its latency lacks them", "as `value`")]
+    undecided: Annotated[
+        bool, key("it neither held nor broke: the run does not show which", "as `value`")
+    ] = False
+    for_good: Annotated[
+        bool, key("it broke in a part of a run that the best rest could not have repaired", "as `value`")
+    ] = False
     arm: Annotated[
         str | UnsetType, key("the arm that it is judged for; absent in a run without arms", "as `value`")
     ] = UNSET

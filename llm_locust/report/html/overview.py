@@ -81,19 +81,15 @@ def _outcome(summary: Summary) -> Tile:
 
 def _gates(summary: Summary) -> Tile:
     judged = summary.gates
-    broken = [gate for gate in judged if not gate.passed]
     if not judged:
         return Tile("Gates", "none", ("No gate was given: no figure was limited.",), Tone.FAINT)
     section = verdicts.gates(summary)
     rows = section.table.rows if section is not None and section.table is not None else ()
     lines = tuple(sentence(list(row.cells)) for row in rows[:4])
-    if broken:
-        return Tile(
-            "Gates",
-            "FAIL",
-            (f"{count(len(broken))} of {plural(len(judged), 'gate')} failed", *lines),
-            Tone.BAD,
-        )
+    if section is not None and not all(gate.passed for gate in judged):
+        (headline,) = section.lines
+        value = "FAIL" if headline.tone is Tone.BAD else "UNKNOWN"
+        return Tile("Gates", value, (headline.text, *lines), headline.tone)
     return Tile("Gates", "pass", (f"{plural(len(judged), 'gate')} held", *lines), Tone.GOOD)
 
 

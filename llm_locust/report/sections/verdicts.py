@@ -77,19 +77,21 @@ def gates(summary: Summary) -> Section | None:
     judged = summary.gates
     if not judged:
         return None
-    broken = sum(not gate.passed for gate in judged)
-    headline = (
-        Line(f"{count(broken)} of {plural(len(judged), 'gate')} failed", Tone.BAD)
-        if broken
-        else Line(f"{plural(len(judged), 'gate')} passed", Tone.GOOD)
-    )
+    untold = sum(gate.undecided for gate in judged)
+    broken = sum(not gate.passed for gate in judged) - untold
+    if not broken and not untold:
+        headline = Line(f"{plural(len(judged), 'gate')} passed", Tone.GOOD)
+    else:
+        found = [f"{count(broken)} of {plural(len(judged), 'gate')} failed"] if broken else []
+        found += [f"{count(untold)} of {plural(len(judged), 'gate')} cannot tell"] if untold else []
+        headline = Line(sentence(found), Tone.BAD if broken else Tone.WARN)
     columns = (
         Column("Result", left=True),
         Column("Gate", left=True, verbatim=True),
         Column("Measured"),
         Column("", left=True, wraps=True),
     )
-    in_order = sorted(judged, key=lambda gate: gate.passed)
+    in_order = sorted(judged, key=lambda gate: (gate.passed, gate.undecided))
     table = Table(columns, tuple(_gate_row(gate, summary) for gate in in_order)).without_empty()
     return Section("Gates", (headline,), table, tuple(meaning_in(table)))
 
@@ -97,13 +99,13 @@ def gates(summary: Summary) -> Section | None:
 def _gate_row(gate: GateOutcome, summary: Summary) -> TableRow:
     reason = clean(gate.reason or "")
     # Where the figure itself is over the limit, the columns before have said so.
-    untold = gate.value is None or reason.startswith("cannot tell")
+    untold = gate.value is None or gate.undecided or "counted" in reason
     note = clean(gate.note or "") if "failed" not in reason else ""
     why = sentence([reason if untold else "", note])
-    return TableRow(
-        ("pass" if gate.passed else "FAIL", clean(gate.shown), _gate_measured(gate, summary), why),
-        Tone.GOOD if gate.passed else Tone.BAD,
-    )
+    word, tone = ("pass", Tone.GOOD) if gate.passed else ("FAIL", Tone.BAD)
+    if gate.undecided:
+        word, tone = "UNKNOWN", Tone.WARN
+    return TableRow((word, clean(gate.shown), _gate_measured(gate, summary), why), tone)
 
 
 def _gate_measured(outcome: GateOutcome, summary: Summary) -> str:

@@ -163,6 +163,7 @@ class ActiveRun:
             name=self.name,
             started_ns=self.started_ns,
             stopped_ns=self.stopped_ns,
+            load_ends_ns=self.load_ends_ns,
             drain_s=self.settings.drain_s,
             drained_ns=self.drained_ns,
             ended_ns=self.ended_ns,

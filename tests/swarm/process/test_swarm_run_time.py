@@ -184,7 +184,9 @@ def test_a_count_of_which_a_worker_that_is_gone_has_some_left_was_not_sent_to_it
 def stopped_by(rules: str, **load: Any) -> FakeRun:
     """A run of an hour, whose server fails after a minute, once a rule has ended it."""
     run = FakeRun(Clock(), 3600 * S, rules=rules, failing_from_s=60.0, **load)
-    assert ended_at_s(run) == pytest.approx(165.0, abs=35.0)
+    ended_s = ended_at_s(run)
+    assert ended_s is not None
+    assert 160 <= ended_s <= 225
     assert run.stop_reason.startswith(rules.partition(">")[0])
     return run
 
