@@ -17,13 +17,8 @@ MAX_COUNTED_CHARS = 1 << 20
 
 
 def server_counted(reply: Reply) -> bool:
-    """Whether usage has the output tokens. A server that reports 0 tokens with text has not counted."""
-    usage = reply.usage
-    return (
-        usage is not None
-        and usage.output_tokens is not None
-        and bool(usage.output_tokens or not reply.token_ends)
-    )
+    """Whether the server has counted the output tokens, and its number can be true."""
+    return reply.count.tokens is not None
 
 
 def count_here(reply: Reply, count: CountTokens | None) -> int | None:

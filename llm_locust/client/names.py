@@ -18,7 +18,7 @@ class Names:
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {
-            name: set() for name in ("replica", "model", "answered_model", "finish_reason")
+            name: set() for name in ("replica", "model", "answered_model", "finish_reason", "unread")
         }
 
     def bounded(self, record: RequestRecord) -> RequestRecord:

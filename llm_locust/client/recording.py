@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from llm_locust.client.counting import server_counted
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
@@ -113,7 +113,6 @@ def record_of(
         counted: the answer's tokens by the run's tokenizer, if it had to count them.
     """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
-    output_tokens, source = _output_tokens(reply, counted)
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
     return RequestRecord(
         outcome=verdict[0],
@@ -135,10 +134,9 @@ def record_of(
         finish_reason=reply.finish_reason,
         input_tokens=_input_tokens(reply, call),
         cached_tokens=None if usage is None else usage.cached_tokens,
-        output_tokens=None if call.endpoint and not call.endpoint.generates else output_tokens,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
-        hidden_tokens=_hidden_tokens(reply, output_tokens, source),
-        token_source=source,
+        unread=reply.unread,
+        **_output_tokens(call, reply, counted),
         output_chars=reply.output_chars if len(arrivals) else None,
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
@@ -180,26 +178,24 @@ def _came_ns(reply: Reply, exchange: Exchange, times: Timeline) -> Iterator[int 
     return (None if end is None else int(at_ns[np.searchsorted(read_ends, end)]) - sent_ns for end in ends)
 
 
-def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int | None:
-    """Reasoning tokens that usage counts in the output and that arrived in no event.
+def _output_tokens(call: Call, reply: Reply, counted: int | None) -> dict[str, Any]:
+    """Output tokens by the server, else by the tokenizer over the text, else the token events.
 
-    0 if more events arrived than output tokens would remain without it: then these contain it, or the server
-    counts it separately.
+    Each token event has one at least.
     """
-    if source is not TokenSource.USAGE or reply.usage is None:
-        return None
-    reasoning = (reply.usage.reasoning_tokens or 0) if reply.hidden_reasoning else 0
-    return reasoning if len(reply.token_ends) <= output_tokens - reasoning else 0
-
-
-def _output_tokens(reply: Reply, counted: int | None) -> tuple[int, TokenSource]:
-    """Output tokens by the server, else by the tokenizer over the text, else the token events."""
-    if server_counted(reply):
-        assert reply.usage is not None
-        return reply.usage.output_tokens or 0, TokenSource.USAGE
-    if counted is None:
-        return len(reply.token_ends), TokenSource.EVENTS
-    return counted, TokenSource.TOKENIZER
+    count, events = reply.count, len(reply.token_ends)
+    tokens, source = count.tokens, TokenSource.USAGE
+    if tokens is None:
+        source = TokenSource.EVENTS if counted is None else TokenSource.TOKENIZER
+        tokens = max(counted or 0, events)
+    return {
+        "output_tokens": None if call.endpoint and not call.endpoint.generates else tokens,
+        "hidden_tokens": count.hidden if source is TokenSource.USAGE else None,
+        "token_source": source,
+        "opening_tokens": count.opening,
+        "came_tokens": count.came,
+        "count_fault": count.fault,
+    }
 
 
 def replica_of(

@@ -115,6 +115,12 @@ class RequestRecord:
     reasoning_tokens: int | None = None
     hidden_tokens: int | None = None  # part of output_tokens: reasoning that arrived in no event
     token_source: TokenSource = TokenSource.EVENTS
+    # Of output_tokens, where the server counts in each event: those that had come with the event in which the
+    # pace begins, without hidden ones, and with the last token event.
+    opening_tokens: int | None = None
+    came_tokens: int | None = None
+    count_fault: str | None = None  # what does not fit about the server's count of output tokens
+    unread: str | None = None  # field of the answer's events whose text is not read
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
     output_chars: int | None = None

@@ -32,15 +32,16 @@ def e2el(c: Columns) -> Floats:
 
 
 def tpot(c: Columns) -> Floats:
-    """(last token − first token) / (n − 1), n being the tokens that could arrive.
+    """(last token − first event) / (n − k): n tokens could arrive, k of them with the first event.
 
-    Hidden reasoning is neither counted nor waited for. A last token that is the answer's end came with the
-    finish reason. Not defined for n < 2, nor where all came at one time: then there is no pace to see.
+    k is 1 where the server does not count in each event. Hidden reasoning is neither counted nor waited for.
+    A last token that is the answer's end came with the finish reason. Not defined where no token followed
+    the first event, nor where all came at one time: then there is no pace to see.
     """
     spent = c.last_token_s - c.paced_from_s
-    n = c.paced_tokens
-    pace: Floats = np.where((n >= 2) & (spent > 0), spent, np.nan)
-    pace /= np.where(n >= 2, n - 1, 1)
+    gaps = c.gap_tokens
+    pace: Floats = np.where((gaps >= 1) & (spent > 0), spent, np.nan)
+    pace /= np.where(gaps >= 1, gaps, 1)
     return pace
 
 
@@ -118,9 +119,10 @@ LATENCIES: Final = (
         key="tpot",
         label="TPOT",
         short="TPOT",
-        definition="(last token − first) / (n − 1), n = output tokens that could arrive: without hidden "
-        "reasoning. The last token is that of the last token event, or an end without text",
-        undefined="n < 2, or all tokens came at one time (an answer in one event)",
+        definition="(last token − first) / (n − k), n = output tokens that could arrive: without hidden "
+        "reasoning; k = those that came with the first event: 1 unless the server counts in each event. The "
+        "last token is that of the last token event, or an end without text",
+        undefined="n ≤ k, or all tokens came at one time (an answer in one event)",
         formula=tpot,
         views=frozenset(View),
         is_limited=True,

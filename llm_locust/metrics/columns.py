@@ -34,18 +34,19 @@ _MOMENTS = ("scheduled", "sent", "ended", "started", "connected")
 _DURATIONS = ("first_answer", "first_chunk", "last_chunk", "client_lag", "rtt")
 _FLOATS = (
     *("inputs", "images", "pixels", "input_tokens", "output_chars"),
-    *("asked_input_tokens", "asked_output_tokens"),
+    *("asked_input_tokens", "asked_output_tokens", "came_tokens"),
 )
 _MASKS = ("streamed", "reused", "kernel_stamps", "abandoned")
 _COUNTS = ("reads", "coalesced_reads")
-_LABELS = ("name", "replica", "error")
+_LABELS = ("name", "replica", "error", "count_fault", "unread")
 
 #: The columns of a batch that :class:`Times` and :class:`Part` are made of.
 TIME_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns")
 PART_COLUMNS = (
     *(f"{name}_ns" for name in (*_MOMENTS, *_DURATIONS, "finish", "arrivals", "early", "clock_step")),
     *(*_FLOATS, *_MASKS, *_COUNTS, *_LABELS),
-    *("outcome", "status", "output_tokens", "hidden_tokens", "finish_reason", "token_source", "class"),
+    *("outcome", "status", "output_tokens", "hidden_tokens", "opening_tokens"),
+    *("finish_reason", "token_source", "class"),
 )
 
 
@@ -83,8 +84,11 @@ class Columns(Times):
     -1 where there is none. ``events`` is the number of token events, ``first_event_s`` and
     ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of docs/metrics.md: where the
     record has no count, the number of token events of a streamed answer. ``hidden_tokens`` of them came
-    in no event. ``ended_by_token`` marks answers whose last token is their end (EOS) and has no text: it
-    came with the finish reason, at ``last_token_s`` after sent, which is ``last_event_s`` for all others.
+    in no event. ``opening_tokens`` of the others had come with the event in which the pace begins: 1 where
+    the server did not count in each event. ``came_tokens``, hidden ones among them, had come with the last
+    token event; NaN where it did not. ``ended_by_token`` marks answers whose last token, their end (EOS) as
+    a rule, has no text: it came with the finish reason, at ``last_token_s`` after sent, which is
+    ``last_event_s`` for all others.
     ``first_chunk_s`` and ``last_chunk_s``, after sent, are events with choices and without a token: the
     first before the tokens, and the last after them. ``stepped`` marks requests whose clock was set on the
     way. The first event may have come ``first_early_s`` before ``first_event_s`` (0 where that is exact, or
@@ -109,6 +113,8 @@ class Columns(Times):
     input_tokens: Floats
     output_tokens: Floats
     hidden_tokens: Floats
+    opening_tokens: Floats
+    came_tokens: Floats
     ended_by_token: Mask
     output_chars: Floats
     asked_input_tokens: Floats
@@ -127,6 +133,8 @@ class Columns(Times):
     slo_class: Labels
     replica: Labels
     error: Labels
+    count_fault: Labels
+    unread: Labels
 
     @property
     def ok(self) -> Mask:
@@ -160,7 +168,14 @@ class Columns(Times):
     @property
     def event_tokens(self) -> Floats:
         """The output tokens that token events brought: without an end that has no text either."""
-        return self.paced_tokens - self.ended_by_token
+        told = self.came_tokens - self.hidden_tokens
+        return np.where(np.isnan(told), self.paced_tokens - self.ended_by_token, told)
+
+    @property
+    def gap_tokens(self) -> Floats:
+        """The output tokens that came after the event in which the pace begins, each with a gap before it."""
+        told = np.where(self.ended_by_token, np.nan, self.came_tokens - self.hidden_tokens)
+        return np.where(np.isnan(told), self.paced_tokens, told) - self.opening_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +209,10 @@ class Part(Columns):
         hidden = filled(batch.floats("hidden_tokens"), 0.0)
         last_event_s = _event_s(arrivals, arrivals.offsets[1:] - 1)
         finish_s = batch.floats("finish_ns") * 1e-9
-        ended_by_token = _natural_end(batch.labels("finish_reason")) & ~np.isnan(finish_s) & streamed
-        ended_by_token &= (source == SOURCES.index(TokenSource.USAGE)) & (tokens - hidden == events + 1)
+        came, opening = batch.floats("came_tokens"), filled(batch.floats("opening_tokens"), 1.0)
+        one_more = _natural_end(batch.labels("finish_reason")) & (tokens - hidden == events + 1)
+        ended_by_token = np.where(np.isnan(came), one_more, tokens > came) & ~np.isnan(finish_s) & streamed
+        ended_by_token &= source == SOURCES.index(TokenSource.USAGE)
         as_it_is: dict[str, Any] = {
             **{f"{name}_s": batch.seconds(f"{name}_ns", origin_ns) for name in _MOMENTS},
             **{f"{name}_s": batch.floats(f"{name}_ns") * 1e-9 for name in _DURATIONS},
@@ -217,6 +234,7 @@ class Part(Columns):
             status=filled(batch.floats("status"), -1).astype(np.int16),
             output_tokens=tokens,
             hidden_tokens=hidden,
+            opening_tokens=opening,
             ended_by_token=ended_by_token,
             source=source,
             stepped=~np.isnan(batch.floats("clock_step_ns")),

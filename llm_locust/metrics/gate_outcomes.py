@@ -26,6 +26,7 @@ from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.metrics.stats.certified import at_most, certified, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
+<<<<<<< HEAD
 #: A window of so many mean times of a request has the rates of its load, wherever it begins.
 FEW_ANSWERS = 10.0
 
@@ -90,6 +91,13 @@ class Ramp:
     mean: float
     plateau: float
     unit: str
+=======
+#: Share of the answers whose count by the server is not used above which that is said with what it changes.
+ODD_COUNTS = 0.01
+
+#: The durations that a gate on a latency is judged by.
+DurationsOf = Callable[[Gate], Durations]
+>>>>>>> 1debabf1 (The server's counts are found wherever they stand and held against what came: usage of 10 times the tokens, or 1 for 40 events, passed a limit on TPOT)
 
 
 def evaluate(
@@ -255,6 +263,7 @@ def _failed(case: _Case) -> str | None:
     return f"{rate * 100:.3g} % failed" if rate and case.gate.latency in OF_ANSWERS else None
 
 
+<<<<<<< HEAD
 def _note(case: _Case) -> str | None:
     found = []
     if (failed := _failed(case)) is not None:
@@ -263,6 +272,25 @@ def _note(case: _Case) -> str | None:
     if case.cut is not None and len(case.cut.values_s):
         found.append("with what came of answers that were cut")
     return "; ".join(found) or None
+=======
+def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    failed = _failed(gate, summary)
+    whose = "over all requests" if gate.is_adjusted else "of requests with an answer"
+    notes = [_counted_otherwise(gate, summary), failed and f"{whose}: {failed}"]
+    return "; ".join(note for note in notes if note) or None
+
+
+def _counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """That the tokens which a gate depends on are not those of the server, whose counts contradict them."""
+    depends = gate.metric in ("output_tps", "total_tps") or gate.latency == "tpot"
+    if gate.metric in ("goodput", "goodput_rps"):
+        slos = [summary["goodput"]["slo"], *summary["goodput"]["slo_by_class"].values()]
+        depends = any("tpot" in slo for slo in slos)
+    share = summary["tokens"]["faults"]["not_used"] if depends else None
+    if share is None or share < ODD_COUNTS:
+        return None
+    return f"tokens of {share * 100:.3g} % of the answers by events: the server's counts contradict them"
+>>>>>>> 1debabf1 (The server's counts are found wherever they stand and held against what came: usage of 10 times the tokens, or 1 for 40 events, passed a limit on TPOT)
 
 
 def _result(case: _Case) -> dict[str, Any]:

@@ -190,7 +190,8 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(m.c, ok, m.credits.output_tokens)
-    came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
+    medians = latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"]
+    came = delivery(counted["tokens_per_event"], *medians, counted["unread"]["share"])
     return counted | {"delivery": came}
 
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.record import MOMENTS, Outcome, TokenSource
 from llm_locust.wire.payload import DECODE_ERRORS
+from llm_locust.wire.usage import CountFault
 
 _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
@@ -41,6 +42,7 @@ _LAST_NS = 1 << 62
 #: Columns of counts, which must not be negative, and which a float64 can hold.
 _COUNTS = (
     *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens"),
+    *("opening_tokens", "came_tokens"),
     *("asked_input_tokens", "asked_output_tokens", "output_chars", "bytes_received"),
     *("reads", "coalesced_reads", "retries", "turn", "stage", "images", "pixels"),
 )
@@ -280,7 +282,7 @@ def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
     """Check that the batch matches its frame, and that every row has valid values (raises BatchError)."""
     if len(batch) != header.rows:
         raise BatchError(f"it has {len(batch)} records, its frame says {header.rows}")
-    for column, known in (("outcome", Outcome), ("token_source", TokenSource)):
+    for column, known in (("outcome", Outcome), ("token_source", TokenSource), ("count_fault", CountFault)):
         unknown = set(batch.labels(column).names) - set(known)
         if unknown:
             raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is not a valid {column.replace('_', ' ')}")

@@ -2,8 +2,11 @@
 
 from array import array
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec.structs import asdict
 
 from llm_locust.wire.choice_drafts import ChoiceDraft, DeltaKind, ToolDraft
 from llm_locust.wire.ends import AnswerEnd, end_of
@@ -15,6 +18,7 @@ from llm_locust.wire.payload import (
     excerpt,
     explained,
     name_of,
+    parse,
     parse_object,
     well_formed,
 )
@@ -22,7 +26,22 @@ from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.results import Results
 from llm_locust.wire.said import error_in, has_content
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import NO_USAGE, Usage, UsageFields, usage_of
+from llm_locust.wire.usage import (
+    NOT_COUNTED,
+    SPOKEN,
+    Came,
+    OutputCount,
+    Running,
+    Told,
+    Usage,
+    add_counts,
+    checked,
+    deliveries,
+    gather,
+    merge,
+    output_of,
+    usage_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +58,9 @@ class Reply:
     """All that an answer's bytes say. Offsets count bytes of the decoded body from its start.
 
     A token event is an event whose delta carries non-empty text: content, reasoning, refusal, tool-call
-    arguments or the name of a tool call. Texts of several choices (``n`` > 1) stand one after another, in
-    the order of their index.
+    arguments or the name of a tool call; or one without text whose count of output tokens has grown (see
+    :func:`~llm_locust.wire.usage.deliveries`). Texts of several choices (``n`` > 1) stand one after another,
+    in the order of their index.
     """
 
     token_ends: "array[int]"  # offset at which each token event was complete
@@ -54,7 +74,7 @@ class Reply:
     end: AnswerEnd  # what the finish reasons say
     done: bool  # every choice seen has its finish reason, or the server said that it is the end
     decided: bool  # both: whatever follows changes nothing
-    usage: Usage | None  # the last that came
+    usage: Usage | None  # as the server sent it: of each count the largest
     error: str | None  # message of the first error object
     invalid: str | None  # what was wrong with the first payload that is not what the API promises
     model: str | None
@@ -62,13 +82,17 @@ class Reply:
     opening_end: int | None = None  # of the first event with choices, where it came before any token event
     finish_end: int | None = None  # of the event with the finish reason, where it came after the last token
     closing_end: int | None = None  # of the last event with choices, where it came after the last token
-    hidden_reasoning: bool = False  # reasoning tokens that usage counts came in no event
+    count: OutputCount = NOT_COUNTED  # its output tokens by usage, as far as they can be true
+    unread: str | None = None  # a field with text that is not read, where no other text was
     results: Results | None = None  # of an API that gives one for each input, and generates nothing
     beside: str = ""  # what came that is no part of an answer, and no error: its start
 
 
 #: Most characters of one answer's texts together.
 MAX_TEXT_CHARS = 4 << 20
+
+#: An answer with so many events whose only text is in a field that is not read is said to have one.
+_UNREAD_EVENTS = 2
 
 #: Events of one answer that are given a second try though the first ones of this number had failed.
 MAX_SECOND_TRIES = 1000
@@ -87,7 +111,14 @@ class Draft:
     first_answer: int | None = None
     choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
     tools: dict[tuple[int, int | str], ToolDraft] = field(default_factory=dict)
-    usage: UsageFields | dict[str, Any] | None = None
+    counts: dict[str, int] = field(default_factory=dict)  # of usage, see wire/usage.py
+    running: Running | None = None  # output tokens so far, by the last event that was read the short way
+    told: list[Told] = field(default_factory=list)  # the same by events that were not
+    so_far: int = 0  # the largest of both
+    held_ends: "array[int]" = field(default_factory=lambda: array("q"))  # neither text nor finish reason
+    scattered: bool = False  # events with text have counts at another place than expected
+    unread: dict[str, int] = field(default_factory=dict)  # events by the field with their only text
+    unread_bytes: int = 0
     model: str | None = None
     error: str | None = None
     invalid: str | None = None
@@ -131,6 +162,8 @@ class Draft:
 
     def without_token(self, end: int, *, finished: bool) -> None:
         """Notes an event with choices that carried no token: a role delta, or a finish reason alone."""
+        if not finished:
+            self.held_ends.append(end)
         if not self.token_ends:
             self.opening_end = self.opening_end or end
             return
@@ -149,11 +182,48 @@ class Draft:
         """A token came after the last finish reason."""
         return bool(self.reason_end and self.token_ends and self.token_ends[-1] > self.reason_end)
 
-    def note(self, model: Any, usage: Any) -> None:
-        """The first model named and the last usage sent count."""
+    def note(self, model: Any, usage: Any = None) -> None:
+        """The first model named counts, and of each count of usage the largest."""
         self.model = self.model or name_of(model)
-        if usage and isinstance(usage, dict | UsageFields) and usage != NO_USAGE:
-            self.usage = usage
+        if isinstance(usage, dict):
+            add_counts(self.counts, usage)
+
+    def find_usage(self, event: SseEvent, payload: Any = None) -> bool:
+        """Notes the counts of an event, wherever they stand; gives whether output tokens are among them.
+
+        Args:
+            payload: the event, if it was read already.
+        """
+        if payload is None and any(word in event.data for word in SPOKEN):
+            with suppress(PayloadError):
+                payload = parse(event.data)
+        if payload is None:
+            return False
+        news: dict[str, int] = {}
+        gather(news, payload)
+        merge(self.counts, news)
+        if (found := output_of(news)) is None:
+            return False
+        self._tell(event.end, found)
+        return True
+
+    def note_running(self, end: int, running: Running) -> None:
+        """Notes the counts of an event with text."""
+        add_counts(self.counts, asdict(running))
+        self._tell(end, running.tokens)
+        self.running = running
+
+    def _tell(self, end: int, tokens: int) -> None:
+        if self.running is not None:
+            self.so_far = max(self.so_far, self.running.tokens)
+        self.told.append(Told(end, tokens, grew=tokens > self.so_far))
+        self.so_far = max(self.so_far, tokens)
+
+    def unknown_text(self, name: str, text: str) -> None:
+        """Notes an event whose only text is in a field that is not read."""
+        if name in self.unread or len(self.unread) < MAX_PARTS:
+            self.unread[name] = self.unread.get(name, 0) + 1
+        self.unread_bytes += len(text.encode("utf-8", "replace"))
 
     def fail(self, message: str) -> None:
         if self.error is None:
@@ -201,7 +271,7 @@ class Draft:
             return False
         return self.closed or not (self.reasons_early or self._goes_on)
 
-    def finish(self, usual: Collection[str] = ()) -> Reply:
+    def finish(self, usual: Collection[str] = (), *, streamed: bool = True) -> Reply:
         """The answer as it is now. ``usual`` are the good ends of its API."""
         seen = [c for _, c in sorted(self.choices.items()) if c.seen]
         self._cut_texts(seen)
@@ -213,21 +283,19 @@ class Draft:
         ends = [end_of(c.finish_reason, tuple(usual)) for c in seen] or [AnswerEnd.MISSING]
         if AnswerEnd.FAILED in ends:
             self._fail_by_reason(seen[ends.index(AnswerEnd.FAILED)])
-        usage, last = usage_of(self.usage), self.token_ends[-1] if self.token_ends else 0
+        last = self.token_ends[-1] if self.token_ends else 0
+        spelled = "".join((text, reasoning, refusal, *(f"{c.name or ''}{c.arguments}" for c in calls)))
+        counted = self._counted(spelled, reasoning, streamed)
         return Reply(
-            token_ends=self.token_ends[:],
-            first_answer=self.first_answer,
             text=text,
             reasoning=reasoning,
             refusal=refusal,
             tool_calls=calls,
-            output_chars=sum(map(len, (text, reasoning, refusal)))
-            + sum(len(c.name or "") + len(c.arguments) for c in calls),
+            output_chars=len(spelled),
             finish_reason=None if reason is None else clean_name(reason),
             end=max(ends),
             done=self.done,
             decided=self.decided,
-            usage=usage,
             error=_well_formed(self.error),
             invalid=_well_formed(self.invalid),
             model=None if self.model is None else clean_name(self.model),
@@ -235,11 +303,10 @@ class Draft:
             opening_end=self.opening_end,
             finish_end=_after(self.finish_end, last),
             closing_end=_after(self.closing_end, last),
-            hidden_reasoning=bool(
-                usage and usage.reasoning_tokens and (self.summarised or not reasoning) and self.token_ends
-            ),
             results=self.results,
             beside=self.beside,
+            unread=self._unread(),
+            **counted,
         )
 
     def decide(self, end: int) -> None:
@@ -255,6 +322,40 @@ class Draft:
     def _fail_by_reason(self, choice: ChoiceDraft) -> None:
         said = f": {choice.said}" if choice.said else ""
         self.fail(f"the server ended the answer with finish reason '{choice.finish_reason}'{said}")
+
+    def _counted(self, spelled: str, reasoning: str, streamed: bool) -> dict[str, Any]:
+        """The token events, and their tokens by the server, as far as these can be true."""
+        if self.running is not None:
+            add_counts(self.counts, asdict(self.running))
+        usage, first, ends = usage_of(self.counts), self.first_answer, self.token_ends
+        events, hides = len(ends), self.summarised or not reasoning
+        by_event = deliveries(ends, first, self.told, self.running, self.held_ends, done=self.done)
+        if by_event is not None:
+            ends, first = by_event.ends, by_event.first_answer
+            events = len(ends)
+        came = Came(
+            streamed=streamed,
+            events=events,
+            reasoning_events=min(events if first is None else first, len(reasoning)),
+            text=spelled,
+            unread_bytes=self.unread_bytes,
+            tool_calls=len(self.tools),
+            hides_reasoning=hides,
+        )
+        count = checked(usage, self.counts, came, by_event=by_event is not None)
+        if by_event is not None and count.tokens is not None and count.tokens >= by_event.last:
+            opening = by_event.answer - count.hidden if count.hidden else by_event.first
+            count = replace(count, opening=max(1, opening), came=by_event.last)
+        return {
+            "token_ends": ends[:],
+            "first_answer": first,
+            "usage": usage,
+            "count": count,
+        }
+
+    def _unread(self) -> str | None:
+        most = max(self.unread, key=lambda name: self.unread[name], default=None)
+        return None if most is None or self.unread[most] < _UNREAD_EVENTS else clean_name(most)
 
     def fold(self) -> None:
         """Join the texts that have come so far: what is left to do at the end does not grow with them."""

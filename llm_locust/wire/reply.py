@@ -100,7 +100,7 @@ def read_body(dialect: Dialect, body: bytes) -> Reply:
         dialect.read_body(draft, body)
     except Exception as e:  # of a dialect of the user's own
         _note_failure(draft, dialect, e)
-    return draft.finish(dialect.usual_finishes)
+    return draft.finish(dialect.usual_finishes, streamed=False)
 
 
 def _note_failure(draft: Draft, dialect: Dialect, error: Exception) -> None:

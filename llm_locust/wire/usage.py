@@ -1,66 +1,367 @@
-"""Token counts by the server."""
+"""Token counts by the server: where an answer has them, how they add up, and whether they can be true.
 
+:func:`gather` finds the counts of one event, under whatever name and at whatever place they stand. Counts of
+several events are cumulative: of each the largest stands, and neither a zero, nor a null, nor an object
+without it changes it. :func:`checked` holds the number of output tokens against the events and the text.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from llm_locust.wire.payload import Count, count_of
+#: No prompt and no answer has more tokens: a larger number is no count.
+MAX_COUNT = 100_000_000
+
+#: What stands in every event that may have counts. Looking for it takes a tenth of what reading takes.
+SPOKEN = (b"oken", b"eval_count", b"predicted_n")
+
+#: Names of counts without case and underscores, in order of priority.
+_INPUT = ("prompttokens", "inputtokens", "prompttokencount", "inputtokencount", "promptevalcount")
+_OUTPUT = (
+    *("completiontokens", "outputtokens", "generatedtokens", "completiontokencount", "outputtokencount"),
+    *("candidatestokencount", "evalcount", "predictedn"),
+)
+_TOTAL = ("totaltokens", "totaltokencount")
+_CACHED = ("cachedtokens", "promptcachehittokens", "cachereadinputtokens", "cachedcontenttokencount")
+_REASONING = ("reasoningtokens", "thinkingtokens", "thoughtstokencount")
+
+#: An API that counts its cache apart has the rest of the prompt as ``input_tokens``.
+_CACHE_APART = (
+    *("cachereadinputtokens", "cachecreationinputtokens", "cachewriteinputtokens"),
+    *("cachereadinputtokencount", "cachewriteinputtokencount"),
+)
+_KNOWN = frozenset((*_INPUT, *_OUTPUT, *_TOTAL, *_CACHED, *_REASONING, *_CACHE_APART))
+
+#: A count above :data:`MAX_COUNT` was sent.
+_BEYOND = "beyond"
+
+#: Objects of counts that are not called usage: of TGI, of llama.cpp, of Bedrock.
+_OTHER_NAMES = frozenset({"details", "timings", "amazonbedrockinvocationmetrics"})
+
+#: What has texts, and no usage.
+_SKIPPED = frozenset(
+    {"content", "toolcalls", "functioncall", "logprobs", "promptlogprobs", "error", "output", "arguments"}
+)
+_MAX_DEPTH = 4
+_MAX_VALUES = 256
+
+_DIGITS = re.compile(r"[0-9]{1,9}")
+
+
+class CountFault(StrEnum):
+    """What does not fit about a number of output tokens by the server."""
+
+    FEWER = "fewer_than_events"  # each event with text has a token: not used
+    BYTES = "more_than_bytes"  # a token has a byte: not used
+    TEXT = "more_than_text"  # so many in each event, whose text has not so many: not used
+    BEYOND = "beyond_any_length"  # more than any model can count: not used
+    REASONING = "reasoning_left_out"  # added, where its number is known; else not used
+    TOTAL = "other_total"  # prompt + output is not the total
+
+
+#: A count as it was sent.
+Sent = int | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts by the server. ``None`` where it did not say."""
+    """Token counts by the server, as it sent them. ``None`` where it did not say."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None  # of the input, out of the prefix cache
     reasoning_tokens: int | None = None  # of the output
+    total_tokens: int | None = None
 
 
-class _Details(msgspec.Struct, gc=False, omit_defaults=True):
-    cached_tokens: Count = None
-    reasoning_tokens: Count = None
+def gather(counts: dict[str, int], payload: Any, *, begun: bool = False) -> None:
+    """Add the counts of an event to those of the events before it.
+
+    Args:
+        counts: those so far, changed in place.
+        payload: the event, of any form.
+        begun: the answer has just begun, and its number of output tokens means nothing.
+    """
+    for sent in _objects(payload):
+        add_counts(counts, sent, begun=begun)
 
 
-class UsageFields(msgspec.Struct, gc=False, omit_defaults=True):
-    """Usage as it is sent, in both spellings: chat and completions, and responses."""
-
-    prompt_tokens: Count = None
-    input_tokens: Count = None
-    completion_tokens: Count = None
-    output_tokens: Count = None
-    cached_tokens: Count = None
-    prompt_cache_hit_tokens: Count = None
-    reasoning_tokens: Count = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
-
-
-NO_USAGE = UsageFields()
+def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool = False) -> None:
+    """The same of one object that has the counts itself."""
+    for place, (key, value) in enumerate(sent.items()):
+        if place >= _MAX_VALUES:
+            return
+        name = _bare(key)
+        if isinstance(value, dict):
+            if name.endswith("details"):
+                add_counts(counts, value, begun=begun)
+        elif name in _KNOWN and not (begun and name in _OUTPUT) and (count := _count(value)) is not None:
+            if count > MAX_COUNT:
+                counts[_BEYOND] = 1
+            else:
+                counts[name] = max(count, counts.get(name, 0))
 
 
-def usage_of(sent: UsageFields | dict[str, Any] | None) -> Usage | None:
-    """The counts; None where nothing was sent."""
-    if sent is None:
+def merge(counts: dict[str, int], news: Mapping[str, int]) -> None:
+    """Add counts of later events: of each the larger stands."""
+    for name, count in news.items():
+        counts[name] = max(count, counts.get(name, 0))
+
+
+def usage_of(counts: Mapping[str, int]) -> Usage | None:
+    """What was gathered, under one name each; None where that is nothing."""
+    if not counts:
         return None
-    raw = msgspec.to_builtins(sent) if isinstance(sent, UsageFields) else sent
-    given = _details(raw, "prompt_tokens_details", "input_tokens_details")
-    made = _details(raw, "completion_tokens_details", "output_tokens_details")
+    given = _first(counts, _INPUT)
+    if "prompttokens" not in counts and "inputtokens" in counts:
+        given = counts["inputtokens"] + sum(counts.get(name, 0) for name in _CACHE_APART)
     return Usage(
-        input_tokens=_first_count(raw, "prompt_tokens", "input_tokens"),
-        output_tokens=_first_count(raw, "completion_tokens", "output_tokens"),
-        cached_tokens=_first_count(given | raw, "cached_tokens", "prompt_cache_hit_tokens"),
-        reasoning_tokens=_first_count(raw | made, "reasoning_tokens"),
+        input_tokens=given,
+        output_tokens=_first(counts, _OUTPUT),
+        cached_tokens=_first(counts, _CACHED),
+        reasoning_tokens=_first(counts, _REASONING),
+        total_tokens=_first(counts, _TOTAL),
     )
 
 
-def _details(raw: dict[str, Any], *names: str) -> dict[str, Any]:
-    return next((raw[n] for n in names if isinstance(raw.get(n), dict)), {})
+def output_of(counts: Mapping[str, int]) -> int | None:
+    """The output tokens among them."""
+    return _first(counts, _OUTPUT)
 
 
-def _first_count(raw: dict[str, Any], *names: str) -> int | None:
-    counts = (count_of(raw.get(name)) for name in names)
-    return next((c for c in counts if c is not None), None)
+def _objects(payload: Any) -> Iterator[Mapping[str, Any]]:
+    """Objects in an event that have counts: those called usage, or as some servers call them."""
+    left: list[tuple[str, Any, int]] = [("", payload, 0)] if isinstance(payload, dict) else []
+    for _ in range(_MAX_VALUES):
+        if not left:
+            return
+        name, value, depth = left.pop()
+        if isinstance(value, list):
+            left += [(name, item, depth) for item in value[:16] if isinstance(item, dict)]
+        elif "usage" in name or name in _OTHER_NAMES or (not depth and "eval_count" in value):
+            yield value
+        elif depth < _MAX_DEPTH:
+            for key, item in value.items():
+                if isinstance(item, dict | list) and (bare := _bare(key)) not in _SKIPPED:
+                    left.append((bare, item, depth + 1))
+
+
+def _bare(key: Any) -> str:
+    return str(key)[:40].replace("_", "").replace("-", "").lower()
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 0 on, also where it was sent as a text."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return None
+    if value > MAX_COUNT:
+        return MAX_COUNT + 1
+    return int(value) if value == int(value) else None
+
+
+def _first(counts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
+    """The first that is not 0, else 0 where one is."""
+    found = [counts[name] for name in names if name in counts]
+    return next((count for count in found if count), 0 if found else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Came:
+    """What came of an answer, for its count to be held against.
+
+    ``reasoning_events`` are those of the ``events`` that had reasoning only. ``text`` is all that came, with
+    reasoning and tool calls; ``unread_bytes`` came in fields that are not read. ``hides_reasoning``: no
+    reasoning came, or a summary of it.
+    """
+
+    streamed: bool
+    events: int
+    reasoning_events: int
+    text: str
+    unread_bytes: int
+    tool_calls: int
+    hides_reasoning: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputCount:
+    """The number of an answer's output tokens by its server, as far as it can be true.
+
+    Attributes:
+        tokens: None where the server has not counted, or what it says cannot be.
+        hidden: those of them that are reasoning which came in no event.
+        opening: by counts that came in each event, those that had come with the event in which the pace of
+            the answer begins, without hidden ones; None where events have no counts.
+        came: by the same, those that had come with the last token event.
+        fault: what does not fit.
+    """
+
+    tokens: int | None = None
+    hidden: int = 0
+    opening: int | None = None
+    came: int | None = None
+    fault: CountFault | None = None
+
+
+NOT_COUNTED = OutputCount()
+
+#: Tokens without a text: the end, the marks around reasoning, around channels, and of a tool call. An answer
+#: may have so many more than its text allows.
+_WITHOUT_TEXT, _AROUND_REASONING, _OF_TOOL_CALL = 4, 10, 16
+
+#: A count is doubted where it is so much larger than both the number of events and what the text may have.
+_DOUBTED = 1.2
+
+#: Letters of a word for a token. Tokenizers make one of 4 letters of an English text, of 3 in most others.
+_LETTERS = 3
+
+#: Characters of a text that are looked at: 1 ms.
+_SAMPLE_CHARS = 1 << 16
+
+
+def checked(usage: Usage | None, counts: Mapping[str, int], came: Came, *, by_event: bool) -> OutputCount:
+    """The server's number of output tokens, held against what came.
+
+    - Each event with text has a token at least.
+    - A token has a byte of the text at least, but for a few that have none, and for hidden reasoning.
+    - Without counts in each event, a number that needs several tokens an event must be one that the text may
+      have: :func:`most_tokens`.
+    - Where prompt and output do not make the total, reasoning may have been left out; else, of the two
+      numbers of output tokens that this gives, the smaller that the events allow is taken.
+
+    Args:
+        counts: what ``usage`` was made of.
+        by_event: each event had a count of its own, and they grew as events came.
+    """
+    n = None if usage is None else usage.output_tokens
+    if usage is None or n is None or (not n and came.events):
+        return OutputCount(fault=CountFault.BEYOND if _BEYOND in counts else None)
+    reasoning, fault = usage.reasoning_tokens or 0, None
+    told = None if usage.total_tokens is None else usage.total_tokens - (usage.input_tokens or 0)
+    if usage.input_tokens and told is not None and told != n:
+        fault = CountFault.TOTAL
+        if reasoning and told == n + reasoning:
+            n, fault = told, CountFault.REASONING
+        elif came.events <= told < n and told:
+            n = told
+    elif n < came.events <= n + reasoning:
+        n, fault = n + reasoning, CountFault.REASONING
+    if n < came.events:
+        answer = came.events - came.reasoning_events
+        only_answer = came.reasoning_events and n >= answer
+        return OutputCount(fault=CountFault.REASONING if only_answer else CountFault.FEWER)
+    hidden = reasoning if came.hides_reasoning and came.events and came.events <= n - reasoning else 0
+    visible, spare = n - hidden, _WITHOUT_TEXT + _OF_TOOL_CALL * came.tool_calls
+    spare += _AROUND_REASONING * bool(came.reasoning_events)
+    if visible > len(came.text) + spare:  # else there are bytes enough in any case
+        size = len(came.text.encode("utf-8", "replace")) + came.unread_bytes
+        if visible > size + spare:
+            return OutputCount(fault=CountFault.BYTES)
+    needs_several = came.streamed and visible > _DOUBTED * came.events + spare
+    doubted = needs_several and not by_event and not came.unread_bytes
+    if doubted and visible > _DOUBTED * most_tokens(came.text) + spare:
+        return OutputCount(fault=CountFault.TEXT)
+    return OutputCount(tokens=n, hidden=hidden, fault=fault)
+
+
+def most_tokens(text: str) -> float:
+    """Most tokens that a text has by today's tokenizers.
+
+    A word of ASCII letters has one for every three letters begun, with the blank before it. Of all else, each
+    byte of UTF-8 may be one: digits, punctuation, and letters that a tokenizer does not know.
+    """
+    sample = text[:_SAMPLE_CHARS]
+    raw = np.frombuffer(b" " + sample.encode("utf-8", "replace") + b" ", np.uint8)
+    letter = ((raw | 32) >= ord("a")) & ((raw | 32) <= ord("z"))
+    edges = np.flatnonzero(letter[1:] != letter[:-1])
+    words = edges[1::2] - edges[::2]
+    blanks = np.count_nonzero((raw[1:-1] == ord(" ")) & letter[2:])
+    others = len(raw) - 2 - int(words.sum()) - blanks
+    most = int((-(-words // _LETTERS)).sum()) + others
+    return most * len(text) / max(1, len(sample))
+
+
+class Running(msgspec.Struct, gc=False):
+    """Usage of an event with text: the tokens so far. All else of it comes in other events too."""
+
+    completion_tokens: Sent = None
+    prompt_tokens: Sent = None
+    total_tokens: Sent = None
+
+    @property
+    def tokens(self) -> int:
+        """0 where that is no count."""
+        found = _count(self.completion_tokens) or 0
+        return found if found <= MAX_COUNT else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The output tokens so far by an event that ends at ``end``, and whether they are more than before."""
+
+    end: int
+    tokens: int
+    grew: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Token events of an answer whose events have counts, and the output tokens that had come with some."""
+
+    ends: "array[int]"
+    first_answer: int | None
+    first: int  # tokens that had come with the first event
+    answer: int  # with the first of the answer
+    last: int  # with the last
+
+
+def deliveries(
+    token_ends: "array[int]",
+    first_answer: int | None,
+    told: Sequence[Told],
+    running: Running | None,
+    held_ends: "array[int]",
+    *,
+    done: bool,
+) -> Deliveries | None:
+    """Which tokens the events brought, where the server counts in each event; None where it does not.
+
+    An event without text whose count has grown brought tokens whose text is held back: it is a token event.
+    It is none if it precedes the first text, and that counts no further token: then this text is of these.
+
+    The counts are taken if they grew by one an event at least, on average.
+
+    Args:
+        token_ends: of events with text.
+        told: counts of events, of the first with text and the first of the answer among them.
+        running: that of the last event with text, if it is not among these.
+        held_ends: of events that have neither text nor a finish reason.
+        done: nothing follows. Of an answer that is complete without any text no event brought a token.
+    """
+    if len(told) < 2 or (done and not token_ends):
+        return None
+    by_end = {each.end: each.tokens for each in told}
+    empty, last_text = set(held_ends), token_ends[-1] if token_ends else None
+    held = [each for each in told if each.grew and each.end in empty]
+    if last_text is not None:
+        first_text = by_end.get(token_ends[0], 0)
+        held = [h for h in held if h.end < last_text and (h.end > token_ends[0] or h.tokens < first_text)]
+    ends = array("q", sorted([*token_ends, *(each.end for each in held)])) if held else token_ends
+    if not ends:
+        return None
+    first = by_end.get(ends[0], 0)
+    last = by_end.get(ends[-1]) or (0 if running is None else running.tokens)
+    if not first or last - first < len(ends) - 1:
+        return None
+    before = 0 if first_answer is None else sum(each.end < token_ends[first_answer] for each in held)
+    answer = first if first_answer is None else by_end.get(token_ends[first_answer], first)
+    moved = None if first_answer is None else first_answer + before
+    return Deliveries(ends, moved, first, answer, last)

@@ -8,12 +8,12 @@ import pytest
 
 from llm_locust.client.counting import MAX_COUNTED_CHARS, MAX_LOOP_CHARS, count_here, count_in_thread
 from llm_locust.wire.draft import Draft, Reply
-from llm_locust.wire.usage import Usage
+from llm_locust.wire.usage import OutputCount
 
 
-def reply(chars: int, usage: Usage | None = None) -> Reply:
+def reply(chars: int, count: OutputCount = OutputCount()) -> Reply:  # noqa: B008
     ends = array("q", [1] * bool(chars))
-    return replace(Draft().finish(), text="x" * chars, output_chars=chars, token_ends=ends, usage=usage)
+    return replace(Draft().finish(), text="x" * chars, output_chars=chars, token_ends=ends, count=count)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,9 @@ def test_a_short_text_is_counted_in_the_loop_and_a_long_one_in_a_thread(
     assert count_here(asked, None) is None
 
 
-@pytest.mark.parametrize(
-    ("usage", "counts"),
-    [(Usage(output_tokens=5), False), (Usage(output_tokens=0), True), (Usage(input_tokens=5), True)],
-)
-def test_what_the_server_has_counted_is_not_counted_again(usage: Usage, counts: bool) -> None:
-    """Zero tokens with a text are no count."""
-    short, long = reply(10, usage), reply(MAX_LOOP_CHARS + 1, usage)
+@pytest.mark.parametrize(("count", "counts"), [(OutputCount(tokens=5), False), (OutputCount(), True)])
+def test_what_the_server_has_counted_is_not_counted_again(count: OutputCount, counts: bool) -> None:
+    short, long = reply(10, count), reply(MAX_LOOP_CHARS + 1, count)
     assert (count_here(short, len), count_in_thread(long, len)) == (
         (10, MAX_LOOP_CHARS + 1) if counts else (None, None)
     )

@@ -17,13 +17,16 @@ from llm_locust.metrics.stats.censoring import Durations, summarise
 #: Latencies in seconds.
 SAMPLES = np.tile([0.1, 0.2, 0.3], 400)
 
+NO_SLO: dict[str, Any] = {"slo": {}, "slo_by_class": {}}
+
 
 def summary(**changes: Any) -> dict[str, Any]:
     figures = summarise_latency(SAMPLES)
     known: dict[str, Any] = {
         "requests": {"population": 100, "error_rate": 0.0}
         | {"scheduled": 100, "ok": 100, "failed": 0, "cancelled": 0},
-        "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
+        "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5, **NO_SLO},
+        "tokens": {"faults": {"not_used": 0.0}},
         "latency_ms": dict.fromkeys(LATENCY, figures),
         "latency_ms_adjusted": dict.fromkeys(LATENCY, figures),
         "window": {"seconds": 10.0},
@@ -205,7 +208,7 @@ def test_the_longest_of_all_may_be_one_that_was_given_up_however_early_that_was(
 
 def test_a_run_of_which_every_request_was_cut_has_bounds_and_a_goodput() -> None:
     nothing = cut_off(0, 10) | {"requests": {"population": 0, "error_rate": None}}
-    nothing["goodput"] = {"ratio": 0.0, "judged": 10, "requests_per_s": 0.0}
+    nothing["goodput"] = {"ratio": 0.0, "judged": 10, "requests_per_s": 0.0, **NO_SLO}
     results = evaluate(parse_gates("goodput>=95% p99_e2el<1s error_rate<1% rps>=0"), nothing)
     assert [result["passed"] for result in results] == [False] * 4
     assert [result["reason"][:12] for result in results] == [
@@ -216,7 +219,7 @@ def test_a_run_of_which_every_request_was_cut_has_bounds_and_a_goodput() -> None
 
 
 def test_a_gate_on_goodput_without_an_slo_says_that_it_lacks_one() -> None:
-    lacking = summary(goodput={"ratio": None, "judged": None, "requests_per_s": None})
+    lacking = summary(goodput={"ratio": None, "judged": None, "requests_per_s": None, **NO_SLO})
     for result in evaluate(parse_gates("goodput>=95% goodput_rps>1"), lacking):
         assert (result["passed"], result["reason"]) == (False, "no SLO was given: nothing is good or bad")
 
@@ -224,7 +227,7 @@ def test_a_gate_on_goodput_without_an_slo_says_that_it_lacks_one() -> None:
 def test_trap_11_a_gate_without_samples_fails_and_says_so() -> None:
     nothing = summary(
         requests={"population": 0, "error_rate": None},
-        goodput={"ratio": None, "judged": 0, "requests_per_s": None},
+        goodput={"ratio": None, "judged": 0, "requests_per_s": None, **NO_SLO},
         latency_ms=dict.fromkeys(LATENCY, summarise_latency(np.empty(0))),
     )
     for result in evaluate(
@@ -337,3 +340,19 @@ def test_an_edge_without_an_interval_and_a_run_without_a_search_hold_no_gate() -
     (found,) = evaluate(parse_gates("edge>=30"), summary())
     assert (found["passed"], found["reason"]) == (False, "cannot tell: the run is not a search (--find)")
     assert "write edge>=30" in complaint("edge<30")
+
+
+@pytest.mark.parametrize("gate", ["p99_tpot<=1s", "output_tps>=10", "total_tps>=10", "goodput>=1%"])
+def test_a_gate_on_tokens_says_that_they_are_not_the_servers_own(gate: str) -> None:
+    """Its counts contradict the events that came: the gate is on what came."""
+    goodput = {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5, **NO_SLO, "slo": {"tpot": 50.0}}
+    [odd] = evaluate(parse_gates(gate), summary(goodput=goodput, tokens={"faults": {"not_used": 0.5}}))
+    assert odd["note"] == "tokens of 50 % of the answers by events: the server's counts contradict them"
+    [few] = evaluate(parse_gates(gate), summary(goodput=goodput, tokens={"faults": {"not_used": 0.001}}))
+    assert (odd["passed"], few["note"]) == (True, None)
+
+
+@pytest.mark.parametrize("gate", ["p99_ttft<=1s", "rps>=1", "goodput>=1%"])
+def test_a_gate_that_needs_no_token_count_says_nothing_of_them(gate: str) -> None:
+    [other] = evaluate(parse_gates(gate), summary(tokens={"faults": {"not_used": 1.0}}))
+    assert other["note"] is None

@@ -10,6 +10,7 @@ from golden_intervals import Course, in_order, over_time, rate_ends, ratio, spre
 from golden_stats import figures, some, survival
 
 from llm_locust.core.record import Outcome
+from llm_locust.wire.usage import CountFault
 
 OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESENT]
 LATENCIES = (
@@ -241,22 +242,30 @@ def tokens(df: Frame) -> dict[str, Any]:
     sums = sums.reindex(["usage", "tokenizer", "events", "estimate"], fill_value=0.0)
     streamed = known[known.streamed & (known.events > 0)]
     spelled = known[known.chars.notna()]
+    by_events = ok[(ok.source == "events") & ok.streamed & ok.chars.notna()]
     spent = ok.arrivals.map(lambda a: a[-1] - a[0] if len(a) else np.nan)
     pace = (ok.chars * (1 - 1 / ok.events.where(ok.events > 1)) / spent.where(spent > 0)).where(ok.streamed)
     lengths = ("n", "mean", "p50", "p99", "max")
     return {
         "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
         "output": some(ok.n, *lengths),
-        "tokens_per_event": streamed.event_tokens.sum() / streamed.events.sum(),
+        "tokens_per_event": (streamed.event_tokens - streamed.opening + 1).sum() / streamed.events.sum(),
+        "opening": ok[ok.told].opening.mean(),
         "source": {s: part / sums.sum() for s, part in sums.items()},
         "hidden": {
             "requests": int((ok.hidden > 0).sum()),
             "tokens": int(ok.hidden.sum()),
             "share": ok.hidden.sum() / ok.n.sum(),
         },
+        "faults": {
+            **{fault.value: int((ok.fault == fault).sum()) for fault in CountFault},
+            "not_used": (ok.fault.notna() & (ok.source != "usage")).mean(),
+        },
+        "unread": {"field": "thoughts_of_it", "share": ok.unread.notna().mean()},
         "user_tps": _speeds(ok, 1 / ok.tpot.where(ok.tpot > 0)),
         "chars_per_s": _speeds(ok, pace),
         "chars_per_token": spelled.chars.sum() / spelled.n.sum(),
+        "chars_per_event": by_events.chars.sum() / by_events.events.sum(),
         "delivery": "merged",  # between 1.05 and 2 tokens per event
     }
 

@@ -48,8 +48,13 @@ def _row(r: RequestRecord) -> dict[str, Any]:
     streamed = r.streamed
     finish, hidden = _seconds(r.finish_ns), r.hidden_tokens or 0
     visible = np.nan if n is None else n - hidden
-    eos = streamed and r.token_source == "usage" and visible == events + 1 and not np.isnan(finish)
-    eos = eos and r.finish_reason in ("stop", "end_turn", "completed")
+    came = np.nan if r.came_tokens is None else r.came_tokens
+    told = r.came_tokens is not None
+    one_more = visible == events + 1 and r.finish_reason in ("stop", "end_turn", "completed")
+    eos = n is not None and n > came if told else one_more
+    eos = bool(streamed and r.token_source == "usage" and eos and not np.isnan(finish))
+    opening = r.opening_tokens or 1
+    followed = (came - hidden if told and not eos else visible) - opening
     begun = _seconds(r.first_answer_ns) if hidden else first
     spent = (finish if eos else last) - begun if streamed else np.nan
     whole = not streamed and ok and not events
@@ -79,13 +84,18 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "ttft": first if streamed else np.nan,
         "ttfo": r.first_answer_ns / 1e9 if streamed and r.first_answer_ns is not None else np.nan,
         "e2el": (r.ended_ns - r.sent_ns) / 1e9 if whole and r.sent_ns else last,
-        "tpot": spent / (visible - 1) if spent > 0 and visible >= 2 else np.nan,
+        "tpot": spent / followed if spent > 0 and followed >= 1 else np.nan,
         "last_event": last,
         "last_token": finish if eos else last,
         "reused": r.reused,
         "visible": visible,
         "hidden": hidden,
-        "event_tokens": visible - eos,
+        "event_tokens": came - hidden if told else visible - eos,
+        "told": told,
+        "opening": opening,
+        "followed": followed,
+        "fault": r.count_fault,
+        "unread": r.unread,
         "begun": begun if streamed else np.nan,
         "first_chunk": _seconds(r.first_chunk_ns),
         "last_chunk": _seconds(r.last_chunk_ns),
@@ -126,9 +136,10 @@ def _share(sent: float, arrivals: Any, start: float, end: float) -> float:
 def _estimate(df: Frame) -> None:
     """Requests that were cut before they were counted have as many tokens per event as counted answers."""
     counted = df[df.ok & df.streamed & (df.events > 0) & (df.source != "events") & df.n.notna()]
+    brought = counted.event_tokens - counted.opening + 1
     cut = ~df.ok & (df.outcome != "rejected") & df.streamed & (df.events > 0) & (df.source == "events")
     df["counted_by"] = df.source.where(~cut, "estimate")
-    df.loc[cut, "n"] *= counted.event_tokens.sum() / counted.events.sum()
+    df.loc[cut, "n"] *= brought.sum() / counted.events.sum()
 
 
 def _give_up(df: Frame) -> None:
@@ -144,7 +155,8 @@ def _give_up(df: Frame) -> None:
         if metric == "ttft":
             df["ttft_started_longer_than"] = (df.ended - df.started).where(still_open)
             df["prefill_ms_per_1k_input_longer_than"] = df.ttft_longer_than * 1e3 / inputs
-    more = np.maximum(df.asked_output_tokens - 1, df.visible)  # gaps between tokens, one more to come
+    # Gaps before tokens, one more to come.
+    more = np.maximum(df.asked_output_tokens - df.opening, df.followed + 1)
     df["tpot_longer_than"] = ((df.ended - df.sent - df.begun) / more).where(given_up)
 
 
@@ -162,7 +174,7 @@ def _judge(df: Frame) -> None:
         held = (value <= limit[metric] + 0.5e-9) | np.isinf(limit[metric])
         df[f"unjudged_{metric}"] = False
         if metric == "tpot":
-            held |= df.visible < 2
+            held |= df.followed < 1
             df["unjudged_tpot"] = df.ok & ~held & df.tpot.isna()
             held |= df.unjudged_tpot  # each class has other limits
         df[f"held_{metric}"] = df.ok & held
@@ -176,7 +188,9 @@ def _judge(df: Frame) -> None:
             "ttft": limit["ttft"] - df.schedule_delay,
             "tpot": df.begun
             + limit["tpot"]
-            * (df.visible - 1).where(~df.cancelled, np.maximum(df.asked_output_tokens - 1, df.visible)),
+            * df.followed.where(
+                ~df.cancelled, np.maximum(df.asked_output_tokens - df.opening, df.followed + 1)
+            ),
             "e2el": limit["e2el"] - df.schedule_delay,
         }
     ).fillna(1e300)

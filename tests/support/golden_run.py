@@ -308,6 +308,16 @@ def _with_events(i: int, arrivals: Any, streamed: bool, told: dict[str, Any]) ->
         found["output_tokens"] = n + 1  # the end, where the finish reason came by itself
     elif n is not None and by_usage and draw.random() < 0.1:
         found |= {"output_tokens": n + 40, "reasoning_tokens": 40, "hidden_tokens": 40}
+    elif (
+        n is not None and by_usage and draw.random() < 0.1
+    ):  # the first event has some, the finish one or none
+        opening, end = int(draw.integers(1, 12)), int(draw.integers(0, 2))
+        more = {"opening_tokens": opening, "came_tokens": n - 1 + opening}
+        found |= {"output_tokens": n - 1 + opening + end, **more}
+    if told["token_source"] is TokenSource.EVENTS and draw.random() < 0.05:
+        found["count_fault"] = _any(draw, ["fewer_than_events", "more_than_bytes"])
+    if draw.random() < 0.02:
+        found["unread"] = "thoughts_of_it"
     return told | found
 
 

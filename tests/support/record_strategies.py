@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from llm_locust.core.record import Echo, Outcome, RequestRecord, TokenSource
+from llm_locust.wire.usage import CountFault
 
 #: A field's value by chance. If Hypothesis drew each field by itself, a record would take ten times as long.
 _Field = Callable[[Random], Any]
@@ -60,11 +61,12 @@ _MAYBE_NS = (
 _MAYBE_COUNTS = (
     *("user", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
     *("asked_input_tokens", "asked_output_tokens", "output_chars", "hidden_tokens"),
+    *("opening_tokens", "came_tokens"),
     *("inputs", "images", "pixels"),
 )
 _MAYBE_LABELS = (
     *("error", "finish_reason", "replica", "peer"),
-    *("session", "rejected_by", "prompt_id", "arm", "answered_model"),
+    *("session", "rejected_by", "prompt_id", "arm", "answered_model", "unread"),
 )
 
 _FIELDS: dict[str, _Field] = {
@@ -84,6 +86,7 @@ _FIELDS: dict[str, _Field] = {
     "retries": _between(0, 2**15 - 1),
     "status": _maybe(_between(100, 599)),
     "outcome": _one_of(list(Outcome)),
+    "count_fault": _maybe(_one_of([str(fault) for fault in CountFault])),
     "token_source": _one_of(list(TokenSource)),
     "arrivals_ns": _arrivals,
     "early_ns": _maybe(_arrivals),

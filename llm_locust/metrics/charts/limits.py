@@ -83,7 +83,7 @@ class LimitedRun:
 
     @property
     def _paceless(self) -> Mask:
-        return np.less(self.c.paced_tokens[self.ok], 2)
+        return np.less(self.c.gap_tokens[self.ok], 1)
 
     def _has_others(self, *metrics: str) -> Mask:
         """The ok requests that have a limit other than those of ``metrics``."""

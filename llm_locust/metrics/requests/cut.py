@@ -26,7 +26,7 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
 
     It is ttft or ttfo itself if that token had arrived. Otherwise it is the time until the request was given
     up, which also bounds e2el: the last token of an incomplete answer is still to come. The tpot is at least
-    (ended − sent − ttft) / (m − 1), where m is the greatest number of tokens that the answer may have: those
+    (ended − sent − ttft) / (m − k), where m is the greatest number of tokens that the answer may have: those
     that were asked for, or one more than have arrived, if these are more or the former is unknown. A request
     that was given up before it was sent counts from started instead of sent: it waited for a server that
     accepted no connection.
@@ -70,7 +70,7 @@ def _came(c: Columns, end: End) -> Floats:
 
 def most_gaps(c: Columns) -> Floats:
     """Greatest number of gaps between tokens that an incomplete answer may finally have."""
-    return np.fmax(c.asked_output_tokens - 1, np.maximum(c.paced_tokens, 1))
+    return np.fmax(c.asked_output_tokens - c.opening_tokens, np.maximum(c.gap_tokens + 1, 1))
 
 
 def cut_pace_s(c: Columns) -> Floats:

@@ -134,7 +134,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
         kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~has_limit
         unjudged[metric] = np.zeros(len(c), np.bool_)
         if metric == "tpot":
-            kept |= c.paced_tokens < 2
+            kept |= c.gap_tokens < 1
             unjudged[metric] = np.isnan(measured) & ~kept & ok
             kept |= unjudged[metric] & several
         if cancelled.any():
@@ -263,7 +263,7 @@ def _moment_s(c: Columns, metric: str, limit_s: Floats, measured_from: MeasuredF
     A limit on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
     """
     if metric == "tpot":
-        gaps = np.where(c.cancelled, most_gaps(c), c.paced_tokens - 1)
+        gaps = np.where(c.cancelled, most_gaps(c), c.gap_tokens)
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
             return c.paced_from_s + limit_s * gaps
     return limit_s - (begun_s(c) - counted_from_s(c, LATENCY[metric], measured_from))

@@ -12,6 +12,7 @@ from llm_locust.metrics.requests.lengths import length_error
 from llm_locust.metrics.stats.cells import Order, order_cells
 from llm_locust.metrics.stats.intervals import Observed
 from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
+from llm_locust.wire.usage import CountFault
 
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 _REJECTED = OUTCOMES.index(Outcome.REJECTED)
@@ -23,6 +24,9 @@ ESTIMATE = "estimate"
 _NO_GAP_MS = 0.1
 _MERGED, _BUFFERED = 1.05, 2.0
 
+#: Share of answers with unread text above which that is why few events are known.
+_UNREAD = 0.1
+
 
 def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     """Token counts of the requests ``ok``.
@@ -30,7 +34,8 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     ``input.error`` is that of the prompts' asked lengths, see
     :func:`~llm_locust.metrics.requests.lengths.length_error`. ``source`` says who counted the tokens of the
     output throughput: shares of ``credited``, those of each request of ``c`` that the window got. ``hidden``
-    is the reasoning that usage counts and that did not come. ``user_tps`` is 1/tpot; its slow end is the low
+    is the reasoning that usage counts and that did not come. ``faults`` are the answers by what does not fit
+    about their server's count. ``user_tps`` is 1/tpot; its slow end is the low
     one, so it has p1 and p10.
     ``chars_per_s`` is the same pace in characters, which does not depend on who counts tokens;
     ``chars_per_token`` is Σ characters / Σ tokens.
@@ -41,11 +46,15 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
         | {"error": length_error(c.asked_input_tokens[ok], c.input_tokens[ok])},
         "output": _lengths(output),
         "tokens_per_event": tokens_per_event(c, ok),
+        "opening": _opening(c, ok),
         "source": source_shares(c, credited),
         "hidden": _hidden(c, ok),
+        "faults": _faults(c, ok),
+        "unread": _unread(c, ok),
         "user_tps": _speeds(user_tps(c)[ok], order),
         "chars_per_s": _speeds(chars_per_s(c)[ok], order),
         "chars_per_token": chars_per_token(c, ok),
+        "chars_per_event": _chars_per_event(c, ok),
     }
 
 
@@ -102,11 +111,46 @@ def _hidden(c: Columns, ok: Rows) -> dict[str, Any]:
     }
 
 
+def _opening(c: Columns, ok: Rows) -> float | None:
+    """Tokens of the first event, of answers whose server counts in each event: mean."""
+    told = ok[~np.isnan(c.came_tokens[ok])]
+    return float(c.opening_tokens[told].sum()) / len(told) if len(told) else None
+
+
+def _faults(c: Columns, ok: Rows) -> dict[str, Any]:
+    """Answers by what does not fit about their count, and the share of those whose count is not used."""
+    codes = c.count_fault.codes[ok]
+    names = {name: code for code, name in enumerate(c.count_fault.names)}
+    n = {fault.value: int((codes == names.get(fault, -2)).sum()) for fault in CountFault}
+    not_used = (codes >= 0) & (c.source[ok] != SOURCES.index(TokenSource.USAGE))
+    return n | {"not_used": int(not_used.sum()) / len(ok) if len(ok) else None}
+
+
+def _unread(c: Columns, ok: Rows) -> dict[str, Any]:
+    """The most frequent field whose text is not read, and the share of answers that have one."""
+    codes = c.unread.codes[ok]
+    if not (n := int((codes >= 0).sum())):
+        return {"field": None, "share": 0.0 if len(ok) else None}
+    each = np.bincount(codes[codes >= 0], minlength=len(c.unread.names))
+    most = min(range(len(each)), key=lambda code: (-each[code], c.unread.names[code]))
+    return {"field": c.unread.names[most], "share": n / len(ok)}
+
+
 def tokens_per_event(c: Columns, ok: Rows) -> float | None:
-    """Output tokens that events brought / token events, over the streamed answers whose count is known."""
+    """Output tokens that events brought / token events, over the streamed answers whose count is known.
+
+    A first event that is known to bring several counts as one with one: they say nothing of the others.
+    """
     rows = ok[c.streamed[ok] & (c.events[ok] > 0) & ~np.isnan(c.output_tokens[ok])]
     events = int(c.events[rows].sum())
-    return float(c.event_tokens[rows].sum()) / events if events else None
+    return float((c.event_tokens - c.opening_tokens + 1)[rows].sum()) / events if events else None
+
+
+def _chars_per_event(c: Columns, ok: Rows) -> float | None:
+    """Characters of a token event, of streamed answers whose tokens are their events."""
+    rows = ok[(c.source[ok] == _BY_EVENTS) & c.streamed[ok] & ~np.isnan(c.output_chars[ok])]
+    events = int(c.events[rows].sum())
+    return float(c.output_chars[rows].sum()) / events if events else None
 
 
 def chars_per_token(c: Columns, ok: Rows) -> float | None:
@@ -116,18 +160,24 @@ def chars_per_token(c: Columns, ok: Rows) -> float | None:
     return float(c.output_chars[rows].sum()) / total if total else None
 
 
-def delivery(per_event: float | None, itl_p50_ms: float | None, tpot_p50_ms: float | None) -> str | None:
-    """How the stream came: ``tokens`` one by one, ``merged`` or ``buffered``; None where unknown.
+def delivery(
+    per_event: float | None, itl_p50_ms: float | None, tpot_p50_ms: float | None, unread: float | None = None
+) -> str | None:
+    """How the stream came: ``tokens`` one by one, ``merged``, ``buffered`` or ``unread``; None where unknown.
 
     ``merged``: an ITL is a gap between events, not tokens. ``buffered``: something on the way held
     events back, and ITL and TTFT are not the server's: more than 2 tokens an event, or most gaps
-    under 0.1 ms while the pace is slower than that.
+    under 0.1 ms while the pace is slower than that. ``unread``: it looks so, but tokens came in a field that
+    is not read.
+
+    Args:
+        unread: share of the answers with text in such a field.
     """
     if per_event is None:
         return None
     crowded = itl_p50_ms is not None and tpot_p50_ms is not None and itl_p50_ms < _NO_GAP_MS <= tpot_p50_ms
     if per_event > _BUFFERED or crowded:
-        return "buffered"
+        return "unread" if unread and unread > _UNREAD else "buffered"
     return "merged" if per_event > _MERGED else "tokens"
 
 

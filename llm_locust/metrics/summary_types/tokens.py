@@ -82,6 +82,9 @@ class CountedBy(SummaryPart, frozen=True):
     ]
 
 
+_FAULTS = key("answers by [what does not fit](#counts-that-cannot-be-true)", "ok")
+
+
 class HiddenTokens(SummaryPart, frozen=True):
     """Reasoning that was counted and did not come."""
 
@@ -92,6 +95,27 @@ class HiddenTokens(SummaryPart, frozen=True):
     share: Annotated[float | None, key("its share in all output tokens", "ok")]
 
 
+class CountFaults(SummaryPart, frozen=True):
+    """Answers whose number of output tokens by the server does not fit what came."""
+
+    fewer_than_events: Annotated[int, _FAULTS]
+    more_than_bytes: Annotated[int, _FAULTS]
+    more_than_text: Annotated[int, _FAULTS]
+    beyond_any_length: Annotated[int, _FAULTS]
+    reasoning_left_out: Annotated[int, _FAULTS]
+    other_total: Annotated[int, _FAULTS]
+    not_used: Annotated[
+        float | None, key("share of the answers whose number is not used, for one of these", "ok")
+    ]
+
+
+class UnreadText(SummaryPart, frozen=True):
+    """A field of events without other text, whose text is not read."""
+
+    field: Annotated[str | None, key("the most frequent; null without any", "ok")]
+    share: Annotated[float | None, key("share of the answers that have such a field", "ok")]
+
+
 class Tokens(SummaryPart, frozen=True):
     """How long prompts and answers were, and how the tokens came."""
 
@@ -99,15 +123,30 @@ class Tokens(SummaryPart, frozen=True):
     output: TokenCounts
     tokens_per_event: Annotated[
         float | None,
-        key("Σ output tokens that events brought / Σ token events", "ok and streamed, count known"),
+        key(
+            "Σ output tokens that events brought / Σ token events; 1 of a first event whose number is known",
+            "ok and streamed, count known",
+        ),
+    ]
+    opening: Annotated[
+        float | None,
+        key(
+            "tokens of the first event: mean",
+            "ok and streamed, [counted in each event](#counts-in-each-event)",
+        ),
     ]
     source: CountedBy
     hidden: HiddenTokens
+    faults: CountFaults
+    unread: UnreadText
     user_tps: Annotated[Pace, key("1 / tpot, tokens/s", "ok, tpot defined")]
     chars_per_s: Annotated[Pace, key("pace in characters/s", "ok, defined")]
     chars_per_token: Annotated[float | None, key("Σ characters / Σ output tokens", "ok, both known")]
+    chars_per_event: Annotated[
+        float | None, key("Σ characters / Σ token events", "ok and streamed, counted by events")
+    ]
     delivery: Annotated[
-        str | None, key("`tokens`, `merged` or `buffered`: how the stream came", "ok and streamed")
+        str | None, key("`tokens`, `merged`, `buffered` or `unread`: how the stream came", "ok and streamed")
     ]
 
     @property

@@ -130,6 +130,7 @@ CONTENTS = (
     Entry("client", "", verdicts.client),
     Entry("standstill", "", course.standstill),
     Entry("stuck", "", course.stuck),
+    Entry("counts", "", measures.counts),
     Entry("records", "", completeness),
     Entry("parts", "", course.parts),
     Entry("since_start", "", course.since_start),

@@ -6,14 +6,15 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from llm_locust.metrics.catalogue import LATENCY, shown_in
+from llm_locust.metrics.gate_outcomes import ODD_COUNTS
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import HiddenTokens, LengthErrors, Pace, Tokens
+from llm_locust.metrics.summary_types.tokens import CountFaults, HiddenTokens, LengthErrors, Pace, Tokens
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.live_check import live_check
-from llm_locust.report.text import UNDEFINED, count, number, percent, plural, seconds, sentence
+from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
 
 _Statistic = tuple[str, str, bool]
@@ -90,6 +91,7 @@ def latency(summary: Summary) -> Section:
     )
     table = Table(columns, rows)
     notes = [
+        *_unread(summary),
         *_buffered(summary),
         *_adjusted(summary),
         *_network(part["connect"], part["rtt"]),
@@ -158,6 +160,18 @@ def _buffered(summary: Summary) -> Iterator[Line]:
             f"ms, {number(summary.tokens.tokens_per_event)} tokens per event); llm-locust doctor URL names "
             "the proxy's settings",
             Tone.WARN,
+        )
+
+
+def _unread(summary: Summary) -> Iterator[Line]:
+    """That tokens came in a field that is not read."""
+    part = summary.tokens.unread
+    if part.field is not None:
+        yield Line(
+            f'events have text in "{clean(part.field)}", which is not read ({percent(part.share)} of the '
+            "answers): TTFT begins after it, and its tokens are no events of TPOT and ITL",
+            Tone.WARN,
+            verbatim=True,
         )
 
 
@@ -256,6 +270,9 @@ def tokens(summary: Summary) -> Section:
     by = Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT)
     notes = [
         *([] if summary.is_without_output else [by]),
+        *_events_remark(part),
+        *_fault_remarks(part.faults),
+        *_opening_remark(part.opening),
         *_hidden_remark(part.hidden),
         *_length_remark(part.input.error),
         *_delivery_remark(part),
@@ -264,6 +281,64 @@ def tokens(summary: Summary) -> Section:
 
 
 _COUNTED_BY = {"estimate": "estimate (cut before they were counted: events × tokens per event)"}
+
+
+#: Characters of a token event above which it seems to have several tokens: of an English text one has 4 to 5.
+_CHARS_OF_A_TOKEN = 6.0
+
+
+def _events_remark(part: Tokens) -> Iterator[Line]:
+    """That events were counted as tokens, and seem to have several each."""
+    chars = part.chars_per_event
+    if part.source.events and chars is not None and chars >= _CHARS_OF_A_TOKEN:
+        yield Line(
+            f"token events that were counted as tokens have {number(chars)} characters each, more than "
+            "tokens have: tokens/s are too low and TPOT is too high; give --tokenizer",
+            Tone.WARN,
+        )
+
+
+#: What the server's count is, by the fault; the rest of the sentence says what became of it.
+_FAULTS = {
+    "fewer_than_events": "fewer than the events with text",
+    "more_than_bytes": "more than the bytes of the text",
+    "more_than_text": "several an event, more than the text can have",
+    "beyond_any_length": "more than any model can make",
+    "reasoning_left_out": "without the reasoning that came",
+    "other_total": "not what its total leaves for the output",
+}
+
+
+def _fault_remarks(faults: CountFaults) -> Iterator[Line]:
+    """What does not fit about the server's counts."""
+    for fault, words in _FAULTS.items():
+        if n := getattr(faults, fault):
+            yield Line(f"the server's count of output tokens is {words}: {plural(n, 'answer')}", Tone.WARN)
+
+
+def _opening_remark(opening: float | None) -> Iterator[Line]:
+    """That a first event brings several tokens, where the server says so."""
+    if opening is not None and opening > 1.05:
+        yield Line(
+            f"the first event of an answer brings {number(opening)} tokens: TTFT is when all of these had "
+            "come, TPOT is of those after them",
+            Tone.WARN,
+        )
+
+
+def counts(summary: Summary) -> Section | None:
+    """That the server's token counts contradict its own events, in more than a few answers."""
+    faults, source = summary.tokens.faults, summary.tokens.source
+    if faults.not_used is None or faults.not_used < ODD_COUNTS:
+        return None
+    worst = max(_FAULTS, key=lambda fault: getattr(faults, fault))
+    instead = "the tokenizer" if source.tokenizer else "the events that came"
+    text = (
+        f"The server's counts of output tokens are not used for {percent(faults.not_used)} of the answers: "
+        f"{_FAULTS[worst]}. Tokens/s, TPOT and what is judged by them are counted by {instead}"
+    )
+    better = "" if source.tokenizer else "; --tokenizer counts the text"
+    return Section("Token counts contradict the answers", (Line(text + better, Tone.WARN),))
 
 
 def _hidden_remark(hidden: HiddenTokens) -> Iterator[Line]:

@@ -7,6 +7,8 @@ rest is recorded as invalid.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,6 +22,7 @@ from llm_locust.wire.dialects.choices import (
     add_delta,
     add_tool_calls,
     lenient_delta,
+    other_texts,
     typed_call,
     typed_delta,
 )
@@ -35,10 +38,11 @@ from llm_locust.wire.payload import (
     excerpt,
     explained,
     objects,
+    parse,
 )
 from llm_locust.wire.said import error_in
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import UsageFields
+from llm_locust.wire.usage import Running, output_of
 from llm_locust.wire.whole import Sent, whole_object
 
 C = TypeVar("C")
@@ -62,7 +66,7 @@ class _Chunk(msgspec.Struct, Generic[C], gc=False):
     """A chunk of a stream. One with an error, in whichever part, is read leniently."""
 
     choices: Few[C] | UnsetType | None = UNSET
-    usage: UsageFields | None = None
+    usage: Running | None = None
     model: str | None = None
     error: None = None
 
@@ -107,6 +111,9 @@ class _Whole(msgspec.Struct, gc=False):
     object: Sent = UNSET
 
 
+#: What stands in a whole answer with reasoning that its skeleton does not have.
+_SKIPPED_REASONING = (b"think", b"reasoning_", b"thought")
+
 _decode_chat = msgspec.json.Decoder(_Chunk[_Choice]).decode
 _decode_text = msgspec.json.Decoder(_Chunk[_TextChoice]).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
@@ -115,6 +122,10 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/chat/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
+    if draft.scattered:
+        for event in events:
+            _read_odd(draft, event, "delta")
+        return
     for event in events:
         try:
             chunk = _decode_chat(event.data)
@@ -152,14 +163,19 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
         token_ends.append(event.end)
         if (usage := chunk.usage) is not None or draft.model is None:
             if usage is None or usage.completion_tokens is None or draft.model is None:
-                draft.note(chunk.model, usage)
-            else:  # what note() does, at a third of its cost: some servers send usage in every chunk
-                draft.usage = usage
+                draft.note(chunk.model)
+                draft.find_usage(event)
+            else:  # what is needed of find_usage(), at a tenth of its cost: some servers count in every chunk
+                draft.running = usage
 
 
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
+    if draft.scattered:
+        for event in events:
+            _read_odd(draft, event, "text")
+        return
     for event in events:
         try:
             chunk = _decode_text(event.data)
@@ -182,9 +198,10 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
         token_ends.append(event.end)
         if (usage := chunk.usage) is not None or draft.model is None:
             if usage is None or usage.completion_tokens is None or draft.model is None:
-                draft.note(chunk.model, usage)
-            else:  # what note() does, at a third of its cost: some servers send usage in every chunk
-                draft.usage = usage
+                draft.note(chunk.model)
+                draft.find_usage(event)
+            else:  # what is needed of find_usage(), at a tenth of its cost: some servers count in every chunk
+                draft.running = usage
 
 
 def read_chat_body(draft: Draft, body: bytes) -> None:
@@ -199,12 +216,17 @@ def read_completions_body(draft: Draft, body: bytes) -> None:
 
 def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
     try:
-        answer = whole_object(_decode_whole, body, needed="choices")
-        _read_payload(draft, answer, SseEvent(body, len(body)), carrier)
+        answer, event = whole_object(_decode_whole, body, needed="choices"), SseEvent(body, len(body))
+        _read_payload(draft, answer, event, carrier)
         if "choices" not in answer and draft.error is None and draft.invalid is None:
             raise PayloadError(f'no "choices" in {excerpt(body)}')
+        if output_of(draft.counts) is None:
+            draft.find_usage(event)
     except PayloadError as e:
         draft.reject(explained(e, body))
+    if not draft.choices[0].reasoning and any(word in body for word in _SKIPPED_REASONING):
+        with suppress(PayloadError):
+            other_texts(draft, parse(body), carrier)
     draft.closed = draft.error is None and draft.invalid is None
 
 
@@ -221,8 +243,14 @@ def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carr
     except PayloadError:  # more of them than are made
         _read_odd(draft, event, carrier)
         return
-    draft.note(chunk.model, chunk.usage)
-    _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
+    draft.note(chunk.model)
+    found = _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
+    usage = chunk.usage
+    if usage is None or usage.completion_tokens is None or found.finished or found.kind is DeltaKind.NOTHING:
+        _note_rest(draft, event, carrier, found, usage_at_hand=usage is not None)
+    else:
+        draft.note_running(event.end, usage)
+        draft.token(event.end, found.kind)
 
 
 def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
@@ -240,7 +268,7 @@ def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrie
     choices = objects(payload.get("choices"), "choices")
     deltas = [lenient_delta(draft, choice.get(carrier), carrier) for choice in choices]
     usage = payload.get("usage")
-    draft.note(payload.get("model"), usage)
+    draft.note(payload.get("model"))
     for choice in choices:
         _note_error(draft, choice)
         _note_error(draft, choice.get(carrier))
@@ -248,7 +276,17 @@ def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrie
     if event.event == b"error" or private:
         draft.strange(payload, event, f'no "choices" in {excerpt(event.data)}')
     ends = [(choice.get("index"), choice.get("finish_reason")) for choice in choices]
-    _note_choices(draft, event, ends, deltas)
+    found = _note_choices(draft, event, ends, deltas)
+    _note_rest(draft, event, carrier, found, payload, usage_at_hand=isinstance(usage, dict))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What an event's choices had; ``choices`` is how many there were."""
+
+    kind: DeltaKind
+    choices: int
+    finished: bool
 
 
 def _note_error(draft: Draft, value: Any) -> None:
@@ -261,20 +299,41 @@ def _note_choices(
     event: SseEvent,
     ends: Sequence[tuple[Any, Any]],
     deltas: Sequence[tuple[Delta | None, Sequence[ToolPiece]]],
-) -> None:
+) -> _Found:
     """Write an event's choices into the draft: of each its index and finish reason, and its delta."""
     kind, finished = DeltaKind.NOTHING, False
     for (number, reason), (delta, calls) in zip(ends, deltas, strict=True):
         index = count_of(number) or 0
         kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
         finished |= draft.choice(index).finish(reason)
-    if finished:
+    return _Found(kind, len(ends), finished)
+
+
+def _note_rest(
+    draft: Draft,
+    event: SseEvent,
+    carrier: Carrier,
+    found: _Found,
+    payload: Any = None,
+    *,
+    usage_at_hand: bool,
+) -> None:
+    """Note an event's token, if it has one anywhere, its usage, and that it is the end."""
+    kind, seeks_text = found.kind, found.choices and found.kind is DeltaKind.NOTHING and not found.finished
+    if seeks_text and payload is None:
+        with suppress(PayloadError):
+            payload = parse(event.data)
+    if seeks_text and payload is not None:
+        kind = other_texts(draft, payload, carrier)
+    if draft.find_usage(event, payload) and kind is not DeltaKind.NOTHING and not found.finished:
+        draft.scattered = draft.scattered or not usage_at_hand
+    if found.finished:
         draft.note_reason(event.end, with_token=kind is not DeltaKind.NOTHING)
     if kind is not DeltaKind.NOTHING:
         draft.token(event.end, kind)
-    elif ends:
-        draft.without_token(event.end, finished=finished)
-    if finished and draft.closed:  # the end was said first
+    elif found.choices:
+        draft.without_token(event.end, finished=found.finished)
+    if found.finished and draft.closed:  # the end was said first
         draft.decide(event.end)
 
 

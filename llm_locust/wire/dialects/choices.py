@@ -1,6 +1,12 @@
-"""What a choice of a chat completion holds: texts and tool calls, typed or read leniently."""
+"""What a choice of a chat completion holds: texts and tool calls, typed or read leniently.
 
-from collections.abc import Sequence
+``content``, ``reasoning_content`` and ``reasoning`` are read from every event. Where these hold nothing,
+:func:`other_texts` looks at the rest: reasoning under any other name is read, and any other text is noted as
+one that is not read.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -82,8 +88,8 @@ def lenient_delta(draft: Draft, value: Any, carrier: Carrier) -> tuple[Delta | N
         return None, []
     texts = Delta(
         text_of(delta.get("content"), "content"),
-        text_of(delta.get("reasoning_content"), "reasoning_content") or thinking_of(delta.get("content")),
-        text_of(delta.get("reasoning"), "reasoning"),
+        text_in(delta.get("reasoning_content")) or thinking_of(delta.get("content")),
+        text_in(delta.get("reasoning")),
         text_of(delta.get("refusal"), "refusal"),
     )
     return texts, _lenient_calls(draft, delta, carrier)
@@ -115,6 +121,90 @@ def add_delta(draft: Draft, index: int, delta: Delta | None) -> DeltaKind:
         reasoning=delta.reasoning_content or delta.reasoning or "",  # some servers send both, the same
         refusal=delta.refusal or "",
     )
+
+
+#: Names of reasoning, and of what is about it.
+_REASONING = re.compile(r"reason|think|thought|(?:^|_)cot(?:_|$)", re.IGNORECASE)
+_ABOUT = re.compile(
+    r"sign|token|finish|stop|effort|time|duration|status|type|count|crypt|budget|(?:^|_)ids?$", re.IGNORECASE
+)
+
+#: Fields of a delta or a choice that are no text, or are read elsewhere.
+_NO_TEXT = frozenset(
+    (
+        *("role", "name", "index", "object", "model", "provider", "created", "status", "state", "phase"),
+        *("service_tier", "system_fingerprint", "language", "annotations", "citations", "tool_calls"),
+        *("function_call", "logprobs", "prompt_logprobs", "provider_specific_fields", "usage", "error"),
+        *("content", "refusal", "reasoning_content", "reasoning", "delta", "metadata", "matched_stop"),
+    )
+)
+
+#: Fields beside the delta that may have its text. Others are a server's own.
+_BESIDE = frozenset({"text", "message", "output_text", "generated_text", "content", "delta"})
+
+#: Where the text is in an object.
+_TEXT_KEYS = ("text", "content", "thinking", "summary", "reasoning", "value", "output_text", "transcript")
+
+
+def text_in(value: Any, depth: int = 3) -> str:
+    """The text of a text, of an object, or of a list of these; of anything else there is none."""
+    if isinstance(value, str):
+        return value
+    if not depth:
+        return ""
+    if isinstance(value, list):
+        return "".join(text_in(item, depth - 1) for item in value[:MAX_PARTS])
+    if isinstance(value, dict):
+        return next((text for key in _TEXT_KEYS if (text := text_in(value.get(key), depth - 1))), "")
+    return ""
+
+
+def other_texts(draft: Draft, payload: Any, carrier: Carrier) -> DeltaKind:
+    """Read an event that has no text where an API has it.
+
+    Reasoning goes into the draft. Any other text is noted with the name of its field.
+    """
+    kind = DeltaKind.NOTHING
+    choices = payload.get("choices") if isinstance(payload, dict) else None
+    for choice in choices[:MAX_PARTS] if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        for name, value in _others(choice, carrier):
+            text = text_in(value)
+            if not text:
+                continue
+            if not _REASONING.search(name):
+                draft.unknown_text(name, text)
+                continue
+            drafted = draft.choice(count_of(choice.get("index")) or 0)
+            if not drafted.reasoning:
+                draft.summarised = "summar" in name.lower() or _is_summary(value)
+            kind = max(kind, drafted.add(reasoning=text))
+            break  # the same again, under a further name
+    return kind
+
+
+def _others(choice: dict[str, Any], carrier: Carrier) -> Iterator[tuple[str, Any]]:
+    """Fields of a choice that may have a text and are not read elsewhere, those of reasoning first."""
+    held = choice.get(carrier)
+    fields = list(held.items()) if isinstance(held, dict) else []
+    fields += [
+        (name, value)
+        for name, value in choice.items()
+        if name != carrier and (name in _BESIDE or _REASONING.search(str(name)))
+    ]
+    known = [
+        (str(name), value)
+        for name, value in fields[:MAX_PARTS]
+        if name not in _NO_TEXT and not _ABOUT.search(str(name))
+    ]
+    beside = [("delta", choice["delta"])] if carrier == "text" and "delta" in choice else []
+    return iter(sorted(known + beside, key=lambda field: _REASONING.search(field[0]) is None))
+
+
+def _is_summary(value: Any) -> bool:
+    first = value[0] if isinstance(value, list) and value else value
+    return isinstance(first, dict) and "summar" in str(first.get("type")).lower()
 
 
 def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> DeltaKind:

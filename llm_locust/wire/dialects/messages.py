@@ -1,9 +1,9 @@
 """Anthropic-style messages: their row, bodies of requests, typed events of a stream, whole message objects.
 
 A thinking delta is reasoning, a text delta, the name of a tool call or a piece of its input is the answer; a
-signature or a citation is no token. ``cached_tokens`` is what was read from the prompt cache, and
-``input_tokens`` is the whole prompt: this API counts what was read from the cache or written to it
-apart from the rest.
+signature or a citation is no token. Counts are of the whole answer so far, and an event sends only those that
+it knows. Of a message that has just begun the output count means nothing: an answer that breaks off would
+have one token, whatever came.
 """
 
 import json
@@ -33,10 +33,10 @@ from llm_locust.wire.payload import (
     text_of,
 )
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.usage import gather
 from llm_locust.wire.whole import Sent, whole_object
 
 _DELTA = "content_block_delta"
-_INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -113,7 +113,7 @@ def read_messages_body(draft: Draft, body: bytes) -> None:
         return
     draft.token(len(body), max(found, default=DeltaKind.NOTHING))
     draft.model = name_of(message.get("model"))
-    _note_usage(draft, message.get("usage"))
+    gather(draft.counts, message)
     draft.choices[0].finish(message.get("stop_reason"))
     draft.closed = True
 
@@ -131,10 +131,10 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
     elif type_ == "message_start":
         message = optional_object(payload.get("message"), "message") or {}
         draft.model = draft.model or name_of(message.get("model"))
-        _note_usage(draft, message.get("usage"), begun=True)
+        gather(draft.counts, payload, begun=True)
     elif type_ == "message_delta":
         delta = optional_object(payload.get("delta"), "delta") or {}
-        _note_usage(draft, payload.get("usage"))
+        draft.find_usage(event, payload)
         draft.choices[0].finish(delta.get("stop_reason"))
         draft.finish_end = event.end
     elif type_ == "message_stop":
@@ -151,6 +151,11 @@ def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> DeltaKind:
             return draft.choices[0].add(reasoning=text_of(delta.get("thinking"), "thinking"))
         case "input_json_delta":
             return draft.tool(0, index).add(json_text(delta.get("partial_json")))
+        case "signature_delta" | "citations_delta":
+            return DeltaKind.NOTHING
+    for name, value in delta.items():
+        if name != "type" and isinstance(value, str) and value:
+            draft.unknown_text(name, value)
     return DeltaKind.NOTHING
 
 
@@ -179,25 +184,6 @@ def _error_text(payload: dict[str, Any]) -> str:
     type_ = name_of(error.get("type")) if isinstance(error, dict) else None
     text = error_text(payload)
     return text if type_ is None or text == type_ else f"{type_}: {text}"
-
-
-def _note_usage(draft: Draft, usage: Any, *, begun: bool = False) -> None:
-    """Counts are of the whole answer so far, and an event sends only those that it knows.
-
-    Of a message that has just begun the output count means nothing: an answer that breaks off
-    would have one token, whatever came.
-    """
-    if not isinstance(usage, dict):
-        return
-    news = {k: v for k, v in usage.items() if v is not None and not (begun and k == "output_tokens")}
-    known = {**draft.usage, **news} if isinstance(draft.usage, dict) else news
-    counts = [count_of(known.get(name)) for name in _INPUT_COUNTS]
-    if counts[0] is not None:
-        known["prompt_tokens"] = sum(count or 0 for count in counts)
-    if counts[1] is not None:
-        known["cached_tokens"] = counts[1]
-    if known:
-        draft.usage = known
 
 
 def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:

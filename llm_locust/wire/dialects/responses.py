@@ -139,6 +139,8 @@ def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
         kind = choice.add(refusal=text)
     elif payload.type in _ARGUMENTS:
         kind = draft.tool(0, name_of(payload.item_id) or "").add(text)
+    elif text and payload.type:
+        draft.unknown_text(payload.type, text)
     draft.token(event.end, kind)
 
 
@@ -162,7 +164,8 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
     else:
         started = payload.get("response")
         if isinstance(started, dict):
-            draft.note(started.get("model"), started.get("usage"))
+            draft.note(started.get("model"))
+            draft.find_usage(event, payload)
 
 
 def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:

@@ -14,6 +14,7 @@ from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
+from llm_locust.wire.usage import OutputCount
 
 START = {
     "type": "message_start",
@@ -89,6 +90,7 @@ def test_a_messages_stream_reads_whole() -> None:
         done=True,
         decided=True,
         usage=Usage(input_tokens=30, output_tokens=9, cached_tokens=20),
+        count=OutputCount(tokens=9),
         error=None,
         invalid=None,
         model="m",

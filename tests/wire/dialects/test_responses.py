@@ -10,6 +10,7 @@ from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.usage import OutputCount
 
 CALL = RESPONSE["output"][2]
 
@@ -51,6 +52,7 @@ def test_a_responses_stream_reads_whole() -> None:
         done=True,
         decided=True,
         usage=Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4),
+        count=OutputCount(tokens=9),
         error=None,
         invalid=None,
         model="m",
@@ -145,8 +147,8 @@ def test_reasoning_of_which_a_summary_is_only_a_part_is_not_hidden(order: tuple[
     deltas = [{"type": f"response.reasoning_{part}.delta", "delta": "Hm"} for part in order]
     answer = {"type": "response.output_text.delta", "delta": "Yes"}
     end = {"type": "response.completed", "response": RESPONSE}
-    assert not responses(*deltas, answer, end).hidden_reasoning
-    assert responses(deltas[order.index("summary_text")], answer, end).hidden_reasoning
+    assert not responses(*deltas, answer, end).count.hidden
+    assert responses(deltas[order.index("summary_text")], answer, end).count.hidden
 
 
 @pytest.mark.parametrize(("name", "text"), [(b"response.output_text.done", ""), (b"", "x")])
