@@ -26,7 +26,6 @@ from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.metrics.stats.certified import at_most, certified, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
-<<<<<<< HEAD
 #: A window of so many mean times of a request has the rates of its load, wherever it begins.
 FEW_ANSWERS = 10.0
 
@@ -91,13 +90,10 @@ class Ramp:
     mean: float
     plateau: float
     unit: str
-=======
+
+
 #: Share of the answers whose count by the server is not used above which that is said with what it changes.
 ODD_COUNTS = 0.01
-
-#: The durations that a gate on a latency is judged by.
-DurationsOf = Callable[[Gate], Durations]
->>>>>>> 1debabf1 (The server's counts are found wherever they stand and held against what came: usage of 10 times the tokens, or 1 for 40 events, passed a limit on TPOT)
 
 
 def evaluate(
@@ -263,21 +259,14 @@ def _failed(case: _Case) -> str | None:
     return f"{rate * 100:.3g} % failed" if rate and case.gate.latency in OF_ANSWERS else None
 
 
-<<<<<<< HEAD
 def _note(case: _Case) -> str | None:
-    found = []
+    found = [counted] if (counted := _counted_otherwise(case.gate, case.summary)) is not None else []
     if (failed := _failed(case)) is not None:
         of_all = case.gate.is_adjusted
         found.append(f"over all requests: {failed}" if of_all else f"of requests with an answer: {failed}")
     if case.cut is not None and len(case.cut.values_s):
         found.append("with what came of answers that were cut")
     return "; ".join(found) or None
-=======
-def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
-    failed = _failed(gate, summary)
-    whose = "over all requests" if gate.is_adjusted else "of requests with an answer"
-    notes = [_counted_otherwise(gate, summary), failed and f"{whose}: {failed}"]
-    return "; ".join(note for note in notes if note) or None
 
 
 def _counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
@@ -290,7 +279,6 @@ def _counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     if share is None or share < ODD_COUNTS:
         return None
     return f"tokens of {share * 100:.3g} % of the answers by events: the server's counts contradict them"
->>>>>>> 1debabf1 (The server's counts are found wherever they stand and held against what came: usage of 10 times the tokens, or 1 for 40 events, passed a limit on TPOT)
 
 
 def _result(case: _Case) -> dict[str, Any]:

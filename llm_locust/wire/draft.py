@@ -28,7 +28,6 @@ from llm_locust.wire.said import error_in, has_content
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import (
     NOT_COUNTED,
-    SPOKEN,
     Came,
     OutputCount,
     Running,
@@ -38,6 +37,7 @@ from llm_locust.wire.usage import (
     checked,
     deliveries,
     gather,
+    may_have_counts,
     merge,
     output_of,
     usage_of,
@@ -194,7 +194,7 @@ class Draft:
         Args:
             payload: the event, if it was read already.
         """
-        if payload is None and any(word in event.data for word in SPOKEN):
+        if payload is None and may_have_counts(event.data):
             with suppress(PayloadError):
                 payload = parse(event.data)
         if payload is None:

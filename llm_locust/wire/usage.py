@@ -19,7 +19,10 @@ import numpy as np
 MAX_COUNT = 100_000_000
 
 #: What stands in every event that may have counts. Looking for it takes a tenth of what reading takes.
-SPOKEN = (b"oken", b"eval_count", b"predicted_n")
+_SPOKEN = (b"oken", b"eval_count", b"predicted_n")
+
+#: A longer document is not read for its usage alone.
+_MAX_SPOKEN_BYTES = 1 << 20
 
 #: Names of counts without case and underscores, in order of priority.
 _INPUT = ("prompttokens", "inputtokens", "prompttokencount", "inputtokencount", "promptevalcount")
@@ -78,6 +81,11 @@ class Usage:
     cached_tokens: int | None = None  # of the input, out of the prefix cache
     reasoning_tokens: int | None = None  # of the output
     total_tokens: int | None = None
+
+
+def may_have_counts(data: bytes) -> bool:
+    """Whether an event or an answer may have counts at an unexpected place: a look at its bytes."""
+    return len(data) <= _MAX_SPOKEN_BYTES and any(word in data for word in _SPOKEN)
 
 
 def gather(counts: dict[str, int], payload: Any, *, begun: bool = False) -> None:

@@ -76,13 +76,14 @@ def most_gaps(c: Columns) -> Floats:
 def cut_pace_s(c: Columns) -> Floats:
     """The pace of answers that were cut after their second token event, in seconds a token; shape (rows,).
 
-    It is that of the tokens that came, (last − first) / (k − 1), or (ended − first) / k if that is longer:
-    where they had stopped coming, the next one would have come later than the cut. NaN for all others.
+    It is that of the k tokens that came after the first event: (last − first) / k, or (ended − first) /
+    (k + 1) if that is longer, for where they had stopped coming the next one would have come later than the
+    cut. NaN for all others.
     """
-    k, silent_s = c.paced_tokens, c.ended_s - c.sent_s - c.paced_from_s
+    k, silent_s = c.gap_tokens, c.ended_s - c.sent_s - c.paced_from_s
     spent_s = c.last_token_s - c.paced_from_s
-    known = c.cancelled & c.streamed & (c.events >= 2) & (k >= 2) & (spent_s > 0)
-    more = np.where(known, k - 1, 1.0)
+    known = c.cancelled & c.streamed & (c.events >= 2) & (k >= 1) & (spent_s > 0)
+    more = np.where(known, k, 1.0)
     return np.where(known, np.maximum(spent_s / more, silent_s / (more + 1)), np.nan)
 
 

@@ -114,6 +114,9 @@ class _Whole(msgspec.Struct, gc=False):
 #: What stands in a whole answer with reasoning that its skeleton does not have.
 _SKIPPED_REASONING = (b"think", b"reasoning_", b"thought")
 
+#: A longer answer is not read again for it.
+_MAX_SEEN_BYTES = 256 << 10
+
 _decode_chat = msgspec.json.Decoder(_Chunk[_Choice]).decode
 _decode_text = msgspec.json.Decoder(_Chunk[_TextChoice]).decode
 _decode_whole = msgspec.json.Decoder(_Whole).decode
@@ -224,10 +227,14 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
             draft.find_usage(event)
     except PayloadError as e:
         draft.reject(explained(e, body))
-    if not draft.choices[0].reasoning and any(word in body for word in _SKIPPED_REASONING):
+    if not draft.choices[0].reasoning and _may_have_reasoning(body):
         with suppress(PayloadError):
             other_texts(draft, parse(body), carrier)
     draft.closed = draft.error is None and draft.invalid is None
+
+
+def _may_have_reasoning(body: bytes) -> bool:
+    return len(body) <= _MAX_SEEN_BYTES and any(word in body for word in _SKIPPED_REASONING)
 
 
 def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier) -> None:
