@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from llm_locust.report.inputs.scraped import carry_over
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.render.console import print_report
 from llm_locust.report.run.build import build_report
+from llm_locust.report.sections.headline import verdict
 from llm_locust.store import merge
 
 DESCRIPTION = (
@@ -40,5 +42,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"llm-locust merge: {one_line(e)}", file=sys.stderr)
         return 2
     with printing():
-        print_report(report.summary, args.out, sys.stdout)
+        found = verdict(report.summary, report.verdict)
+        print_report(report.summary, args.out, sys.stdout, found=replace(found, code=report.exit_code))
     return report.exit_code

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.percentiles import parse_percentiles
-from llm_locust.metrics.verdict import verdict
+from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.options.types import parse_count
 from llm_locust.report.formats.dynamo import dynamo
 from llm_locust.report.formats.table import FORMAT, Format
@@ -26,6 +27,8 @@ from llm_locust.report.render.console import print_report
 from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import open_so_far
+from llm_locust.report.sections.headline import Headline
+from llm_locust.report.sections.headline import verdict as in_words
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 
 DESCRIPTION = (
@@ -70,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"what is printed: console (default), {formats}",
     )
+    told.add_argument("--full", action="store_true", help="on the console: all sections of the report")
     told.add_argument(
         "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
     )
@@ -146,7 +150,8 @@ def run(args: argparse.Namespace) -> int:
             analysis = analyse(source, question)
             directory = _directory(args, source, question)
             text = _text(args, analysis)
-            _write(args, directory, analysis, text)
+            found = verdict(analysis.summary, analysis.manifest, args.allow_incomplete)
+            _write(args, directory, analysis, text, found)
     except (UnicodeDecodeError, pa.ArrowException, ArithmeticError, LookupError) as e:
         runs = ", ".join(map(str, args.runs))
         _say(f"the records of {runs} hold an invalid value: {one_line(e)}")
@@ -154,9 +159,9 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         _say(one_line(e))
         return 2
-    _print(args, directory, analysis, text, source)
-    found = verdict(analysis.summary, analysis.manifest, args.allow_incomplete)
-    return 0 if found is None else found.code
+    code = 0 if found is None else found.code
+    _print(args, directory, analysis, text, source, replace(in_words(analysis.summary, found), code=code))
+    return code
 
 
 def _question(args: argparse.Namespace) -> Question:
@@ -233,12 +238,18 @@ def _refuse_other_scope(wanted: Format, analysis: Analysis) -> None:
         )
 
 
-def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis, text: str | None) -> None:
+def _write(
+    args: argparse.Namespace,
+    directory: Path | None,
+    analysis: Analysis,
+    text: str | None,
+    found: RunVerdict | None,
+) -> None:
     if directory is None:
         return
     if args.out is not None:
         create_run_dir(directory)
-    write_reports(directory, analysis)
+    write_reports(directory, analysis, found)
     if args.out is None or text is None:
         return
     try:
@@ -256,11 +267,13 @@ def _print(
     analysis: Analysis,
     text: str | None,
     source: Source,
+    found: Headline,
 ) -> None:
     own = directory is not None and args.out is None
     with printing():
         if text is None:
-            print_report(analysis.summary, directory if own else None, sys.stdout)
+            run_dir = directory if own else None
+            print_report(analysis.summary, run_dir, sys.stdout, found=found, full=args.full)
         else:
             sys.stdout.write(text)
     if directory is None and source.merged and not args.so_far:

@@ -3,12 +3,14 @@
 Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import Meta
 
 from llm_locust.core.arms import ArmFacts
+from llm_locust.core.pipeline import PipelineFacts
 from llm_locust.core.prefix import MOST_REPLICAS, PrefixShare, ReplicaCache
 from llm_locust.core.record import LengthPair
 from llm_locust.core.run_facts import DroppedFacts, ScrapeFacts, StampFacts, TrajectoryFacts
@@ -140,6 +142,28 @@ class WorkerFacts:
         return max(0, (self.announced or 0) + self.in_flight - self.received)
 
 
+class Numbered(Protocol):
+    """What has a worker's id and number."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+
+def worker_names(workers: Iterable[Numbered]) -> dict[str, str]:
+    """Id of each worker -> what reports call it: ``worker-1`` is the first.
+
+    By their numbers, or by their order where these are not all different, as of several runs put together.
+    """
+    ordered = sorted(workers, key=lambda w: (w.index, w.id))
+    numbers = [w.index + 1 for w in ordered]
+    if len(set(numbers)) < len(numbers) or min(numbers, default=1) < 1:
+        numbers = list(range(1, len(ordered) + 1))
+    return {w.id: f"worker-{number}" for w, number in zip(ordered, numbers, strict=True)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFacts:
     """One stage of a run: a span in which one load was asked for. Times are nanoseconds on the run's axis.
@@ -235,6 +259,7 @@ class Manifest:
     scenario_document: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     command: list[str] = field(default_factory=list)
+    pipeline: PipelineFacts = field(default_factory=PipelineFacts)
     versions: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
     slo: str = ""

@@ -92,6 +92,7 @@ REPORT = (
         ui=True,
         is_load=False,
     ),
+    Option("--full", "the printed report with all its sections", kind="truth", record=None),
     Option("--print-summary", "summary.json as the last line on standard output", kind="truth", record=None),
     Option(
         "--require-valid", "exit code 3 when the client's verdict is 'invalid'", kind="truth", is_load=False

@@ -79,6 +79,7 @@ class Settings:
     allow_incomplete: bool
     upload: str | None
     keep: Keep | None
+    full: bool
     print_summary: bool
     text: dict[str, Any]
     scenario: Scenario | None
@@ -195,6 +196,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         allow_incomplete=given["allow_incomplete"],
         upload=given["upload"],
         keep=parse_keep(given, load),
+        full=given["full"],
         print_summary=given["print_summary"],
         text=recorded(options),
         scenario=scenario,

@@ -11,8 +11,7 @@ from llm_locust.report.text import UNDEFINED, number
 MARK = "~"
 _LEAST = {"p50": 40, "p99": 1000}
 _MEANING = (
-    f"{MARK} too few independent samples for a 95 % interval (p50 needs 40, p99 1,000, p99.9 10,000; "
-    "requests that waited together count as fewer)"
+    f"{MARK} too few independent samples for a 95 % interval: requests that waited together count as fewer"
 )
 
 

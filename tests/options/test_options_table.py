@@ -159,7 +159,7 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
     assert not [row.name for row in OPTIONS if row.secret and row.record]
     assert {row.name for row in OPTIONS if row.record is None} == {
         *("header", "header_env", "swarm_secret_env", "progress", "rolling_summary", "metrics_port"),
-        *("metrics_host", "print_summary", "allow_host", "web_name"),
+        *("metrics_host", "full", "print_summary", "allow_host", "web_name"),
     }
 
 

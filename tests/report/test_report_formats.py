@@ -42,10 +42,13 @@ def cases(text: str) -> dict[str, ElementTree.Element]:
     return {str(case.get("name")): case for case in suite.findall("testcase")}
 
 
-def test_junit_has_a_case_for_each_gate_for_completeness_and_for_the_client() -> None:
+def test_junit_has_a_case_for_the_verdict_each_gate_completeness_and_the_client() -> None:
     found = cases(junit(gates="rps>1 p99_ttft<100ms"))
-    assert list(found) == ["complete", "client", "rps>1", "p99_ttft<100ms"]
-    assert [name for name, case in found.items() if case.find("failure") is not None] == ["p99_ttft<100ms"]
+    assert list(found) == ["verdict", "complete", "client", "rps>1", "p99_ttft<100ms"]
+    assert [name for name, case in found.items() if case.find("failure") is not None] == [
+        "verdict",
+        "p99_ttft<100ms",
+    ]
 
 
 def test_a_broken_gate_says_its_value_and_its_limit() -> None:

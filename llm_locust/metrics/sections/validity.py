@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
@@ -221,7 +221,8 @@ def coalesced_findings(ratio: float | None, lag_ms: float | None) -> Iterator[Fi
 
 
 def _unmeasured(manifest: Manifest) -> Iterator[Finding]:
-    unknown = [w.id for w in manifest.workers if w.clock is None and w.received]
+    names = worker_names(manifest.workers)
+    unknown = [names[w.id] for w in manifest.workers if w.clock is None and w.received]
     if unknown and len(manifest.workers) > 1:
         named = ", ".join(unknown[:_MOST_NAMED])
         yield (
@@ -249,12 +250,13 @@ def _stepped(stepped: int, n: int) -> Iterator[Finding]:
 
 
 def _clocks_set(manifest: Manifest) -> Iterator[Finding]:
+    names = worker_names(manifest.workers)
     stepped = [w for w in manifest.workers if w.clock and w.clock.steps]
     steps = sum(w.clock.steps for w in stepped if w.clock)
     if stepped:
         yield (
             "suspect",
-            f"{_clocks_of(stepped)} set {_times(steps)} during the run: the records are placed by the "
+            f"{_clocks_of(stepped, names)} set {_times(steps)} during the run: the records are placed by the "
             "corrected clock, and no latency changed",
         )
     if manifest.clock_steps:
@@ -265,10 +267,10 @@ def _clocks_set(manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def _clocks_of(workers: list[WorkerFacts]) -> str:
+def _clocks_of(workers: list[WorkerFacts], names: Mapping[str, str]) -> str:
     if len(workers) == 1:
-        return f"worker {workers[0].id}'s clock was"
-    named = ", ".join(w.id for w in workers[:_MOST_NAMED])
+        return f"the clock of {names[workers[0].id]} was"
+    named = ", ".join(names[w.id] for w in workers[:_MOST_NAMED])
     more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
     return f"the clocks of {len(workers)} workers ({named}{more}) were"
 
@@ -278,14 +280,15 @@ def _times(n: int) -> str:
 
 
 def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
+    names = worker_names(manifest.workers)
     error_s, worker = max(
-        ((w.clock.error_ns * 1e-9, w.id) for w in manifest.workers if w.clock), default=(0.0, "")
+        ((w.clock.error_ns * 1e-9, names[w.id]) for w in manifest.workers if w.clock), default=(0.0, "")
     )
     share = thresholds.CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,
-            f"worker {worker}'s clock is known only to {error_s:.3g} s, the window is {window_s:.6g} s long: "
+            f"the clock of {worker} is known only to {error_s:.3g} s, the window is {window_s:.6g} s long: "
             "it is uncertain which of its requests are inside",
         )
 

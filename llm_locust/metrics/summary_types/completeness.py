@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from llm_locust.core.manifest import worker_names
 from llm_locust.metrics.summary_types.base import SummaryPart, key
 
 _WHOLE = "the whole run"
@@ -108,3 +109,8 @@ class Completeness(SummaryPart, frozen=True):
     ]
     workers: list[WorkerCompleteness]
     master: MasterHealth
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Id of each worker -> what reports call it."""
+        return worker_names(self.workers)

@@ -7,20 +7,22 @@ from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.run import ClientFacts
 from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.report.text import clean, plural
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
-def junit(summary: Summary) -> str:
-    """One test suite: a case for each gate, one for completeness, one for the client's validity.
+def junit(summary: Summary, found: Headline | None = None) -> str:
+    """One test suite: a case for the verdict, for each gate, for completeness, for the client's validity.
 
-    A gate fails where it broke, completeness where records are missing or a fault ended the run early, the
-    client where its verdict is ``invalid``; of a suspect one the reasons are in its output.
+    The verdict's case fails where the run did not pass, and has the cause. A gate fails where it broke,
+    completeness where records are missing or a fault ended the run early, the client where its verdict is
+    ``invalid``; of a suspect one the reasons are in its output.
     """
-    run = summary.run
+    run, found = summary.run, found or verdict(summary)
     complete = _complete(summary.completeness, run.stop_reason)
-    cases = [complete, _client(summary.client), *_gates(summary.gates)]
+    cases = [_verdict(found), complete, _client(summary.client), *_gates(summary.gates)]
     suite = ElementTree.Element(
         "testsuite",
         name=f"llm-locust {_shown(run.name)}",
@@ -41,6 +43,15 @@ def junit(summary: Summary) -> str:
     suites.append(suite)
     ElementTree.indent(suites)
     return f"{_HEAD}{ElementTree.tostring(suites, encoding='unicode')}\n"
+
+
+def _verdict(found: Headline) -> ElementTree.Element:
+    case = _case("run", "verdict")
+    if found.is_good:
+        ElementTree.SubElement(case, "system-out").text = _shown(found.line)
+    else:
+        _fail(case, "verdict", _shown(found.headline.text), _shown(found.line))
+    return case
 
 
 def _gates(gates: Sequence[GateOutcome]) -> Iterator[ElementTree.Element]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.metrics.verdict import verdict
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.genai_perf import genai_perf
 from llm_locust.report.formats.inferencex import inferencex
@@ -15,6 +16,21 @@ from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis
+from llm_locust.report.sections.headline import Headline
+from llm_locust.report.sections.headline import verdict as in_words
+
+
+def _markdown(analysis: Analysis) -> str:
+    return markdown(analysis.summary, _told(analysis), analysis.manifest)
+
+
+def _junit(analysis: Analysis) -> str:
+    return junit(analysis.summary, _told(analysis))
+
+
+def _told(analysis: Analysis) -> Headline:
+    return in_words(analysis.summary, verdict(analysis.summary, analysis.manifest))
+
 
 #: What a format has the figures of: one load, all loads of a sweep, or whatever the run is.
 Scope = Literal["one load", "a sweep", "any run"]
@@ -48,14 +64,13 @@ FORMATS = (
         lambda analysis: shown_json(as_json(analysis.summary), indent=2) + "\n",
         scope="any run",
     ),
-    Format("md", "the report as Markdown", lambda analysis: markdown(analysis.summary), scope="any run"),
     Format(
-        "junit",
-        "gates as test cases",
-        lambda analysis: junit(analysis.summary),
-        "junit.xml",
+        "md",
+        "the report as Markdown",
+        lambda analysis: markdown(analysis.summary, _told(analysis), analysis.manifest),
         scope="any run",
     ),
+    Format("junit", "verdict and gates as test cases", _junit, "junit.xml", scope="any run"),
     Format("vllm", "result file of vllm bench serve", vllm_json, "vllm.json"),
     Format("llmd", "Benchmark Report 0.2.1 of llm-d", llmd, "benchmark_report.yaml"),
     Format("inferencex", "aggregate JSON of InferenceX", inferencex, "inferencex.json"),

@@ -12,7 +12,6 @@ from llm_locust.report.html import (
     distributions,
     limits,
     over_time,
-    overview,
     replicas,
     servers,
     slowest,
@@ -100,15 +99,12 @@ def _chapter(
 
 
 def _placed(sections: Sequence[Section]) -> defaultdict[str, list[Section]]:
-    """Chapter -> its sections, what alarms first. An alarm stands with the verdict, or above the tiles."""
+    """Chapter -> its sections; those of the first screen are on none."""
     placed = defaultdict(list)
     for section in sorted(sections, key=_rank):
-        on_top = section.key in overview.ON_TOP
-        placed["verdict" if section.alarm and not on_top else section.chapter].append(section)
+        placed[section.chapter].append(section)
     return placed
 
 
 def _rank(section: Section) -> int:
-    if section.alarm:
-        return -1
     return _VERDICT.index(section.key) if section.key in _VERDICT else len(_VERDICT)

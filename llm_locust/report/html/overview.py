@@ -1,4 +1,4 @@
-"""The first screen: may the numbers be trusted, did the run hold, and the numbers that decide."""
+"""The first screen: the result, its cause, and the numbers that decide."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,9 +9,11 @@ from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Section, Tone
-from llm_locust.report.sections import course, verdicts
+from llm_locust.report.section import Tone
+from llm_locust.report.sections import verdicts
 from llm_locust.report.sections.completeness import completeness
+from llm_locust.report.sections.curves.search import search
+from llm_locust.report.sections.headline import Headline, asked
 from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import CUT_MARK, estimate, is_cut
@@ -57,51 +59,64 @@ class Fact:
     tone: Tone = Tone.PLAIN
 
 
-#: Sections that stand above the tiles, whole.
-ON_TOP = ("standstill",)
+def tiles(summary: Summary, found: Headline) -> list[Tile]:
+    """Result, cause, the figure that was asked for, and whether the client can be trusted."""
+    return [_result(found), _cause(found), _figure_asked(summary), _client(summary)]
 
 
-def alarms(summary: Summary) -> list[Section]:
-    """What has no tile of its own, and has to be read before any number."""
-    found = (course.standstill(summary), course.stuck(summary))
-    return [section for section in found if section is not None]
+def _result(found: Headline) -> Tile:
+    parts = found.parts[:_MOST_LINES]
+    more = len(found.parts) - len(parts)
+    code = "" if found.code is None else f"exit code {found.code}"
+    lines = (*parts, f"and {plural(more, 'more')}" if more > 0 else "", code)
+    return Tile("Result", found.word, tuple(line for line in lines if line), found.tone)
 
 
-def tiles(summary: Summary) -> list[Tile]:
-    """Gates, validity, completeness, goodput: in the order in which they can spoil a conclusion."""
-    return [_gates(summary), _client(summary), _records(summary), _outcome(summary)]
+def _cause(found: Headline) -> Tile:
+    """The worst finding, and how many others there are."""
+    first = next((each for each in found.findings if each.text == found.cause), None)
+    if first is None:
+        told = "Nothing speaks against this result." if found.is_good else "No single cause was found."
+        return Tile("Cause", "none", (told,), Tone.FAINT)
+    others = sum(each.box is not None and each is not first for each in found.findings)
+    lines = (first.text, f"{plural(others, 'further finding')} below" if others else "")
+    label = "Reservation" if found.is_good else "Cause"
+    return Tile(label, first.title, tuple(line for line in lines if line), first.tone)
 
 
-def _outcome(summary: Summary) -> Tile:
-    """The goodput; where the whole run has none, what there is in its place."""
+def _figure_asked(summary: Summary) -> Tile:
+    """Of a search its edge, of a sweep how many loads have a result, of arms how they differ; else the
+    goodput, or the rate of a run without an SLO."""
+    if summary.search is not None:
+        return _edge(summary)
     if summary.is_sweep:
         return _stages(summary)
-    return _arms(summary) if summary.is_of_parts else _goodput(summary)
+    if summary.is_of_parts:
+        return _arms(summary)
+    return _rate(summary) if summary.goodput.ratio is None else _goodput(summary)
 
 
-def _gates(summary: Summary) -> Tile:
-    judged = summary.gates
-    if not judged:
-        return Tile("Gates", "none", ("No gate was given: no figure was limited.",), Tone.FAINT)
-    section = verdicts.gates(summary)
-    rows = section.table.rows if section is not None and section.table is not None else ()
-    lines = tuple(sentence(list(row.cells)) for row in rows[:4])
-    if section is not None and not all(gate.passed for gate in judged):
-        (headline,) = section.lines
-        value = "FAIL" if headline.tone is Tone.BAD else "UNKNOWN"
-        return Tile("Gates", value, (headline.text, *lines), headline.tone)
-    return Tile("Gates", "pass", (f"{plural(len(judged), 'gate')} held", *lines), Tone.GOOD)
+def _edge(summary: Summary) -> Tile:
+    edge, _, bound = asked(summary).partition(", ")
+    lines = [section.lines for section in search(summary)][:1]
+    texts = tuple(line.text for found in lines for line in found[1:_MOST_LINES])
+    return Tile("Search", edge or "no answer", tuple(text for text in (bound, *texts) if text))
+
+
+def _rate(summary: Summary) -> Tile:
+    part = summary.throughput
+    rate = f"{number(part.requests_per_s)} requests/s"
+    if summary.is_without_output:
+        return Tile("Throughput", rate, (f"{number(part.inputs_per_s)} inputs/s",))
+    return Tile("Throughput", f"{number(part.output_tokens_per_s)} tokens/s", (rate, "no SLO was given"))
 
 
 def _client(summary: Summary) -> Tile:
+    """Whether the client can be trusted, and whether all of its records are here."""
     value, tone = _VERDICTS[summary.client.verdict]
-    return Tile("Measurement", value, _texts(verdicts.client(summary)), tone)
-
-
-def _records(summary: Summary) -> Tile:
-    section = completeness(summary)
-    value, tone = ("INCOMPLETE", Tone.BAD) if section.alarm else ("complete", Tone.GOOD)
-    return Tile("Records", value, _texts(section), tone)
+    reasons, records = verdicts.client(summary).lines, completeness(summary)
+    first = reasons[1 if summary.client.verdict == "invalid" else 0].text
+    return Tile("Client", value, (first, records.lines[0].text), Tone.BAD if records.alarm else tone)
 
 
 def _goodput(summary: Summary) -> Tile:
@@ -140,11 +155,6 @@ def _arms(summary: Summary) -> Tile:
         value = "no difference" if rows else UNDEFINED
     lines = tuple(line.text for section in sections for line in section.lines[:_MOST_LINES])
     return Tile("Arms", value, lines)
-
-
-def _texts(section: Section) -> tuple[str, ...]:
-    """The first lines; a section that alarms stands below as a whole."""
-    return tuple(line.text for line in section.lines[:_MOST_LINES])
 
 
 def slo_line(summary: Summary, measured_from: str) -> str:

@@ -15,6 +15,8 @@ from llm_locust.report.html.chapters import Chapter, chapters
 from llm_locust.report.html.shell import whole_page
 from llm_locust.report.inputs.scraped import Scraped
 from llm_locust.report.sections.contents import heading
+from llm_locust.report.sections.findings import boxes
+from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.report.text import clean, count, seconds
 from llm_locust.report.uncertainty import cut_note
 
@@ -25,6 +27,7 @@ def html_report(
     summary: Summary,
     measured: Measured,
     scraped: Scraped | None = None,
+    found: Headline | None = None,
 ) -> bytes:
     """The whole report as one HTML page that loads nothing, in UTF-8.
 
@@ -33,7 +36,9 @@ def html_report(
         measured: what :func:`~llm_locust.metrics.measured.measure` gave for them, with the same limits and
             window.
         scraped: what its servers said of themselves, where they were asked.
+        found: the verdict, if the caller knows more than the summary says.
     """
+    found = found or verdict(summary)
     counted = summary.requests
     missing = (counted.lost or 0) + (counted.unsent or 0) + counted.stuck
     run = run_charts(requests, manifest, measured, missing)
@@ -44,8 +49,8 @@ def html_report(
         {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]},
         drawn=bool(charts),
         head=heading(summary),
-        alarms=overview.alarms(summary),
-        tiles=overview.tiles(summary),
+        alarms=boxes(found.findings),
+        tiles=overview.tiles(summary, found),
         slo_line=overview.slo_line(summary, run.measured_from),
         latencies=overview.latencies(summary, run.measured_from),
         places=[head for _, head in overview.PLACES],

@@ -36,7 +36,11 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
         Column("p99 ms", over="hub lag"),
         Column("%", over="CPU"),
     )
-    rows = [_worker_row(found, known.get(found.name)) for found in run.workers]
+    names = summary.completeness.names
+    rows = [
+        _worker_row(names.get(found.name, clean(found.name)), found, known.get(found.name))
+        for found in run.workers
+    ]
     return Section(
         "By worker",
         table=Table(columns, tuple(rows[:_MOST_ROWS])).without_empty(),
@@ -50,10 +54,10 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
 
 
-def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
+def _worker_row(name: str, found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
     return TableRow(
         (
-            clean(found.name),
+            name,
             count(found.requests),
             percent(found.share),
             percent(found.error_rate),

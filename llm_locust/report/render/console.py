@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TextIO
 
 from rich import box
@@ -19,7 +20,10 @@ from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.report.sections.brief import brief, brief_boxes, brief_heading
 from llm_locust.report.sections.contents import heading, sections
+from llm_locust.report.sections.findings import boxes
+from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
     ARMS_FILE,
@@ -62,10 +66,34 @@ _PLAIN_SIGNS = str.maketrans(
 )
 
 
-def print_report(summary: Summary, run_dir: Path | None, file: TextIO, width: int | None = None) -> None:
-    """Print the report of one summary, and which files of the run are in ``run_dir``, if it is not None."""
-    files = () if run_dir is None else (Text(), _files(run_dir))
-    parts = (_heading(heading(summary)), Text(), *_laid_out(sections(summary)), *files)
+def print_report(
+    summary: Summary,
+    run_dir: Path | None,
+    file: TextIO,
+    width: int | None = None,
+    *,
+    found: Headline | None = None,
+    full: bool = False,
+) -> None:
+    """Print the report of one summary: the verdict first, what it rests on, and the verdict again with its
+    exit code as the last line.
+
+    Args:
+        run_dir: whose files are named; None where there are none.
+        found: the verdict, if the caller knows more than the summary says.
+        full: all sections, not only those of the first 20 seconds.
+    """
+    found = found or verdict(summary)
+    if full:
+        head, lines = heading(summary), found.lines
+        rest = [*boxes(found.findings), *sections(summary)]
+    else:
+        head = brief_heading(heading(summary))
+        lines = found.lines if found.is_boxless else (found.headline,)
+        rest = [*brief_boxes(found), *brief(summary, found)]
+    files = () if run_dir is None else (Text(), _files(run_dir, full))
+    last = _line(Line(found.line, found.tone))
+    parts = (_heading(head), Text(), *map(_line, lines), Text(), *_laid_out(rest), *files, Text(), last)
     print_parts(lambda _: parts, file, width)
 
 
@@ -138,14 +166,19 @@ def _labelled(label: str, body: RenderableType) -> RenderableType:
     return grid
 
 
-def _files(run_dir: Path) -> RenderableType:
+def _files(run_dir: Path, full: bool) -> RenderableType:
+    """Where the report is; with ``full`` all files, else how to get everything that they say."""
     where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
+    if not full:
+        page = Text(clean(run_dir / REPORT_HTML_FILE), no_wrap=True, overflow="ignore")
+        more = Text(f"llm-locust report {clean(quote(str(run_dir)))} --full", no_wrap=True, overflow="ignore")
+        return _labelled("Report", Group(page, more))
     names = [*_FILES, *(name for name in _MAYBE if (run_dir / name).exists())]
     return _labelled("Files", Group(where, Text(" ".join(names), style=_STYLES[Tone.FAINT])))
 
 
 def _line(line: Line) -> RenderableType:
-    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=_STYLES[line.tone])
+    return _Flowing(line)
 
 
 @dataclass(frozen=True, slots=True)

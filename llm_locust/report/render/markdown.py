@@ -1,23 +1,76 @@
 """Sections as Markdown, made to be put into a pull request: of a report and of a comparison."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.render.marks import MARKS, code, escaped
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.contents import heading, sections
-from llm_locust.report.text import UNDEFINED
+from llm_locust.report.sections.findings import boxes
+from llm_locust.report.sections.headline import Headline, verdict
+from llm_locust.report.text import UNDEFINED, clean
+from llm_locust.store import REPORT_HTML_FILE
+
+#: Digits of a commit that name it to a person.
+_COMMIT_DIGITS = 12
 
 _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}
 
-#: Sections that a reader of a pull request opens when they are wanted.
+#: Tables that are folded once more among all figures.
 _FOLDED = {"intervals", "tokens", "errors", "by_name", "by_class", "replicas", "nodes"}
 
 
-def markdown(summary: Summary) -> str:
-    """The report of one summary."""
+def markdown(summary: Summary, found: Headline | None = None, manifest: Manifest | None = None) -> str:
+    """The report of one summary, made for a pull request: result, cause, gates, what ran; the rest is folded.
+
+    Args:
+        found: the verdict, if the caller knows more than the summary says.
+        manifest: for the command, the commit and the pipeline of the run.
+    """
+    found = found or verdict(summary)
+    every = sections(summary)
+    shown = [section for section in every if section.key == "gates" or section.chapter == "arms"]
+    rest = [*boxes(found.findings), *(section for section in every if section not in shown)]
+    blocks = [
+        *_verdict(found),
+        *(block for section in shown for block in _gates(section)),
+        *_ran(summary, manifest),
+    ]
+    folded = [block for section in rest for block in _section(section.without_wide())]
+    blocks += ["<details><summary>All figures</summary>", *folded, "</details>"]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _verdict(found: Headline) -> Iterator[str]:
+    """Result, cause, and what else was found."""
+    yield f"## {MARKS.get(found.tone, '')}{escaped(found.headline.text)}"
+    if found.cause:
+        yield f"**{found.cause_label.capitalize()}:** {code(found.cause)}"
+    others = [each for each in found.findings if each.box is not None and each.text != found.cause]
+    if others:
+        yield "\n".join(f"- also: {code(each.text)}" for each in others)
+
+
+def _gates(section: Section) -> Iterator[str]:
+    """The table of gates without its title: the result has said how many broke."""
+    yield from _section(replace(section, lines=()) if section.key == "gates" else section)
+
+
+def _ran(summary: Summary, manifest: Manifest | None) -> Iterator[str]:
+    """What ran, when, on which commit and by which command, and where the whole report is."""
     head = heading(summary)
-    return markdown_of(code(head.title), ["  \n".join(map(_line, head.lines))], sections(summary))
+    links = [f"[{REPORT_HTML_FILE}]({REPORT_HTML_FILE})"]
+    if manifest is not None and manifest.pipeline.url:
+        links.insert(0, f"[pipeline](<{manifest.pipeline.url}>)")
+    facts = [code(head.title), *map(_line, head.lines)]
+    if manifest is not None and manifest.pipeline.commit:
+        facts.append(f"commit {code(manifest.pipeline.commit[:_COMMIT_DIGITS])}")
+    yield "  \n".join([*facts, " · ".join(links)])
+    if manifest is not None and manifest.command:
+        yield code(clean(shlex.join(manifest.command)))
 
 
 def markdown_of(title: str, blocks: Sequence[str], parts: Iterable[Section]) -> str:

@@ -13,6 +13,7 @@ from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.timeseries import timeseries_csv
+from llm_locust.report.sections.headline import verdict as in_words
 from llm_locust.report.tables.arms_csv import arms_csv
 from llm_locust.report.tables.curve_csv import curve_csv
 from llm_locust.report.tables.repeats_csv import repeats_csv
@@ -62,21 +63,26 @@ def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: boo
         ValueError: as :func:`~llm_locust.report.run.analysis.analyse` raises it.
     """
     found = analyse(Source.of(run), question)
-    write_reports(run, found)
-    return Report(found.summary, verdict(found.summary, found.manifest, allow_incomplete))
+    judged = verdict(found.summary, found.manifest, allow_incomplete)
+    write_reports(run, found, judged)
+    return Report(found.summary, judged)
 
 
-def write_reports(directory: Path, found: Analysis) -> None:
+def write_reports(directory: Path, found: Analysis, judged: RunVerdict | None) -> None:
     """Write ``summary.json`` and all that is made of it and of its requests into a directory.
+
+    Args:
+        judged: the verdict on it, as :func:`~llm_locust.metrics.verdict.verdict` gives it.
 
     Raises:
         StoreError: a file cannot be written.
     """
+    told = in_words(found.summary, judged)
     texts: dict[str, str | bytes] = {
         TIMESERIES_FILE: timeseries_csv(found.requests, found.manifest),
-        REPORT_MD_FILE: markdown(found.summary),
+        REPORT_MD_FILE: markdown(found.summary, told, found.manifest),
         REPORT_HTML_FILE: html_report(
-            found.requests, found.manifest, found.summary, found.measured, found.scraped
+            found.requests, found.manifest, found.summary, found.measured, found.scraped, told
         ),
     }
     tables = {

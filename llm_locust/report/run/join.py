@@ -73,8 +73,9 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
         found = analyse(whole, PLAIN)
         named = structs.replace(found.summary.run, name=folder.name)
         summary = structs.replace(found.summary, run=named, parts=facts)
-        write_reports(folder, replace(found, summary=summary))
-        return Report(summary, verdict(summary, found.manifest, allow_incomplete))
+        judged = verdict(summary, found.manifest, allow_incomplete)
+        write_reports(folder, replace(found, summary=summary), judged)
+        return Report(summary, judged)
 
 
 def _holds_records(part: Path) -> bool:

@@ -83,7 +83,7 @@ def write_so_far(run: Path) -> Path:
             run=structs.replace(found.summary.run, so_far=True),
             since_start=now.since_start(judged=bool(manifest.slo or manifest.class_slos)),
         )
-        write_reports(out, replace(found, summary=summary))
+        write_reports(out, replace(found, summary=summary), None)
     with replacing(out / STATE_FILE) as file:
         file.write(encode_totals(span_after(now, frames, until_ns)))
     return out

@@ -106,8 +106,18 @@ def _by_worker(part: Completeness) -> Iterator[Line]:
     """One line for each worker that lacks something, those that lack most first."""
     lacking = sorted(filter(_is_lacking, part.workers), key=lambda w: -w.unrecorded)
     for worker in lacking[:MOST_NAMED]:
-        yield Line(f"worker {clean(worker.id)}: {sentence(list(_lacks(worker)), ', ')}", verbatim=True)
+        yield Line(f"{part.names[worker.id]}: {sentence(list(_lacks(worker)), ', ')}", verbatim=True)
     yield from _others(lacking, "worker")
+
+
+def first_loss(part: Completeness) -> str:
+    """The worker that lacks most, and what; empty where none lacks anything."""
+    lacking = sorted(filter(_is_lacking, part.workers), key=lambda w: -w.unrecorded)
+    if not lacking:
+        return ""
+    more = f", and {plural(len(lacking) - 1, 'other worker')}" if len(lacking) > 1 else ""
+    name = part.names[lacking[0].id]
+    return f"{name}: {sentence(list(_lacks(lacking[0])), ', ')}{more}"
 
 
 def _is_lacking(worker: WorkerCompleteness) -> bool:
@@ -137,7 +147,7 @@ def _faults(part: Completeness) -> Iterator[Line]:
     """What makes a worker's count of records doubtful."""
     faults = [(name, text) for name, texts in part.faults.items() for text in texts]
     for name, text in faults[:MOST_NAMED]:
-        yield Line(f"worker {clean(name)}: {clean(text)}", Tone.BAD, verbatim=True)
+        yield Line(f"{part.names.get(name, clean(name))}: {clean(text)}", Tone.BAD, verbatim=True)
     yield from _others(faults, "fault")
 
 

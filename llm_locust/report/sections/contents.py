@@ -1,4 +1,4 @@
-"""Which sections a report has, and in which order: trust first, then the verdict, then numbers."""
+"""Which sections a report has below its verdict, and in which order: gates, numbers, what they rest on."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -127,13 +127,10 @@ class Entry:
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
-    Entry("client", "", verdicts.client),
-    Entry("standstill", "", course.standstill),
-    Entry("stuck", "", course.stuck),
     Entry("counts", "", measures.counts),
-    Entry("records", "", completeness),
     Entry("parts", "", course.parts),
     Entry("since_start", "", course.since_start),
+    Entry("gates", "verdict", verdicts.gates),
     Entry("requests", "", measures.requests),
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
@@ -142,10 +139,9 @@ CONTENTS = (
     Entry("arms", "arms", arms),
     Entry("curve", "stages", curve),
     Entry("spike", "stages", spikes),
-    Entry("warmup", "verdict", course.warmup, of_one_load=True),
-    Entry("reliability", "verdict", course.reliability, of_one_load=True),
-    Entry("gates", "verdict", verdicts.gates),
     Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
+    Entry("reliability", "verdict", course.reliability, of_one_load=True),
+    Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("latency", "latency", measures.latency, of_one_load=True),
     Entry("intervals", "latency", measures.intervals, of_one_load=True),
     Entry("bottleneck", "latency", bottleneck, of_one_load=True),
@@ -172,14 +168,18 @@ CONTENTS = (
     Entry("servers", "servers", server.servers),
     Entry("energy", "cost", server.energy, of_one_load=True),
     Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),
+    Entry("client", "", verdicts.client),
+    Entry("records", "", completeness),
     Entry("nodes", "groups", nodes),
 )
 
 
 def sections(summary: Summary) -> list[Section]:
-    """Every section that has something to say, alarms as the others at their place."""
+    """Every section that has something to say. What alarms has a box of its own, see
+    :func:`~llm_locust.report.sections.findings.boxes`, and is not among them."""
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
-    return explained_once([section for entry in shown for section in _made(entry, summary)])
+    made = [section for entry in shown for section in _made(entry, summary)]
+    return explained_once([section for section in made if not section.alarm])
 
 
 def _made(entry: Entry, summary: Summary) -> Iterator[Section]:

@@ -13,7 +13,7 @@ from llm_locust.metrics.summary_types.course import (
 )
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
+from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence
 
 #: A time without an answer is worth a line from here on, where answers came so often that chance does not
 #: make it: in a Poisson process one gap of 22,000 is over ten mean ones.
@@ -105,10 +105,10 @@ def standstill(summary: Summary) -> Section | None:
         return None
     spans = part.spans
     longest = max(spans, key=lambda span: span.seconds)
-    headline = Line(f"STOOD STILL: {_stood(longest)}", Tone.BAD)
+    headline = Line(f"STOOD STILL: {stood(longest)}", Tone.BAD)
     others = [span for span in spans if span is not longest]
     total = f"{plural(part.n, 'time')}, {seconds(part.seconds)} in all"
-    more = Line(f"{total}; also {sentence([_stood(span) for span in others[:_MOST_STOOD]], '; ')}")
+    more = Line(f"{total}; also {sentence([stood(span) for span in others[:_MOST_STOOD]], '; ')}")
     meaning = f"no answer ended and none was streamed for longer than {seconds(part.limit_s)}"
     return Section(
         "Standstill", (headline, *([more] if others else []), Line(meaning, Tone.FAINT)), alarm=True
@@ -125,7 +125,8 @@ def stuck(summary: Summary) -> Section | None:
     return Section("Stuck", (Line(text, Tone.BAD), Line(counted, Tone.FAINT)), alarm=True)
 
 
-def _stood(span: StandstillSpan) -> str:
+def stood(span: StandstillSpan) -> str:
+    """What a standstill was, without its subject."""
     under_way = plural(span.in_flight, "request")
     return (
         f"no answer for {seconds(span.seconds)} from {seconds(span.start_s)} on, with {under_way} in flight"
@@ -170,9 +171,6 @@ def _retries(retries: Retries) -> Iterator[Line]:
 #: Standstills that are told beside the longest one.
 _MOST_STOOD = 3
 
-#: Of a process's name in a table.
-_NODE_LENGTH = 20
-
 
 def drift(summary: Summary) -> Section | None:
     """What changed per hour; None where the run is too short to tell."""
@@ -188,13 +186,13 @@ def drift(summary: Summary) -> Section | None:
         Column("95 %"),
         Column("of start"),
     )
-    found, memory = set(part.found or ()), part.client_rss_mib or {}
+    found, memory, names = set(part.found or ()), part.client_rss_mib or {}, summary.completeness.names
     rows = tuple(
         _drift_row(label, line, 100.0 if key in _RATIOS else 1.0, key in found)
         for key, label in _MEASURES
         if (line := measures[key])
     ) + tuple(
-        _drift_row(f"memory of {clean(short(node, _NODE_LENGTH))}, MiB", told, 1.0, told.beyond_noise)
+        _drift_row(f"memory of {names.get(node, clean(node))}, MiB", told, 1.0, told.beyond_noise)
         for node, told in memory.items()
     )
     return Section("Drift", (_headline(part),), Table(columns, rows), tuple(_how(summary, part)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
 from llm_locust.metrics.summary_types.deployment.replicas import Fairness, TestOfChance
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
@@ -22,18 +23,30 @@ _COLUMNS = (
     Column("by chance"),
 )
 
+#: Causes of which a box tells, see :mod:`~llm_locust.report.sections.findings`: a user notices them. The
+#: others say how the balancer works.
+BOXED = ("out", "slow")
+
 #: Causes that are told; the rest are in summary.json.
 MOST_CAUSES = 8
 
 
 def fairness(summary: Summary) -> Section | None:
-    """The indices and likely causes; None for fewer than two replicas."""
+    """The indices and likely causes; None for fewer than two replicas, and for replicas that were alike."""
     part = summary.fairness
     if len(summary.replicas) < 2:
         return None
     amounts = _AMOUNTS if not summary.is_without_output else _WITHOUT_OUTPUT
-    table = Table(_COLUMNS, tuple(_row(part, key, words) for key, words in amounts))
-    return Section("Fairness", table=table, notes=(*_causes(part), *_naming(part)))
+    table = Table(_COLUMNS, tuple(_row(part, key, words) for key, words in amounts)).without_empty(UNDEFINED)
+    causes = tuple(_causes(part))
+    return None if not causes and _is_even(part) else Section("Fairness", table=table, notes=causes)
+
+
+def _is_even(part: Fairness) -> bool:
+    """Whether the indices would say nothing but that the replicas were alike."""
+    tests = (part.chance.requests, part.chance.ttft)
+    by_chance = all(test is None or test.p >= BEYOND_CHANCE for test in tests)
+    return by_chance and all((part.cv.figure(key) or 0.0) <= UNEVEN_CV for key, _ in _AMOUNTS)
 
 
 def _row(part: Fairness, key: str, words: str) -> TableRow:
@@ -57,14 +70,15 @@ def _chance(tested: TestOfChance | None) -> str:
 
 
 def _causes(part: Fairness) -> Iterator[Line]:
-    causes = part.causes
+    causes = [cause for cause in part.causes if cause.kind not in BOXED]
     for cause in causes[:MOST_CAUSES]:
         yield Line(clean(cause.text), Tone.WARN, verbatim=True)
     if len(causes) > MOST_CAUSES:
         yield Line(f"{count(len(causes) - MOST_CAUSES)} more causes in summary.json", Tone.FAINT)
 
 
-def _naming(part: Fairness) -> Iterator[Line]:
+def naming(part: Fairness) -> Iterator[Line]:
+    """What told the replicas apart, where their answers did not name them."""
     if part.named_by == "peer":
         yield Line("no response named its replica: distinguished by connection address", Tone.FAINT)
     if part.named_by == "target":

@@ -11,6 +11,7 @@ from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, Requ
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.report.sections.fairness import naming
 from llm_locust.report.sections.verdicts import limits
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, plural, seconds, short
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
@@ -165,7 +166,9 @@ def replicas(summary: Summary) -> Section | None:
         Column("goodput"),
     )
     table = having_figures(Table(columns, tuple(map(_replica_row, found[:MOST_ROWS]))), summary)
-    return Section("Replicas", table=table, notes=(*meaning_in(table), *_left_out(found)))
+    return Section(
+        "Replicas", table=table, notes=(*meaning_in(table), *naming(summary.fairness), *_left_out(found))
+    )
 
 
 def _replica_row(replica: ReplicaFigures) -> TableRow:

@@ -92,14 +92,18 @@ def latency(summary: Summary) -> Section:
     table = Table(columns, rows)
     notes = [
         *_unread(summary),
-        *_buffered(summary),
         *_adjusted(summary),
         *_network(part["connect"], part["rtt"]),
         *_approximate(part["itl"]),
         *live_check(summary.live_check),
-        *meaning_in(table),
+        *marks(table),
     ]
     return Section("Latency", table=table, notes=tuple(notes))
+
+
+def marks(table: Table) -> tuple[Line, ...]:
+    """What the marks of a table's figures mean."""
+    return tuple(meaning_in(table))
 
 
 def intervals(summary: Summary) -> Section | None:
@@ -114,7 +118,7 @@ def intervals(summary: Summary) -> Section | None:
     if not rows:
         return None
     columns = (Column("95 %, ms", left=True), *(Column(head, wide=wide) for _, head, wide in places))
-    return Section("Intervals", table=Table(columns, rows))
+    return Section("Intervals", table=Table(columns, rows).without_empty(UNDEFINED))
 
 
 def _statistics(summary: Summary) -> tuple[_Statistic, ...]:
@@ -134,8 +138,32 @@ def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
             continue
         if summary.is_without_output and not part[metric.key].known.n:
             continue  # not defined: no token was asked for
-        if metric.key != "ttfo" or part["ttfo"] != part["ttft"]:
+        if not _says_nothing(metric.key, summary):
             yield metric.key, metric.label
+
+
+#: A latency within this share of another, or lengths within this share of each other, are the same.
+_ALIKE = 0.02
+
+
+def _says_nothing(key: str, summary: Summary) -> bool:
+    """Whether a row would be another one once more."""
+    part = summary.latency_ms
+    if key == "ttfo":
+        return part["ttfo"] == part["ttft"]
+    if key == "ttft_started":
+        return all(
+            _are_alike(part[key].figure(place), part["ttft"].figure(place)) for place in ("p50", "p99")
+        )
+    if key == "prefill_ms_per_1k_input":  # of prompts of one length it is TTFT in another unit
+        return _are_alike(summary.tokens.input.figure("p50"), summary.tokens.input.figure("p99"))
+    return False
+
+
+def _are_alike(value: float | None, other: float | None) -> bool:
+    if value is None or other is None:
+        return value is other
+    return abs(value - other) <= _ALIKE * max(value, other)
 
 
 def _statistics_row(
@@ -152,7 +180,8 @@ def _approximate(itl: LatencyTable) -> Iterator[Line]:
         yield Line(f"ITL percentiles within {percent(error)} (counted in buckets)", Tone.FAINT)
 
 
-def _buffered(summary: Summary) -> Iterator[Line]:
+def buffered(summary: Summary) -> Iterator[Line]:
+    """That something on the way held the stream back, and what that means; nothing where it did not."""
     if summary.tokens.is_buffered:
         gap = number(summary.latency_ms["itl"].known.p50)
         yield Line(

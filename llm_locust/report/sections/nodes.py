@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from llm_locust.metrics.summary_types.completeness import MasterHealth, WorkerCompleteness
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, is_defined, number, plural, short
+from llm_locust.report.text import count, is_defined, number, plural
 
 Node = WorkerCompleteness | MasterHealth
 
@@ -15,9 +15,8 @@ NOTABLE_OFFSET_MS = 1.0
 
 MOST_ROWS = 20
 
-_NAME_LENGTH = 64
 _COLUMNS = (
-    Column("Node", left=True, verbatim=True, wraps=True),
+    Column("Node", left=True),
     Column("records"),
     Column("offset ms", over="clock"),
     Column("set", over="clock"),
@@ -36,7 +35,7 @@ def nodes(summary: Summary) -> Section | None:
     found = [w for w in workers if _is_notable(w)]
     master = part.master
     rows = [_row(master, "master", "")] if _is_notable(master) else []
-    rows += [_row(w, short(clean(w.id), _NAME_LENGTH), count(w.received)) for w in found]
+    rows += [_row(w, part.names[w.id], count(w.received)) for w in found]
     if not rows:
         return None
     notes = _notes(len(rows) - MOST_ROWS, len(workers) - len(found))

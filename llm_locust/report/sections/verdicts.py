@@ -13,12 +13,7 @@ from llm_locust.report.section import Column, Line, Section, Table, TableRow, To
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import mark, meaning, meaning_in
 
-_TONES = {"suspect": Tone.WARN, "invalid": Tone.BAD}
 _DOCTOR = "llm-locust doctor, run where the workers run, shows what limits them"
-_MEANINGS = {
-    "suspect": "the client may have distorted these numbers",
-    "invalid": "these numbers show the client, not the server",
-}
 
 
 def client(summary: Summary) -> Section:
@@ -40,7 +35,11 @@ def client(summary: Summary) -> Section:
     law = tuple(_littles_law(summary.littles_law))
     if part.verdict == "ok":
         return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *reasons, *law))
-    headline = Line(f"{part.verdict.upper()}: {_MEANINGS[part.verdict]}", _TONES[part.verdict])
+    if part.verdict == "suspect":
+        # It spoiled no figure as far as is known: a line among the last, no box.
+        reasons[0] = Line(f"suspect: {reasons[0].text}", Tone.WARN)
+        return Section("Client", (*reasons, Line(_DOCTOR, Tone.FAINT), Line(evidence, Tone.FAINT), *law))
+    headline = Line("INVALID: these numbers show the client, not the server", Tone.BAD)
     lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *law)
     return Section("Client", lines, alarm=True)
 

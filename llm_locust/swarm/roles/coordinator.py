@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import NoReturn
 
 import gevent
@@ -16,6 +17,7 @@ from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
+from llm_locust.report.sections.headline import verdict
 from llm_locust.swarm.channel.dropped import DroppedMessages
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.clocks.run_clock import RunClock
@@ -249,9 +251,11 @@ class RunCoordinator:
         if run is None or run.report is None or run is self._printed:
             return
         is_autostarted, self._printed = self._options.autostart and self._printed is None, run
-        print_report(run.report.summary, run.reported, sys.stdout)
-        if (self.headless or is_autostarted) and (found := self.verdict()).code:
-            sys.stdout.write(f"\nExit code {found.code}: {found.reason}.\n")
+        ends = self.headless or is_autostarted
+        found = verdict(run.report.summary, self.verdict() if ends else run.report.verdict)
+        if not ends:
+            found = replace(found, code=None)
+        print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.full)
         if run.settings.print_summary:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()

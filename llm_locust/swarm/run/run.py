@@ -1,6 +1,7 @@
 """One run in the process that owns its directory: what it received, its facts, its result."""
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import msgspec
 from gevent.event import Event
 
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.pipeline import pipeline_of
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.stages import LiveStages
 from llm_locust.live.store import LiveStore
@@ -179,6 +181,7 @@ class ActiveRun:
             scenario_document={} if scenario is None else scenario.public_document,
             seed=self.info["seed"],
             command=command_line(self.settings),
+            pipeline=pipeline_of(os.environ),
             versions=versions(),
             files=dict(self.files),
             slo=self.settings.slo,

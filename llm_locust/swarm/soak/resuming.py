@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: one over lengths alone, which has the run's users.
 MAY_DIFFER = frozenset(
     {
-        *("out", "resume", "spool", "upload", "allow_incomplete", "print_summary", "api_key_env"),
+        *("out", "resume", "spool", "upload", "allow_incomplete", "full", "print_summary", "api_key_env"),
         *("num_users", "run_time", "stop_timeout", "processes", "expect_workers", "flush_timeout"),
     }
 )

@@ -6,18 +6,19 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from report_cases import clock, lost_records, records, seen_worker, summary
+from report_cases import clock, lost_records, manifest, records, seen_worker, summary, told
 
+from llm_locust.core.pipeline import PipelineFacts
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.markdown import markdown as markdown_of
+from llm_locust.report.render.markdown import markdown as in_markdown
 
 #: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.
 BAR = re.compile(r"(?<!\\)\|")
 
 
 def markdown(summary: dict[str, Any]) -> str:
-    return markdown_of(typed(summary))
+    return in_markdown(typed(summary))
 
 
 def tables(text: str) -> list[list[str]]:
@@ -41,12 +42,29 @@ def with_error(message: str) -> dict[str, Any]:
     return of_one_error() | {"errors": [of_one_error()["errors"][0] | {"message": message}]}
 
 
-def test_it_begins_with_the_run_and_says_first_whether_it_can_be_trusted() -> None:
-    blocks = markdown(summary()).split("\n\n")
-    assert blocks[0] == "## `first`"
-    assert blocks[1].startswith("`tiny at http://127.0.0.1:8000`  \n2026-11-")
-    assert blocks[2].startswith("**Client** ✅ ok: kernel stamps")
-    assert blocks[3] == "**Records** ✅ complete: all 100 records of 1 worker"
+def test_it_begins_with_result_cause_and_gates_then_what_ran_and_the_rest_is_folded() -> None:
+    blocks = markdown(summary(gates="goodput>=99%")).split("\n\n")
+    assert blocks[0] == "## ❌ FAIL: goodput 51.0 % (at least 99 % required)"
+    assert blocks[1] == "**Cause:** `44 of 49 requests that were not good broke ttft ≤ 100 ms first`"
+    assert blocks[2].startswith("| Result | Gate | Measured |")
+    assert blocks[3].startswith("`first`  \n`tiny at http://127.0.0.1:8000`  \n2026-11-")
+    assert blocks[3].endswith("[report.html](report.html)")
+    assert blocks[4] == "<details><summary>All figures</summary>"
+    assert blocks[-1] == "</details>\n"
+    assert "**Records** ✅ complete: all 100 records of 1 worker" in blocks
+
+
+def test_a_good_run_says_so_and_has_no_cause() -> None:
+    text = markdown(summary(gates="goodput>=50%"))
+    assert text.startswith("## ✅ PASS: goodput 51.0 % (at least 50 %)\n\n| Result |")
+
+
+def test_commit_pipeline_and_command_are_those_of_the_manifest() -> None:
+    pipeline = PipelineFacts(commit="0123456789abcdef", url="https://ci.example/job/7")
+    known = manifest(1, pipeline=pipeline, command=["locust", "--gate", "a b`c"])
+    text = in_markdown(told(), None, known)
+    assert "commit `0123456789ab`  \n[pipeline](<https://ci.example/job/7>) · [report.html]" in text
+    assert "\n\n``locust --gate 'a b`c'``\n\n" in text
 
 
 def test_an_invalid_or_incomplete_run_is_an_alert() -> None:
@@ -54,13 +72,13 @@ def test_an_invalid_or_incomplete_run_is_an_alert() -> None:
     text = markdown(summary(made, workers=lost_records(100, 7)))
     assert "> [!CAUTION]\n> **Client** INVALID:" in text
     assert "> [!CAUTION]\n> **Records** INCOMPLETE:" in text
-    assert "> `worker w1: lost, 7 records missing`" in text
+    assert "> `worker-1: lost, 7 records missing`" in text
 
 
 def test_what_is_notable_of_nodes_is_a_folded_table_with_their_names_in_code_spans() -> None:
     workers = [seen_worker(clock=clock(-40.0, 1.5)), seen_worker(1, 0)]
     text = markdown(summary(workers=workers, workers_expected=2))
-    assert table_of(text, "Node") == [["`w1`", "100", "-40.0 ± 1.50", "0.500", "4.00", "40.0", "120"]]
+    assert table_of(text, "Node") == [["worker-1", "100", "-40.0 ± 1.50", "0.500", "4.00", "40.0", "120"]]
     assert "| Node | records | clock offset ms | hub lag ms p99 | hub lag ms max | CPU % | RSS MiB |" in text
     assert "<details><summary>Nodes</summary>" in text
     assert "1 other worker: loop never blocked for over 50 ms" in text
@@ -95,7 +113,7 @@ def test_every_table_has_as_many_cells_in_each_row_as_in_its_head() -> None:
     heads = [lines[0].split("|")[1].strip() for lines in tables(text)]
     assert heads == [
         *("Result", "Limit", "Latency, ms", "95 %, ms", "Time of an answer", "Tokens per request"),
-        *("Errors", "Name", "Replica", "Fairness"),
+        *("Errors", "Name", "Replica"),
     ]
     for lines in tables(text):
         assert {len(BAR.findall(line)) for line in lines} == {len(BAR.findall(lines[0]))}
@@ -109,7 +127,7 @@ def test_details_are_folded_and_the_folds_are_closed() -> None:
     text = markdown(summary())
     folded = re.findall(r"<details><summary>([^<]*)</summary>\n\n\|", text)
     assert folded == ["Intervals", "Tokens", "Errors", "By name", "Replicas"]
-    assert text.count("</details>") == len(folded)
+    assert text.count("</details>") == text.count("<details>") == len(folded) + 1
 
 
 def test_text_from_outside_stands_in_code_spans() -> None:

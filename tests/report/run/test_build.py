@@ -35,7 +35,7 @@ def test_the_reports_are_written_beside_the_records(tmp_path: Path) -> None:
     report = build_report(tmp_path)
     assert set(files(tmp_path)) - before == {SUMMARY_FILE, REPORT_HTML_FILE, REPORT_MD_FILE, TIMESERIES_FILE}
     assert read_summary((tmp_path / SUMMARY_FILE).read_bytes()) == report.summary
-    assert (tmp_path / REPORT_MD_FILE).read_text().startswith("## `first`")
+    assert (tmp_path / REPORT_MD_FILE).read_text().startswith("## ❌ FAIL: 5 of 100 requests failed")
     assert (tmp_path / REPORT_HTML_FILE).read_text().startswith("<!doctype html>")
     assert (tmp_path / TIMESERIES_FILE).read_text().startswith("second,time,started,")
 

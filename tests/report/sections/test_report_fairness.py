@@ -8,10 +8,13 @@ from report_cases import summary, told
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.fairness import MOST_CAUSES, fairness
+from llm_locust.report.sections.findings import findings
+
+UNEVEN = {"requests": {"statistic": 99.0, "p": 1e-21}, "ttft": None}
 
 
 def section(**changes: Any) -> Section:
-    found = fairness(told(fairness={**summary()["fairness"], **changes}))
+    found = fairness(told(fairness={**summary()["fairness"], "chance": UNEVEN, **changes}))
     assert found is not None
     return found
 
@@ -28,14 +31,31 @@ def test_each_amount_has_its_indices_and_what_was_tested_its_p_value() -> None:
 
 
 def test_causes_are_warnings_and_their_names_are_cleaned() -> None:
-    causes = [{"kind": "slow", "text": "a\x1b[31m is slow\nvery", "replica": "a"}]
-    (note,) = section(causes=causes, unnamed=0).notes
-    assert (note.text, note.tone, note.verbatim) == ("a is slow very", Tone.WARN, True)
+    causes = [{"kind": "sticky", "text": "a\x1b[31m is had\nvery often", "replica": "a"}]
+    (note,) = section(causes=causes).notes
+    assert (note.text, note.tone, note.verbatim) == ("a is had very often", Tone.WARN, True)
+
+
+def test_a_slow_replica_and_one_that_was_out_have_a_box_of_their_own_what_was_out_first() -> None:
+    causes = [{"kind": kind, "text": f"{kind} it is", "replica": "a"} for kind in ("slow", "sticky", "out")]
+    found = told(fairness={**summary()["fairness"], "chance": UNEVEN, "causes": causes})
+    (box,) = [each.box for each in findings(found) if each.key == "replicas"]
+    assert box is not None
+    assert [line.text for line in box.lines][:2] == ["out it is", "slow it is"]
+    assert [line.text for line in section(causes=causes).notes] == ["sticky it is"]
+
+
+def test_replicas_that_were_alike_have_no_indices() -> None:
+    even = {"chance": {"requests": {"statistic": 0.1, "p": 0.9}, "ttft": None}, "causes": []}
+    even["cv"] = dict.fromkeys(("requests", "output_tokens", "in_flight", "ttft"), 0.02)
+    assert fairness(told(fairness={**summary()["fairness"], **even})) is None
 
 
 def test_only_so_many_causes_are_told() -> None:
     notes = section(
-        causes=[{"kind": "slow", "text": f"r{i} is slow", "replica": None} for i in range(MOST_CAUSES + 3)],
+        causes=[
+            {"kind": "affine", "text": f"r{i} is affine", "replica": None} for i in range(MOST_CAUSES + 3)
+        ],
         unnamed=0,
     ).notes
     assert len(notes) == MOST_CAUSES + 1
@@ -51,10 +71,13 @@ def test_only_so_many_causes_are_told() -> None:
     ],
 )
 def test_it_is_said_how_replicas_were_told_apart(changes: dict[str, Any], text: str) -> None:
-    assert any(text in note.text for note in section(causes=[], **changes).notes)
+    found = told(fairness={**summary()["fairness"], **changes})
+    (replicas,) = [section for section in sections(found) if section.key == "replicas"]
+    assert any(text in note.text for note in replicas.notes)
 
 
 def test_a_report_of_one_replica_or_none_has_no_such_section() -> None:
     assert fairness(told(replicas=summary()["replicas"][:1])) is None
-    titles = [section.title for section in sections(told())]
+    uneven = told(fairness={**summary()["fairness"], "chance": UNEVEN})
+    titles = [section.title for section in sections(uneven)]
     assert titles.index("Fairness") == titles.index("Replicas") + 1

@@ -1,0 +1,257 @@
+"""The answer of a report: its result, the cause and the exit code, in one line.
+
+Console, Markdown, HTML and JUnit all take it from :func:`verdict`, so that none says another thing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
+from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
+from llm_locust.metrics.summary_types.course import GateOutcome
+from llm_locust.metrics.summary_types.search import SearchAnswer
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.metrics.verdict import RunVerdict, stood_still
+from llm_locust.report.section import Line, Tone
+from llm_locust.report.sections.findings import RunFinding, findings
+from llm_locust.report.text import clean, count, number, percent, plural, sentence
+
+#: Gates that the result names; the table has all.
+_MOST_BROKEN, _MOST_HELD = 3, 4
+
+_OPERATORS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
+_NAMES = {
+    "error_rate": "error rate",
+    "kv_transfer_failures": "failed KV transfers",
+    "standstill_s": "standstill",
+    "edge": "edge of the search",
+}
+#: What stands behind a figure.
+_RATES = {
+    "goodput_rps": "good requests/s",
+    "output_tps": "output tokens/s",
+    "input_tps": "input tokens/s",
+    "total_tps": "total tokens/s",
+    "rps": "requests/s",
+    "inputs_per_s": "inputs/s",
+    "images_per_s": "images/s",
+    "requests": "requests",
+}
+_SECONDS = frozenset({"standstill_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What a run came to.
+
+    ``word`` is PASS, FAIL, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says of what,
+    and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is none, and
+    ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its own.
+    """
+
+    word: str
+    result: str
+    cause: str
+    code: int | None
+    findings: tuple[RunFinding, ...]
+    tone: Tone
+    parts: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return self.word in ("PASS", "SO FAR")
+
+    @property
+    def cause_label(self) -> str:
+        """What stands before the cause: a good result has it as a reservation."""
+        return "but" if self.is_good else "cause"
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Result and cause, a line each."""
+        cause = Line(f"{self.cause_label}: {self.cause}", Tone.WARN, verbatim=True)
+        return (self.headline, cause) if self.cause else (self.headline,)
+
+    @property
+    def is_boxless(self) -> bool:
+        """Whether the cause stands in no box."""
+        return not any(each.box is not None and each.text == self.cause for each in self.findings)
+
+    @property
+    def headline(self) -> Line:
+        """The result alone."""
+        return Line(f"{self.word}: {self.result}", self.tone)
+
+    @property
+    def line(self) -> str:
+        """All of it: ``FAIL: goodput 65.0 % (at least 95 % required) · cause: … · exit 1``."""
+        cause = f"{self.cause_label}: {self.cause}" if self.cause else ""
+        waived = self.is_good and any(each.key == "client" for each in self.findings)
+        why = ", as --require-valid was not given" if waived else ""
+        code = "" if self.code is None else f"exit {self.code}{why}"
+        return sentence([f"{self.word}: {self.result}", cause, code])
+
+
+def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
+    """The verdict of a report.
+
+    Args:
+        found: the exit code and its reason. None where nothing but the summary is known: then the gates
+            decide. Without any, failed requests and a standstill speak against the run, with no code.
+    """
+    causes = findings(summary)
+    if found is None:
+        found = _undecided(summary)
+        code = None if found.reason else found.code
+    else:
+        code = found.code
+    word, tone = _word(found) if summary.run.so_far is not True else ("SO FAR", Tone.PLAIN)
+    parts = tuple(_parts(summary, found))
+    result = sentence(parts, ", ")
+    sought = _sought(summary)
+    cause = next((each for each in causes if each.is_of_client or each.explains & sought), None)
+    if word in ("PASS", "SO FAR"):
+        # What a passed run has to say for itself is a reservation; which requests were not good is not.
+        cause = next((each for each in causes if each.box is not None), None)
+        tone = Tone.WARN if cause is not None and cause.is_of_client else tone
+    text = "" if cause is None or cause.text in result else cause.text
+    return Headline(word, result, text, code, causes, tone, parts)
+
+
+def _undecided(summary: Summary) -> RunVerdict:
+    """By the gates; without any no request may fail, and the server may not stand still."""
+    if summary.gates:
+        return RunVerdict(0 if all(gate.passed for gate in summary.gates) else EXIT_GATE)
+    failed = summary.requests.failed
+    if failed and summary.search is None:
+        which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
+        return RunVerdict(1, f"{which} failed, and no gate says how many may")
+    return RunVerdict(1, still) if (still := stood_still(summary)) else RunVerdict(0)
+
+
+#: Metrics of gates that failures break; of those that late answers break are all but the first.
+_OF_ERRORS = frozenset({"error_rate", "kv_transfer_failures"})
+_OF_BOTH = frozenset({"goodput", "goodput_rps", "rps", "output_tps", "total_tps"})
+
+
+def _sought(summary: Summary) -> frozenset[str]:
+    """What a cause has to explain: errors, times or both, by the gates that broke."""
+    metrics = {gate.metric for each in summary.gates if not each.passed for gate in parse_gates(each.text)}
+    if not metrics:
+        return frozenset({"errors"}) if summary.requests.failed else frozenset({"times"})
+    errors = {"errors"} if metrics & (_OF_ERRORS | _OF_BOTH) else set()
+    return frozenset(errors | ({"times"} if metrics - _OF_ERRORS else set()))
+
+
+def _word(found: RunVerdict) -> tuple[str, Tone]:
+    if not found.code:
+        return "PASS", Tone.GOOD
+    words = {EXIT_INVALID: "INVALID", EXIT_INCOMPLETE: "INCOMPLETE"}
+    return words.get(found.code, "FAIL"), Tone.BAD
+
+
+def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
+    if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
+        yield clean(found.reason)
+        return
+    broken = [gate for gate in summary.gates if not gate.passed]
+    if found.code:
+        yield from _told(broken, _MOST_BROKEN, required=True) if broken else [clean(found.reason)]
+    elif summary.gates or summary.search is not None:
+        yield from filter(None, [asked(summary)])
+        yield from _told(summary.gates, _MOST_HELD)
+    else:
+        yield from _plain(summary)
+
+
+def _plain(summary: Summary) -> Iterator[str]:
+    """A run that passed without a gate."""
+    requests, good = summary.requests, summary.goodput.ratio
+    yield plural(requests.scheduled, "request")
+    yield f"{count(requests.failed)} failed" if requests.failed else "none failed"
+    if good is not None and not summary.is_of_parts:
+        yield f"goodput {percent(good)}"
+    yield "no gate was given"
+
+
+def asked(summary: Summary) -> str:
+    """The figure that a search was for, with its bound: ``7.10 requests/s, at least 6.83``; else empty."""
+    return "" if summary.search is None else found_edge(summary.search.unit, summary.search.answer)
+
+
+def found_edge(unit: str, found: SearchAnswer) -> str:
+    """The answer of a search in a few words; empty if it has none."""
+    low = found.low if found.good_per_s is None else None
+    if found.good_per_s is not None:
+        at = found.load if found.load is not None else found.at_least
+        bound = "" if found.good_low is None else f", at least {number(found.good_low)}"
+        return f"{number(found.good_per_s)} good requests/s{bound}, at {number(at)} {unit}"
+    if found.load is not None:
+        return f"{number(found.load)} {unit}" + ("" if low is None else f", at least {number(low)}")
+    if found.at_least is not None:
+        return f"at least {number(found.at_least)} {unit}"
+    return "" if found.at_most is None else f"less than {number(found.at_most)} {unit}"
+
+
+def _told(outcomes: Sequence[GateOutcome], most: int, *, required: bool = False) -> Iterator[str]:
+    """Gates in words, and how many are left out; ``required`` says that of the first."""
+    shown = outcomes[:most]
+    yield from (gate_words(gate, required=required and not i) for i, gate in enumerate(shown))
+    if more := len(outcomes) - len(shown):
+        yield plural(more, "more gate")
+
+
+def gate_words(outcome: GateOutcome, *, required: bool = False) -> str:
+    """A gate with what was measured: ``goodput 65.0 % (at least 95 % required)``."""
+    (gate,) = parse_gates(outcome.text)
+    name = "" if not isinstance(outcome.arm, str) else f"{clean(outcome.arm)}: "
+    name += _name(gate)
+    limit = f"{_OPERATORS[gate.op]} {_limit(gate)}{' required' if required else ''}"
+    value = outcome.value if outcome.value is not None else outcome.at_least
+    decided = value is not None and OPERATORS[gate.op](value, gate.limit) == outcome.passed
+    if value is None or not decided:
+        return f"{name} ({limit}): {clean(outcome.reason or 'not known')}"
+    at_least = "at least " if outcome.value is None else ""
+    if gate.metric in _RATES:
+        return f"{name.removesuffix(_name(gate))}{at_least}{_value(gate, value)} {_name(gate)} ({limit})"
+    return f"{name} {at_least}{_value(gate, value)} ({limit})"
+
+
+def _name(gate: Gate) -> str:
+    if gate.latency is None:
+        return _NAMES.get(gate.metric) or _RATES.get(gate.metric) or gate.metric.replace("_", " ")
+    certified = "certified " if gate.is_certified else ""
+    return f"{certified}{gate.statistic.replace('_', '.')} {LATENCY[gate.latency].label}"
+
+
+def _limit(gate: Gate) -> str:
+    if gate.kind is MetricKind.SHARE:
+        return f"{100 * gate.limit:.10g} %"
+    if gate.kind is MetricKind.LATENCY:
+        return f"{gate.limit:,.10g} ms" if gate.limit < 1000 else f"{gate.limit / 1000:,.10g} s"
+    return f"{gate.limit:,.10g}{' s' if gate.metric in _SECONDS else ''}"
+
+
+def _value(gate: Gate, value: float) -> str:
+    """The figure with as many digits as tell it from the limit."""
+    for digits in _digits():
+        text, limit = (_figure(gate, each, digits) for each in (value, gate.limit))
+        if text != limit or value == gate.limit:
+            return text
+    return _figure(gate, value, 0)
+
+
+def _digits() -> Iterator[int]:
+    """More digits than usual, one after the other."""
+    return iter(range(10))
+
+
+def _figure(gate: Gate, value: float, digits: int) -> str:
+    if gate.kind is MetricKind.SHARE:
+        return f"{100 * value:.{digits + 1}f} %" if digits else percent(value)
+    if gate.kind is MetricKind.LATENCY:
+        scaled, unit = (value, "ms") if value < 10_000 else (value / 1000, "s")
+        return f"{scaled:,.{digits + 1}f} {unit}" if digits else f"{number(scaled)} {unit}"
+    unit = " s" if gate.metric in _SECONDS else ""
+    return (f"{value:,.{digits + 1}f}" if digits else number(value)) + unit
