@@ -216,8 +216,8 @@ LATENCIES: Final = (
         key="rtt",
         label="RTT",
         short="RTT",
-        definition="the smoothed round-trip time of the connection by the kernel (TCP_INFO), read once a "
-        "request; `ttft − rtt` is what the server and gateway took",
+        definition="the least round-trip time of the connection so far, by the kernel (TCP_INFO), read once "
+        "a request; `ttft − rtt` is what the server and gateway took",
         undefined="not a TCP socket that tells it",
         formula=lambda c: c.rtt_s,
         is_gated=False,

@@ -48,7 +48,7 @@ def test_report_prints_the_run_and_writes_its_summary(
     run = write_run(tmp_path / "first")
     assert main(["report", str(run)]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("first\ntiny at http://127.0.0.1:8000\n")
+    assert text.startswith("first · tiny at http://127.0.0.1:8000\n")
     assert str(run) in text
     assert (run / SUMMARY_FILE).exists()
 
@@ -126,7 +126,10 @@ def test_a_report_on_batches_is_that_of_the_run_made_of_them(
     assert main(["report", str(left)]) == 0
     said = capsys.readouterr()
     assert main(["merge", str(left), "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out.startswith(said.out)
+    above, _, answer = said.out.rpartition("\n\n")
+    merged = capsys.readouterr().out
+    assert merged.startswith(above)
+    assert merged.endswith(answer)
     assert "nothing was written: the report is of batches that are in no finished run yet" in said.err
     assert f"`llm-locust merge '{left}' --out NEW`" in said.err
     (left / MANIFEST_FILE).unlink()

@@ -410,7 +410,7 @@ def test_a_gate_without_samples_fails_and_says_so(tmp_path: Path, told: Any) -> 
 
 def test_every_format_is_printed(tmp_path: Path, told: Any) -> None:
     run = write_run(tmp_path)
-    assert told(run, format="md")[1].startswith("## `first`")
+    assert told(run, format="md")[1].startswith("## ❌ FAIL: 5 of 100 requests failed")
     assert json.loads(told(run, format="vllm")[1])["completed"] == 95
     assert "<testsuite " in told(run, format="junit")[1]
     assert json.loads(told(run, "--save-detailed", format="vllm")[1])["ttfts"][0] == pytest.approx(0.05)

@@ -177,9 +177,9 @@ class Connection:
         return not self.closed and self._exchange is None
 
     def rtt_ns(self) -> int | None:
-        """The kernel's smoothed round-trip time of this connection; None if unavailable."""
+        """The least round-trip time of this connection by the kernel; None if unavailable."""
         facts = tcp_facts(self._sock)
-        return None if facts is None else facts.rtt_ns or None
+        return None if facts is None else facts.least_rtt_ns or None
 
     def close(self) -> None:
         """Close the socket; an exchange in progress fails."""

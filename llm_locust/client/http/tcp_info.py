@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
-#: tcpi_rcv_mss, tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out and tcpi_data_segs_out
-#: (4.6).
-_FIELDS = struct.Struct("=20xI44xI48xQ8xI16xI")
+#: tcpi_rcv_mss, tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out, tcpi_min_rtt (µs) and
+#: tcpi_data_segs_out (4.6).
+_FIELDS = struct.Struct("=20xI44xI48xQ8xI8xI4xI")
+
+#: The kernel's value of tcpi_min_rtt before its first sample.
+_NO_RTT = 2**32 - 1
 
 
 #: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
@@ -17,11 +20,15 @@ STALE_WITHIN_S = 0.05
 
 
 class TcpFacts(NamedTuple):
-    """Smoothed round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged; packets without
-    data sent so far, which acknowledge what the peer sent; the peer's full packet, as estimated from what it
-    sent."""
+    """Smoothed and least round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged;
+    packets without data sent so far, which acknowledge what the peer sent; the peer's full packet, as
+    estimated from what it sent.
+
+    The smoothed time has acknowledgements in it that the peer delayed, by up to 40 ms; the least, of some
+    minutes, is that of the network."""
 
     rtt_ns: int
+    least_rtt_ns: int
     bytes_acked: int
     acks: int
     full_bytes: int
@@ -37,8 +44,9 @@ def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
         return None
     if len(info) != _FIELDS.size:
         return None
-    full_bytes, rtt_us, bytes_acked, segments, with_data = _FIELDS.unpack(info)
-    return TcpFacts(rtt_us * 1000, bytes_acked, (segments - with_data) % 2**32, full_bytes)
+    full_bytes, rtt_us, bytes_acked, segments, least_us, with_data = _FIELDS.unpack(info)
+    least_ns = 0 if least_us == _NO_RTT else least_us * 1000
+    return TcpFacts(rtt_us * 1000, least_ns, bytes_acked, (segments - with_data) % 2**32, full_bytes)
 
 
 def was_unprocessed(

@@ -168,13 +168,18 @@ def _labelled(label: str, body: RenderableType) -> RenderableType:
 
 def _files(run_dir: Path, full: bool) -> RenderableType:
     """Where the report is; with ``full`` all files, else how to get everything that they say."""
-    where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
     if not full:
-        page = Text(clean(run_dir / REPORT_HTML_FILE), no_wrap=True, overflow="ignore")
-        more = Text(f"llm-locust report {clean(quote(str(run_dir)))} --full", no_wrap=True, overflow="ignore")
-        return _labelled("Report", Group(page, more))
+        page = _unbroken("Report", clean(run_dir / REPORT_HTML_FILE))
+        return Group(page, _unbroken("", f"llm-locust report {clean(quote(str(run_dir)))} --full"))
     names = [*_FILES, *(name for name in _MAYBE if (run_dir / name).exists())]
-    return _labelled("Files", Group(where, Text(" ".join(names), style=_STYLES[Tone.FAINT])))
+    where = _unbroken("Files", clean(run_dir))
+    return Group(where, _labelled("", Text(" ".join(names), style=_STYLES[Tone.FAINT])))
+
+
+def _unbroken(label: str, text: str) -> RenderableType:
+    """A text that is to be copied: whole, however narrow the page is."""
+    found = Text(label.ljust(_LABEL_WIDTH), style="bold", no_wrap=True, overflow="ignore")
+    return found.append(text, style="not bold")
 
 
 def _line(line: Line) -> RenderableType:

@@ -44,7 +44,7 @@ _OUTCOMES = {
 
 #: What became of requests that broke no limit of their SLO first.
 _WITHOUT_ANSWER = {
-    ABANDONED: "are of users who left after a limit",
+    ABANDONED: "are of users who left",
     LOST: "were lost",
     UNSENT: "were never sent",
     STUCK: "hung from before the window",

@@ -89,6 +89,8 @@ class Headline:
         cause = f"{self.cause_label}: {self.cause}" if self.cause else ""
         waived = self.is_good and any(each.key == "client" for each in self.findings)
         why = ", as --require-valid was not given" if waived else ""
+        if self.code == 0 and not self.is_good:
+            why = ", as no gate was given"
         code = "" if self.code is None else f"exit {self.code}{why}"
         return sentence([f"{self.word}: {self.result}", cause, code])
 

@@ -243,15 +243,15 @@ def test_a_worker_whose_clock_was_set_is_told_and_changes_no_latency() -> None:
     result = verdict(request(), clocks=(clock(), clock(steps=2)))
     assert (result["verdict"], result["worker_clock_steps"]) == ("suspect", 2)
     assert result["reasons"] == [
-        "worker c1's clock was set 2 times during the run: the records are placed by the corrected clock, "
-        "and no latency changed"
+        "the clock of worker-4 was set 2 times during the run: the records are placed by the corrected "
+        "clock, and no latency changed"
     ]
 
 
 def test_many_workers_whose_clocks_were_set_are_one_reason() -> None:
     (reason,) = verdict(request(), clocks=(clock(steps=1),) * 5)["reasons"]
     assert reason.startswith(
-        "the clocks of 5 workers (c0, c1, c2 and 2 more) were set 5 times during the run"
+        "the clocks of 5 workers (worker-3, worker-4, worker-5 and 2 more) were set 5 times during the run"
     )
 
 
@@ -271,7 +271,7 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
     result = verdict(request(), clocks=(None, clock(0.001), clock(error_s)), window_s=window_s)
     assert result["verdict"] == expected
     assert result["clock_error_ms_max"] == pytest.approx(error_s * 1e3)
-    assert all("worker c2's clock" in reason for reason in result["reasons"])
+    assert all("the clock of worker-5" in reason for reason in result["reasons"])
 
 
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
@@ -327,6 +327,6 @@ def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several
     c, scale = columns(request()), Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
     result = client_validity(c, np.array([0]), manifest(workers=workers), scale)
     assert result["verdict"] == "suspect"
-    assert result["reasons"][0].startswith("the clock of w1 was never measured")
+    assert result["reasons"][0].startswith("the clock of worker-2 was never measured")
     alone = client_validity(c, np.array([0]), manifest(workers=workers[1:]), scale)
     assert alone["verdict"] == "ok"
