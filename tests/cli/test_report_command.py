@@ -78,7 +78,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "asked",
     [
         ("--slo", "ttft=1s"),
-        ("--gate", "rps>1"),
+        ("--gate", "error_rate<=10%"),
         ("--warmup", "1s"),
         ("--window", "steady"),
         ("--window", "1s-5s"),

@@ -1,9 +1,9 @@
 """Which sections a report has below its verdict, and in which order: gates, numbers, what they rest on."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut, TaskExceptionKind
+from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
@@ -25,11 +25,8 @@ from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.parts.pools import pools
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
-from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
+from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
-
-#: Characters of an exception's text in the heading; summary.json has more.
-_LONGEST_ERROR = 200
 
 Made = Section | Iterable[Section] | None
 
@@ -51,7 +48,6 @@ def heading(summary: Summary) -> Section:
         *_left_out(window.left_out),
         Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
         *_nothing(summary),
-        *_raised(run.task_exceptions),
         *_asked(summary.analysis),
     )
     return Section(clean(run.name or run.id), tuple(line for line in lines if line.text))
@@ -61,18 +57,6 @@ def _nothing(summary: Summary) -> Iterator[Line]:
     """That no figure below is of a request."""
     if summary.analysis is None and not summary.requests.scheduled:
         yield Line("NOTHING MEASURED: no request is in the window", Tone.BAD)
-
-
-def _raised(kinds: Sequence[TaskExceptionKind]) -> Iterator[Line]:
-    """The exceptions of the locustfile's tasks: how many, and the most frequent."""
-    if not kinds:
-        return
-    first, raised = kinds[0], sum(each.count for each in kinds)
-    kind = f"{len(kinds)} kinds, the most frequent: " if len(kinds) > 1 else ""
-    where = f" ({clean(first.where)})" if first.where else ""
-    error = short(clean(first.error), _LONGEST_ERROR)
-    text = f"INVALID: the locustfile raised {plural(raised, 'exception')} in its tasks: {kind}{error}{where}"
-    yield Line(text, Tone.BAD, verbatim=True)
 
 
 def _left_out(part: LeftOut | None) -> Iterator[Line]:

@@ -27,6 +27,9 @@ _OF_OUT = f"{_DO}look at its log, and at the balancer's health checks, at that t
 #: Findings on replicas in one box.
 _MOST_REPLICAS = 5
 
+#: Characters of an exception's text; summary.json has more.
+_RAISED_LENGTH = 200
+
 #: Of an error's text in a cause.
 _ERROR_LENGTH = 100
 
@@ -84,14 +87,16 @@ def boxes(found: Sequence[RunFinding]) -> list[Section]:
 
 
 def _raised(summary: Summary) -> Iterator[RunFinding]:
-    """Exceptions of the locustfile; the report's head has them, letter by letter."""
+    """Exceptions of the locustfile: how many, and the most frequent."""
     kinds = summary.run.task_exceptions
     if kinds:
-        raised = sum(each.count for each in kinds)
-        first = short(clean(kinds[0].error), _ERROR_LENGTH)
-        where = f" ({clean(kinds[0].where)})" if kinds[0].where else ""
-        text = f"the locustfile raised {plural(raised, 'exception')}: {first}{where}"
-        yield RunFinding("task_exceptions", "Locustfile raised", text, Tone.BAD, is_of_client=True)
+        first, raised = kinds[0], sum(each.count for each in kinds)
+        which = f"{len(kinds)} kinds, the most frequent: " if len(kinds) > 1 else ""
+        where = f" ({clean(first.where)})" if first.where else ""
+        error = short(clean(first.error), _RAISED_LENGTH)
+        text = f"{plural(raised, 'exception')} in its tasks: {which}{error}{where}"
+        box = Section("Locustfile", (Line(text, Tone.BAD, verbatim=True),))
+        yield RunFinding("task_exceptions", "Locustfile raised", text, Tone.BAD, box, is_of_client=True)
 
 
 def _incomplete(summary: Summary) -> Iterator[RunFinding]:
@@ -215,7 +220,9 @@ def _limits(summary: Summary) -> Iterator[RunFinding]:
         return
     key = max(broken, key=lambda each: broken[each])
     n = broken[key]
-    which = f"{count(n)} of {plural(bad, 'request')} that {'was' if bad == 1 else 'were'} not good"
+    which = f"{'all' if n == bad else f'{count(n)} of'} {plural(bad, 'request')} that were not good"
+    if bad == 1:
+        which = "the request that was not good"
     what = f"broke {named[key]} first" if key in named else _WITHOUT_ANSWER[key]
     yield RunFinding("limits", "Limit broken", f"{which} {what}", Tone.WARN, explains=_TIMES)
 

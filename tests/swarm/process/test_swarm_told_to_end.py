@@ -64,7 +64,8 @@ def test_the_report_of_an_autostarted_run_says_its_exit_code() -> None:
 import io
 from contextlib import redirect_stdout
 
-coordinator.print_report = lambda *_: None
+coordinator.verdict = lambda summary, found: found
+coordinator.print_report = lambda *_, found, full: print(found.code)
 
 def said(**given):
     run, out = FakeRun(), io.StringIO()
@@ -74,7 +75,7 @@ def said(**given):
         coordinator_of(run, **given).print_once()
     return out.getvalue()
 
-assert said(autostart=True) == said(headless=True) == f"\\nExit code 4: it was cut short: {CUT}.\\n"
-assert said() == ""
+assert said(autostart=True) == said(headless=True) == f"{EXIT_INCOMPLETE}\\n"
+assert said() == "None\\n", "the process goes on"
 """
     )
