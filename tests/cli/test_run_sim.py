@@ -29,7 +29,7 @@ def test_a_run_against_the_simulator_prints_the_report_and_leaves_a_run_and_no_p
         (simulator,) = simulators(process.pid)
         # The gate broke; 3 where the machine is too busy to measure.
         assert process.exit_code() in (1, 3), process.stderr
-        assert process.stdout.startswith("run\ntiny at http://127.0.0.1:")
+        assert process.stdout.startswith("run · tiny at http://127.0.0.1:")
         assert re.search(r"FAIL +p50_ttft<1us", process.stdout), process.stdout
         assert "ttft ≤ 500 ms" in process.stdout
         assert "Aggregated" not in process.stdout + process.stderr

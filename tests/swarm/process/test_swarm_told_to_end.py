@@ -31,7 +31,9 @@ class FakeRun:
 def coordinator_of(run, *, headless=False, autostart=False, run_time=60, printed=None):
     made = RunCoordinator.__new__(RunCoordinator)
     made.run, made._printed, made._refused = run, printed, False
-    made._options = SimpleNamespace(headless=headless, autostart=autostart, run_time=run_time)
+    made._options = SimpleNamespace(
+        headless=headless, autostart=autostart, run_time=run_time, exit_code_on_error=1
+    )
     made.environment = SimpleNamespace(shape_class=None, process_exit_code=0)
     made.finish = made._join_finishing = lambda: None
     return made
