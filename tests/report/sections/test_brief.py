@@ -25,10 +25,10 @@ def printed(found: dict[str, Any], width: int = 80, code: int | None = 0) -> lis
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_good_run_takes_some_thirty_lines(width: int) -> None:
-    lines = printed(summary(records(bad=0), gates="goodput>=50% error_rate<1%"), width)
+    lines = printed(summary(records(bad=0), gates="goodput>=50% error_rate<5%"), width)
     assert 20 < len(lines) <= 32
     assert all(len(line) <= width for line in lines)
-    verdict_line = "PASS: goodput 53.7 % (at least 50 %), error rate 0 % (below 1 %)"
+    verdict_line = "PASS: goodput 53.7 % (at least 50 %), error rate 0 % (below 5 %)"
     assert verdict_line in lines[:6]
     assert lines[-1] == f"{verdict_line} · exit 0"
 
