@@ -5,8 +5,7 @@ from typing import Any
 
 import yaml
 
-#: Size limit of a file in bytes.
-MAX_BYTES = 1 << 16
+from llm_locust.core.input_files import SETTINGS, InputError, read_input
 
 #: Most values and keys, with aliases replaced by their content.
 MAX_VALUES = 10_000
@@ -25,8 +24,8 @@ def read_small_yaml(path: Path) -> Any:
     """Read a YAML or JSON file as plain values.
 
     Raises:
-        SmallYamlError: it cannot be read, is not YAML in UTF-8, or has more than :data:`MAX_BYTES` or
-            :data:`MAX_VALUES`.
+        SmallYamlError: it cannot be read, is not YAML in UTF-8, is larger than
+            :data:`~llm_locust.core.input_files.SETTINGS`, or has more than :data:`MAX_VALUES`.
     """
     text = _text(path)
     try:
@@ -42,14 +41,9 @@ def read_small_yaml(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
-        raise SmallYamlError(f"cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    if len(raw) > MAX_BYTES:
-        raise SmallYamlError(f"longer than {MAX_BYTES >> 10} KiB, the limit of such a file")
-    try:
-        return raw.decode("utf-8-sig")
+        return read_input(path, SETTINGS).decode()
+    except InputError as e:
+        raise SmallYamlError(e.why) from e
     except UnicodeDecodeError:
         raise SmallYamlError("cannot be read: it is not UTF-8") from None
 

@@ -8,14 +8,13 @@ resolved, within :data:`MAX_SIZE` and :data:`MAX_DEPTH`.
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from llm_locust.core.input_files import SETTINGS, InputError, read_input
 from llm_locust.scenario.tree import Fields, Items, Node, Place, Plain, Scalar, ScenarioError, TreeKey
-
-#: A longer file is refused; one of this length takes up to 0.7 s.
-MAX_BYTES = 1 << 16
 
 #: Characters of all scalars, and eight for every value, once aliases are replaced by what they stand for.
 MAX_SIZE = 1 << 20
@@ -28,21 +27,18 @@ def read_text(path: str) -> str:
     """The text of a file in UTF-8, without its byte order mark.
 
     Raises:
-        ScenarioError: it cannot be read, is longer than :data:`MAX_BYTES`, or is not UTF-8.
+        ScenarioError: it cannot be read, is larger than :data:`~llm_locust.core.input_files.SETTINGS`, or is
+            not UTF-8.
     """
     try:
-        with open(path, "rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
-        raise ScenarioError(Place(path), f"cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    if len(raw) > MAX_BYTES:
-        raise ScenarioError(
-            Place(path), f"longer than {MAX_BYTES >> 10} KiB; prompts belong into files of their own"
-        )
+        raw = read_input(Path(path), SETTINGS)
+    except InputError as e:
+        advice = "; prompts belong into files of their own" if "longer" in e.why else ""
+        raise ScenarioError(Place(path), f"{e.why}{advice}") from e
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode()
     except UnicodeDecodeError as e:
-        before = raw[: e.start].decode("utf-8-sig", "replace")
+        before = raw[: e.start].decode("utf-8", "replace")
         raise ScenarioError(
             _place_after(path, before), f"byte 0x{raw[e.start]:02x} is not UTF-8; save the file as UTF-8"
         ) from e

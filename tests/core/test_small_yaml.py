@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from llm_locust.core import small_yaml
-from llm_locust.core.small_yaml import MAX_BYTES, SmallYamlError, read_small_yaml
+from llm_locust.core.input_files import SETTINGS
+from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 
 
 @pytest.fixture(autouse=True)
 def _few_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading 10,000 values takes a second."""
+    """FileReading 10,000 values takes a second."""
     monkeypatch.setattr(small_yaml, "MAX_VALUES", 1_000)
 
 
@@ -23,7 +24,7 @@ def _few_values(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"\xef\xbb\xbfa: \xc3\xa9", {"a": "é"}),
         (b"", None),
         (b"[" + b"1," * 999 + b"]", [1] * 999),  # with the list itself 1,000 values
-        (b" " * MAX_BYTES, None),
+        (b" " * SETTINGS.expanded_bytes, None),
     ],
 )
 def test_a_small_file_is_its_values(tmp_path: Path, raw: bytes, content: Any) -> None:
@@ -40,7 +41,7 @@ def test_a_small_file_is_its_values(tmp_path: Path, raw: bytes, content: Any) ->
         (b"a: 2026-13-01", "broken YAML: "),
         (b"[" * 500, "broken YAML: too deep"),
         (b"a: \xff", "cannot be read: it is not UTF-8"),
-        (b" " * (MAX_BYTES + 1), "longer than 64 KiB"),
+        (b" " * (SETTINGS.expanded_bytes + 1), "longer than 64 KiB"),
         (b"[" + b"1," * 1_000 + b"]", "more than 1,000 values"),
         (b"{" + b"".join(b"%d: 1, " % i for i in range(500)) + b"}", "more than 1,000 values"),
         (

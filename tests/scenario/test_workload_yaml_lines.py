@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.core.input_files import SETTINGS
 from llm_locust.scenario.tree import Fields, Place, ScenarioError, from_plain, plain
-from llm_locust.scenario.yaml_lines import MAX_BYTES, MAX_DEPTH, parse_yaml, read_text
+from llm_locust.scenario.yaml_lines import MAX_DEPTH, parse_yaml, read_text
 
 
 def complaint(text: str) -> str:
@@ -132,7 +133,10 @@ def test_as_deep_as_allowed_is_allowed() -> None:
     [
         (b"a: 1\nb: \xff", ":2:4: byte 0xff is not UTF-8"),
         ("a: 1".encode("utf-16"), ":1:1: byte 0xff is not UTF-8"),
-        (b"#" * (MAX_BYTES + 1), ": longer than 64 KiB; prompts belong into files of their own"),
+        (
+            b"#" * (SETTINGS.expanded_bytes + 1),
+            ": longer than 64 KiB, the limit of such a file; prompts belong into files of their own",
+        ),
     ],
 )
 def test_a_file_of_other_bytes_is_refused(tmp_path: Path, content: bytes, said: str) -> None:

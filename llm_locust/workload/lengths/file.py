@@ -1,6 +1,7 @@
 """Token lengths from a file: rows of one length, or of an input and an output length.
 
-CSV (a first row without a number is its header) or Parquet of one or two columns of integers.
+CSV (a first row without a number is its header), also gzip-compressed, or Parquet of one or two columns of
+integers.
 """
 
 import csv
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from llm_locust.core.arrow.parquet_input import MAGIC, parquet_batches, parquet_input
+from llm_locust.core.input_files import LENGTHS, FileReading, InputError, first_bytes, text_lines
 from llm_locust.core.record import MAX_TOKENS
 
-_MAGIC = b"PAR1"
+_BATCH_ROWS = 1 << 16
 _COLUMNS = "expected one column of lengths, or two: input,output"
 
 
@@ -30,17 +32,14 @@ def read_lengths(path: Path) -> NDArray[np.int64]:
             lengths in 1 .. :data:`MAX_TOKENS`.
     """
     try:
-        with path.open("rb") as file:
-            parquet = file.read(len(_MAGIC)) == _MAGIC or path.suffix == ".parquet"
+        parquet = first_bytes(path, LENGTHS.name, len(MAGIC)) == MAGIC or path.suffix == ".parquet"
         rows = _of_parquet(path) if parquet else _of_csv(path)
     except LengthError:
         raise
-    except pa.ArrowInvalid as e:
-        raise LengthError(f"{str(path)!r} is not a Parquet file: {str(e).splitlines()[0]}") from e
-    except OSError as e:
-        raise LengthError(f"{str(path)!r} cannot be read: {e.strerror or e}") from e
+    except InputError as e:
+        raise LengthError(str(e)) from e
     except (ValueError, csv.Error) as e:
-        raise LengthError(f"{str(path)!r} is not a CSV file in UTF-8: {e}") from e
+        raise LengthError(f"{str(path)!r} is not a CSV file: {e}") from e
     if not len(rows):
         raise LengthError(f"{str(path)!r} has no row; expected one or two lengths a row")
     return rows
@@ -57,16 +56,15 @@ def plain_number(word: str) -> float | None:
 
 def _of_csv(path: Path) -> NDArray[np.int64]:
     rows: list[list[int]] = []
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file)
-        filled = (cells for cells in reader if any(cell.strip() for cell in cells))
-        for i, cells in enumerate(filled):
-            if i == 0 and all(plain_number(cell) is None for cell in cells):
-                continue
-            where = f"{path}:{reader.line_num}"
-            rows.append(_row(where, cells))
-            if len(rows[-1]) != len(rows[0]):
-                raise LengthError(f"{where}: {len(cells)} columns, {len(rows[0])} in the rows before")
+    reader = csv.reader(text_lines(path, FileReading(LENGTHS, path)))
+    filled = (cells for cells in reader if any(cell.strip() for cell in cells))
+    for i, cells in enumerate(filled):
+        if i == 0 and all(plain_number(cell) is None for cell in cells):
+            continue
+        where = f"{path}:{reader.line_num}"
+        rows.append(_row(where, cells))
+        if len(rows[-1]) != len(rows[0]):
+            raise LengthError(f"{where}: {len(cells)} columns, {len(rows[0])} in the rows before")
     return np.array(rows, dtype=np.int64)
 
 
@@ -83,19 +81,24 @@ def _row(where: str, cells: list[str]) -> list[int]:
 
 
 def _of_parquet(path: Path) -> NDArray[np.int64]:
-    with pq.ParquetFile(path) as file:
+    with parquet_input(path, LENGTHS) as file:
         names = file.schema_arrow.names
         if len(names) not in (1, 2):
             shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise LengthError(f"{path}: {len(names)} columns ({shown}); {_COLUMNS}")
-        table = file.read()
+        for name in names:
+            _check_type(path, name, file.schema_arrow.field(name).type)
+        batches = list(parquet_batches(file, FileReading(LENGTHS, path), _BATCH_ROWS))
+        table = pa.Table.from_batches(batches, file.schema_arrow)
     return np.column_stack([_column(path, name, table.column(name)) for name in names])
 
 
-def _column(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.int64]:
-    kind = column.type
+def _check_type(path: Path, name: str, kind: pa.DataType) -> None:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise LengthError(f"{path}: column {name!r} is of type {kind}; {_COLUMNS}")
+
+
+def _column(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.int64]:
     values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
     wrong = ~((values >= 1) & (values <= MAX_TOKENS) & (values == np.rint(values)))
     if wrong.any():

@@ -7,6 +7,7 @@ conversation only those that the template writes.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from llm_locust.core.input_files import TOKENIZER, read_input
 from llm_locust.workload.text.chat_template import ChatTemplate, ChatTemplateError
 
 _EXPECTED = "expected a Hugging Face folder with tokenizer.json, or such a file"
@@ -117,12 +119,11 @@ def load_tokenizer(path: str | Path) -> PromptTokenizer:
 
 def _read(file: Path) -> str | None:
     try:
-        return file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as e:
-        reason = getattr(e, "strerror", None) or e
-        raise TokenizerError(f"tokenizer file {str(file)!r} cannot be read: {reason}; {_EXPECTED}") from e
+        return read_input(file, TOKENIZER).decode() if os.path.lexists(file) else None
+    except UnicodeDecodeError as e:
+        raise TokenizerError(f"{TOKENIZER.name} {str(file)!r}: cannot be read: {e}; {_EXPECTED}") from e
+    except ValueError as e:  # also of a path with a null byte
+        raise TokenizerError(f"{e}; {_EXPECTED}") from e
 
 
 def _read_object(file: Path) -> dict[str, Any]:

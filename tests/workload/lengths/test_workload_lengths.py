@@ -212,7 +212,7 @@ def test_one_seed_gives_one_sequence(text: str, seed: int) -> None:
         ("normal:512,-1", "SD '-1' is not in 0"),
         ("lognormal:0,1", "MEDIAN '0' is not in 1"),
         ("file:", "cannot be read"),
-        ("file:/nowhere/lengths.csv", "'/nowhere/lengths.csv' cannot be read: No such file or directory"),
+        ("file:/nowhere/lengths.csv", "'/nowhere/lengths.csv': cannot be read: No such file or directory"),
     ],
 )
 def test_a_wrong_text_is_answered_in_one_line_with_the_value(text: str, said: str) -> None:
@@ -246,7 +246,7 @@ def test_a_wrong_file_is_answered_with_its_line(tmp_path: Path, content: str, sa
 def test_a_file_that_is_not_text_is_answered_and_not_raised(tmp_path: Path) -> None:
     path = tmp_path / "lengths.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(LengthError, match="is not a CSV file in UTF-8"):
+    with pytest.raises(LengthError, match=r"lengths\.csv:1: not UTF-8, byte 1 is 0xff"):
         parse_lengths(f"file:{path}")
 
 
@@ -292,7 +292,7 @@ def test_a_parquet_file_that_is_torn_is_answered(tmp_path: Path) -> None:
     text = parquet(tmp_path, {"tokens": [7, 9]})
     path = tmp_path / "lengths.parquet"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(LengthError, match="is not a Parquet file: "):
+    with pytest.raises(LengthError, match="not a Parquet file that can be read: "):
         parse_lengths(text)
 
 

@@ -145,7 +145,7 @@ def write_latin(folder: Path) -> None:
         (write_broken_config, "tokenizer_config.json is not JSON: Expecting"),
         (write_list_config, "tokenizer_config.json: expected a JSON object"),
         (write_broken_template, "line 2 of the chat template: "),
-        (write_latin, "chat_template.jinja' cannot be read: "),
+        (write_latin, "chat_template.jinja': cannot be read: "),
     ],
 )
 def test_a_wrong_path_or_file_is_answered_in_one_line_that_names_it(

@@ -1,0 +1,140 @@
+"""Files within bounds: what is read, what is refused, and what is said of a long reading."""
+
+import gzip
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.core import input_files
+from llm_locust.core.input_files import (
+    DATASET,
+    FREE_BLANK_LINES,
+    SETTINGS,
+    FileBounds,
+    FileReading,
+    InputError,
+    first_bytes,
+    input_lines,
+    read_input,
+    text_lines,
+)
+
+SMALL = FileBounds("dataset", 10_000, line_bytes=100, lines=20, items=10)
+
+
+def written(folder: Path, content: bytes, name: str = "data") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def refusal(path: Path, bounds: FileBounds) -> str:
+    with pytest.raises(InputError) as caught:
+        list(input_lines(path, FileReading(bounds, path)))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@given(st.lists(st.text("ab,é \r", max_size=5), max_size=8), st.booleans(), st.booleans())
+def test_lines_are_those_of_the_file_packed_or_not_without_its_mark(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], has_mark: bool, is_packed: bool
+) -> None:
+    content = "\n".join(parts).encode()
+    raw = (b"\xef\xbb\xbf" if has_mark else b"") + content
+    path = written(tmp_path_factory.mktemp("f"), gzip.compress(raw) if is_packed else raw)
+    assert b"".join(input_lines(path, FileReading(DATASET, path))) == content
+    assert "".join(text_lines(path, FileReading(DATASET, path))) == content.decode()
+    assert read_input(path, DATASET) == content
+    assert first_bytes(path, "dataset") == content
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"x" * 101, ":1: longer than 100 bytes, the limit of a line"),
+        (b"fine\n" + b"y" * 500 + b"\n", ":2: longer than 100 bytes, the limit of a line"),
+        (b"a\n" * 21, ":21: more than 20 lines, the limit of such a file"),
+        (b"[" + b"1," * 11 + b"1]\n", ":1: more than 10 values in one line, the limit of such a file"),
+        (b"{" * 12 + b"\n", ":1: more than 10 values in one line"),
+        ((b" " * 90 + b"\n") * 200, ": longer than 9.77 KiB, the limit of such a file"),
+    ],
+)
+def test_what_is_out_of_a_bound_is_refused_with_its_line_packed_or_not(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    for name, data in (("plain", content), ("packed", gzip.compress(content))):
+        assert why.removeprefix(": ") in refusal(written(tmp_path, data, name), SMALL)
+
+
+def test_blank_lines_are_as_many_as_other_lines_and_some(tmp_path: Path) -> None:
+    path = written(tmp_path, b"\n" * FREE_BLANK_LINES)
+    assert len(list(input_lines(path, FileReading(DATASET, path)))) == FREE_BLANK_LINES
+    assert f":{FREE_BLANK_LINES + 1}: 10,001 blank lines beside 0 others" in refusal(
+        written(tmp_path, b"\r\n" * (FREE_BLANK_LINES + 1)), DATASET
+    )
+    path = written(tmp_path, b"a\n\n" * (FREE_BLANK_LINES + 5))
+    assert (
+        sum(1 for line in input_lines(path, FileReading(DATASET, path)) if line.strip())
+        == FREE_BLANK_LINES + 5
+    )
+
+
+def test_a_packed_file_may_expand_to_some_times_its_size_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, gzip.compress(b"the same line\n" * 100_000))
+    assert sum(map(len, input_lines(path, FileReading(DATASET, path)))) == 1_400_000
+    monkeypatch.setattr(input_files, "FREELY_EXPANDED", 1 << 20)
+    assert "cannot be read: it expands to more than" in refusal(path, DATASET)
+    with pytest.raises(InputError, match="200 times its size; unpack it first"):
+        read_input(path, DATASET)
+
+
+@pytest.mark.parametrize("cut", [12, 40, -5])
+def test_a_packed_file_that_is_cut_or_damaged_is_refused(tmp_path: Path, cut: int) -> None:
+    packed = gzip.compress(bytes(range(256)) * 50)
+    assert "cannot be read: " in refusal(written(tmp_path, packed[:cut]), replace(DATASET, lines=10**6))
+    assert "cannot be read: " in refusal(written(tmp_path, packed[:20] + b"\0" * 20), DATASET)
+
+
+def test_time_and_memory_are_bounded_and_a_trace_that_the_load_reads_is_not_timed(tmp_path: Path) -> None:
+    path = written(tmp_path, b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 50_000)
+    assert "not read within 0 s: 976 KiB, 10,000 lines in" in refusal(path, replace(DATASET, seconds=0))
+    assert "it takes more than -1 bytes of memory" in refusal(path, replace(DATASET, held_bytes=-1))
+    untimed = FileReading(replace(DATASET, seconds=0, held_bytes=-1), path, is_timed=False)
+    assert len(list(input_lines(path, untimed))) == 50_001
+
+
+def test_a_long_reading_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = written(tmp_path, (b"y" * 99 + b"\n") * 50_000)
+    list(input_lines(path, FileReading(DATASET, path)))
+    assert caplog.messages == []
+    monkeypatch.setattr(input_files, "QUIET_S", 0.0)
+    list(input_lines(path, FileReading(DATASET, path)))
+    assert [text.split(":")[0] for text in caplog.messages] == [f"reading dataset {str(path)!r}"]
+    assert "976 KiB, 10,000 lines" in caplog.messages[0]
+
+
+def test_lines_are_skipped_up_to_a_number_and_counted(tmp_path: Path) -> None:
+    path = written(tmp_path, b"a\n\xff\nb\n\xfe\nc\n")
+    reading = FileReading(DATASET, path, most_skipped=2)
+    assert list(text_lines(path, reading)) == ["a\n", "\n", "b\n", "\n", "c\n"]
+    assert (reading.skipped, reading.first_skipped) == (2, f"{path}:2: not UTF-8, byte 1 is 0xff")
+    with pytest.raises(InputError, match=r"data:4: not UTF-8.*; 1 lines before it were skipped, and no more"):
+        list(text_lines(path, FileReading(DATASET, path, most_skipped=1)))
+    with pytest.raises(InputError, match=r"data:2: not UTF-8, byte 1 is 0xff$"):
+        list(text_lines(path, FileReading(DATASET, path)))
+
+
+def test_a_whole_file_is_bounded_too(tmp_path: Path) -> None:
+    assert len(read_input(written(tmp_path, b" " * 65_536), SETTINGS)) == 65_536
+    for content in (b" " * 65_537, gzip.compress(b" " * 10_000_000)):
+        with pytest.raises(InputError, match="longer than 64 KiB, the limit of such a file"):
+            read_input(written(tmp_path, content), SETTINGS)
