@@ -24,10 +24,14 @@ from llm_locust.workload.arrivals import (
     parse_arrival,
     parse_rate,
 )
-from llm_locust.workload.traces import Trace, open_trace
+from llm_locust.workload.traces import Trace, TraceAsked, open_trace
+from llm_locust.workload.traces.trace import UNITS
 
 #: Of an open loop that is told a rate and nothing else.
 DEFAULT_PROCESS = Process(1.0)
+
+#: Tokens of a block: with fewer, words are too few to tell blocks apart.
+LEAST_BLOCK, MOST_BLOCK = 4, 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class LoadSettings:
 
     Attributes:
         trace_scale: stretches a trace's times: 2 is twice as slow.
+        trace_asked: what a trace's numbers mean, and how many of its lines may be skipped.
         max_in_flight, num_requests: of all workers together. In a run of conversations they count
             these, not their turns.
         class_rates: the rate of each class of a scenario, where they have rates of their own.
@@ -59,6 +64,7 @@ class LoadSettings:
     rate: Profile | None = None
     trace_scale: float | None = None
     trace_slice: Slice = Slice()
+    trace_asked: TraceAsked = field(default_factory=TraceAsked)
     max_in_flight: int | None = None
     num_requests: int | None = None
     stop_rules: tuple[StopRule, ...] = ()
@@ -117,7 +123,14 @@ class LoadSettings:
         if scale is None:
             rate = None if self.rate is None else self.rate.rate(0.0)
             scale = self.trace_scale or 1.0
-        return open_trace(self.trace, scale=scale, start_s=part.start_s, end_s=part.end_s, rate=rate)
+        return open_trace(
+            self.trace,
+            scale=scale,
+            start_s=part.start_s,
+            end_s=part.end_s,
+            rate=rate,
+            asked=self.trace_asked,
+        )
 
 
 def parse_slice(text: str) -> Slice:
@@ -146,6 +159,15 @@ def parse_scale(text: str) -> float:
     if not 1e-6 <= scale <= 1e6:
         raise ValueError(f"scale {text!r}: a number above 0; 2 is twice as slow, 0.5 twice as fast")
     return scale
+
+
+def parse_block(text: str) -> int:
+    """A number of tokens that a hash may stand for (raises ValueError)."""
+    if not (text.isascii() and text.isdigit() and LEAST_BLOCK <= int(text[:9]) <= MOST_BLOCK):
+        raise ValueError(
+            f"block {text!r}: a whole number of tokens from {LEAST_BLOCK} to {MOST_BLOCK:,}, such as 512"
+        )
+    return int(text)
 
 
 LOAD = (
@@ -204,16 +226,32 @@ LOAD = (
         parse_slice,
         "FROM-TO",
     ),
+    Option(
+        "--trace-unit",
+        "unit of a trace's times, where it is not the format's (default: ms of Mooncake's, s of Bailian's "
+        "and BurstGPT's)",
+        choices=tuple(UNITS),
+    ),
+    Option(
+        "--trace-block",
+        "tokens that one of the hash_ids of a trace or of trajectories stands for (default: 512, of "
+        "Bailian's 16)",
+        parse_block,
+        "N",
+    ),
 )
 
 
 def parse_load(
-    options: argparse.Namespace, class_rates: Mapping[str, str] = MappingProxyType({})
+    options: argparse.Namespace,
+    class_rates: Mapping[str, str] = MappingProxyType({}),
+    most_skipped: int = 0,
 ) -> LoadSettings:
     """The options' values; raises ValueError, which names the option.
 
     Args:
         class_rates: of the scenario's classes that have a rate of their own.
+        most_skipped: lines of a trace that are skipped because they cannot be read.
     """
     given = Values(LOAD, options)
     search = search_of(given)
@@ -225,6 +263,9 @@ def parse_load(
         rate=rate,
         trace_scale=given["trace_scale"],
         trace_slice=given["trace_slice"] or Slice(),
+        trace_asked=TraceAsked(
+            unit=given["trace_unit"], block_tokens=given["trace_block"], most_skipped=most_skipped
+        ),
         max_in_flight=given["max_in_flight"],
         num_requests=given["num_requests"],
         stop_rules=given["stop_when"] or (),
@@ -237,6 +278,12 @@ def parse_load(
         repeats=given["repeat"] or 1,
     )
     _check_trace(load)
+    if (
+        load.trace is None
+        and load.trace_asked.block_tokens is not None
+        and not getattr(options, "trajectories", None)
+    ):
+        raise ValueError("--trace-block without a trace or trajectories: nothing has hash ids")
     _check_sweep(load)
     _check_stages(load)
     if given["resume"] and load.sweep is None:
@@ -284,8 +331,12 @@ def _check_trace(load: LoadSettings) -> None:
         flag = "--request-rate" if load.trace is None else "--arrival trace"
         raise ValueError(f"{flag} beside classes that have rates of their own; give one of the two")
     if load.trace is None:
-        if load.trace_scale is not None or load.trace_slice != Slice():
-            flag = "--trace-slice" if load.trace_scale is None else "--trace-scale"
+        given = {
+            "--trace-scale": load.trace_scale,
+            "--trace-slice": None if load.trace_slice == Slice() else load.trace_slice,
+            "--trace-unit": load.trace_asked.unit,
+        }
+        for flag in (flag for flag, value in given.items() if value is not None):
             raise ValueError(f"{flag} without a trace: give --arrival trace:FILE too")
         return
     if load.rate is None:

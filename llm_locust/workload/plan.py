@@ -164,17 +164,24 @@ class Workload:
             self.calibration.learn(inputs.words_alone(prompt, endpoint), input_tokens / number)
 
     def replayed(
-        self, k: int, input_tokens: int, output_tokens: int | None, hash_ids: Sequence[int] = ()
+        self,
+        k: int,
+        input_tokens: int,
+        output_tokens: int | None,
+        hash_ids: Sequence[int] = (),
+        block_tokens: int = 512,
     ) -> Prompt:
         """Prompt for row k of a trace: the same on any worker, different from any other row's.
 
         Args:
             input_tokens: asked length, including all that is shared.
-            hash_ids: blocks of 512 tokens that it starts with: equal leading ids give equal prefixes.
+            hash_ids: blocks of ``block_tokens`` tokens that it starts with: equal leading ids give equal
+                prefixes. Those beyond its length are left out.
         """
         rng = swarm_generator(self._key[0], REPLAY, k)
         if hash_ids:
-            lead = self._blocks.prefix_of_blocks(tuple(hash_ids))
+            blocks = tuple(hash_ids[: -(-input_tokens // block_tokens)])
+            lead = self._blocks.prefix_of_blocks(blocks, block_tokens)
         else:
             lead = head_words(self._salt, "row", k) if self.spec.unique_head else ""
         return self._written(input_tokens, self._bound if self._bounded else output_tokens, rng, lead)

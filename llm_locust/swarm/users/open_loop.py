@@ -80,7 +80,11 @@ def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
     if isinstance(arrival, TraceEntry):
         # Requests that failed when the trace was recorded have 0 tokens: such a prompt cannot be sent.
         return requester.traffic.workload.replayed(
-            arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
+            arrival.k,
+            max(1, arrival.input_tokens),
+            max(1, arrival.output_tokens),
+            arrival.hash_ids,
+            arrival.block_tokens,
         )
     return requester.next_prompt(requester.session.gate.is_warm_up_at(arrival.at_s))
 

@@ -114,7 +114,7 @@ class SharedTexts:
         """Prefix of a group, ``tokens`` tokens."""
         return self._text(PREFIX, group, tokens)
 
-    def prefix_of_blocks(self, hash_ids: tuple[int, ...], block_tokens: int = 512) -> str:
+    def prefix_of_blocks(self, hash_ids: tuple[int, ...], block_tokens: int) -> str:
         """A text in which each id stands for a block of ``block_tokens`` tokens.
 
         If two lists start with the same ids, their texts start with the same blocks, and differ from there

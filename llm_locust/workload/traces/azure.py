@@ -1,11 +1,11 @@
 """Azure LLM inference traces: CSV with one request per line, times as date and time of day."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
+from llm_locust.core.input_files import FileReading
 from llm_locust.workload.traces.entry import TraceRow
-from llm_locust.workload.traces.reading import table_rows, tokens
+from llm_locust.workload.traces.reading import TraceSource, table_rows, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -13,9 +13,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
+def rows(file: TraceSource, reading: FileReading) -> Iterator[TraceRow]:
     """Rows of such a file; times to the microsecond, UTC without a time zone."""
-    return table_rows(path, texts, COLUMNS, (), _row)
+    return table_rows(file, reading, COLUMNS, (), _row)
 
 
 def _row(line: int, cells: list[str]) -> TraceRow:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from llm_locust.wire.names import one_line
 
-#: Prompt tokens of a block in a Mooncake trace's hash ids.
-HASH_BLOCK_TOKENS = 512
+#: Prompt tokens that one of a Mooncake trace's hash ids stands for, and one of Bailian's (Qwen).
+MOONCAKE_BLOCK_TOKENS, BAILIAN_BLOCK_TOKENS = 512, 16
 
 
 class TraceError(ValueError):
@@ -20,7 +20,8 @@ class TraceError(ValueError):
 class TraceRow(NamedTuple):
     """One line of a trace. Rows order by time, then by line.
 
-    ``at_ns`` is the recorded time in nanoseconds, of whatever epoch the format has.
+    ``at_ns`` is the recorded time in nanoseconds, of whatever epoch the format has. ``blocks`` is the number
+    of hash ids in the file, of which ``hash_ids`` are those that the prompt's length has room for.
     """
 
     at_ns: int
@@ -33,6 +34,7 @@ class TraceRow(NamedTuple):
     after: tuple[str, ...] = ()
     gap_s: float = 0.0
     turn: int | None = None
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class TraceEntry:
         k: its index among the slice's requests in order of time, from 0.
         at_s: seconds after the slice's start, scaled.
         input_tokens, output_tokens: as recorded. 0 is possible, for requests that failed then.
-        hash_ids: one id for each :data:`HASH_BLOCK_TOKENS` tokens of the prompt, from its start; prompts with
-            the same leading ids have the same leading tokens.
+        hash_ids: one id for each ``block_tokens`` tokens of the prompt, from its start; prompts with the same
+            leading ids have the same leading tokens.
         session: what keeps requests on one worker, ``None`` for a single one.
         id: its name within the trace, for references.
         after: ids of the requests of its session that must end before it starts.
@@ -58,6 +60,7 @@ class TraceEntry:
     input_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
+    block_tokens: int = MOONCAKE_BLOCK_TOKENS
     session: str | None = None
     id: str | None = None
     after: tuple[str, ...] = ()

@@ -1,59 +1,47 @@
 """Lines of a file, rows of lines; every error names the file and the line."""
 
 import csv
-import gzip
 import math
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
-from llm_locust.workload.lengths.tokens import MAX_TOKENS
+from llm_locust.core.input_files import FileReading, InputError, input_lines, text_lines
+from llm_locust.core.record import MAX_TOKENS
 from llm_locust.workload.traces.entry import TraceError, TraceRow
-
-#: Longest line in bytes: a file without line ends must not fill the memory.
-MAX_LINE = 1 << 20
 
 #: Largest distance in seconds of recorded times from their epoch.
 MAX_SECONDS = 1e11
 
-_BOM = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
-
 S = TypeVar("S")
 
 
-def lines(path: Path) -> Iterator[str]:
-    """Lines of the text file at ``path``, including blank ones; decompressed if it is a gzip file.
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """A file, and what its numbers mean.
 
-    Raises:
-        TraceError: it cannot be read, is not UTF-8, or has a line of more than :data:`MAX_LINE` bytes.
+    Attributes:
+        unit_ns: of its times, in nanoseconds.
+        block_tokens: that a hash id stands for.
+        most_skipped: how many lines that cannot be read are skipped.
     """
-    number = 0
-    try:
-        with _opened(path) as file:
-            while raw := file.readline(MAX_LINE + 1):
-                number += 1
-                if len(raw) > MAX_LINE:
-                    raise TraceError(
-                        f"{path}:{number}: longer than {MAX_LINE:,} bytes; expected one request a line"
-                    )
-                yield (raw.removeprefix(_BOM) if number == 1 else raw).decode()
-    except UnicodeDecodeError as e:
-        byte = f"byte {e.start + 1} is 0x{e.object[e.start]:02x}"
-        raise TraceError(f"{path}:{number}: not UTF-8, {byte}; expected CSV or JSON lines") from None
-    except TraceError:
-        raise
-    except (OSError, EOFError, zlib.error, ValueError) as e:  # ValueError: a path with a null byte
-        where = f"{path}:{number + 1}" if number else f"trace {str(path)!r}"
-        raise TraceError(f"{where}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
+
+    path: Path
+    unit_ns: int
+    block_tokens: int
+    most_skipped: int = 0
+
+    def most_blocks(self, tokens: int) -> int:
+        """Blocks that a prompt of so many tokens has at most: more of its hash ids are of no use."""
+        return -(-tokens // self.block_tokens)
 
 
 def table_rows(
-    path: Path,
-    texts: Iterable[str],
+    file: TraceSource,
+    reading: FileReading,
     names: Sequence[str],
     optional: Sequence[str],
     build: Callable[[int, list[str]], TraceRow],
@@ -63,46 +51,61 @@ def table_rows(
     ``build`` gets the line's number and the cells of ``names`` and ``optional``, in that order whatever the
     file's is; a missing column of ``optional`` is empty. It raises ValueError for an invalid cell.
     """
-    reader = csv.reader(texts)
+    cells_of = csv.reader(text_lines(file.path, reading))
+
+    def error(what: object) -> TraceError:
+        return TraceError(f"{file.path}:{max(1, cells_of.line_num)}: {what}")
+
     try:
-        header = next((cells for cells in reader if any(map(str.strip, cells))), [])
-        places = {plain(name): place for place, name in enumerate(header)}
-        lacking = [name for name in names if plain(name) not in places]
-        if lacking:
-            raise ValueError(
-                f"no column {', '.join(map(repr, lacking))} in {_excerpt(','.join(header))}; "
-                f"expected {', '.join(names)}"
-            )
-        # The index past the last cell stands for missing columns and is empty.
-        wanted = [places.get(plain(name), len(header)) for name in (*names, *optional)]
-        for cells in reader:
+        header = next((cells for cells in cells_of if any(map(str.strip, cells))), [])
+    except csv.Error as e:
+        raise error(e) from None
+    places = {plain(name): place for place, name in enumerate(header)}
+    lacking = [name for name in names if plain(name) not in places]
+    if lacking:
+        raise error(
+            f"no column {', '.join(map(repr, lacking))} in {_excerpt(','.join(header))}; "
+            f"expected {', '.join(names)}"
+        )
+    # The index past the last cell stands for missing columns and is empty.
+    wanted = [places.get(plain(name), len(header)) for name in (*names, *optional)]
+    while True:
+        try:
+            cells = next(cells_of)
             if not any(map(str.strip, cells)):
                 continue
             if len(cells) < len(header):
                 raise ValueError(f"{len(cells)} cells in {_excerpt(','.join(cells))}; expected {len(header)}")
             cells[len(header) :] = [""]
-            yield build(reader.line_num, [cells[place] for place in wanted])
-    except TraceError:
-        raise
-    except (ValueError, csv.Error) as e:
-        raise TraceError(f"{path}:{max(1, reader.line_num)}: {e}") from None
+            row = build(cells_of.line_num, [cells[place] for place in wanted])
+        except StopIteration:
+            return
+        except InputError:
+            raise
+        except (ValueError, csv.Error) as e:
+            reading.skip(error(e))
+            continue
+        yield row
 
 
 def json_rows(
-    path: Path,
-    texts: Iterable[str],
+    file: TraceSource,
+    reading: FileReading,
     decoder: msgspec.json.Decoder[S],
     build: Callable[[int, S], TraceRow],
     expected: str,
 ) -> Iterator[TraceRow]:
     """Rows of JSON lines; ``expected`` is the form of a line, for errors."""
-    for number, text in enumerate(texts, 1):
-        if text.isspace():
+    for number, raw in enumerate(input_lines(file.path, reading), 1):
+        if raw.isspace():
             continue
         try:
-            row = build(number, decoder.decode(text))
+            row = build(number, decoder.decode(raw))
         except (ValueError, RecursionError) as e:
-            raise TraceError(f"{path}:{number}: {e}, in {_excerpt(text)}; expected {expected}") from None
+            text = raw[:240].decode(errors="replace")
+            what = f"{file.path}:{number}: {e}, in {_excerpt(text)}; expected {expected}"
+            reading.skip(TraceError(what))
+            continue
         yield row
 
 
@@ -124,21 +127,15 @@ def tokens(name: str, text: str) -> int:
     return int(value)
 
 
-def nanoseconds(name: str, text: str) -> int:
-    """Nanoseconds of the seconds in a cell of the column ``name``."""
+def nanoseconds(name: str, value: str | float, unit_ns: int) -> int:
+    """Nanoseconds of a time in the column or key ``name``."""
     try:
-        seconds = float(text)
+        number = float(value)
     except ValueError:
-        seconds = math.nan
-    if not abs(seconds) <= MAX_SECONDS or "_" in text:
-        raise ValueError(f"{name} {text[:60]!r} is not a time; expected a number of seconds")
-    return round(seconds * 1e9)
-
-
-def _opened(path: Path) -> BinaryIO:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    return cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")
+        number = math.nan
+    if not abs(number) * unit_ns <= MAX_SECONDS * 1e9 or (isinstance(value, str) and "_" in value):
+        raise ValueError(f"{name} {str(value)[:60]!r} is not a time; expected a number")
+    return round(number * unit_ns)
 
 
 def _excerpt(text: str) -> str:

@@ -28,21 +28,20 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from llm_locust.workload.lengths.tokens import MAX_TOKENS
+from llm_locust.core.input_files import FileReading
 from llm_locust.workload.traces.entry import TraceError, TraceRow
-from llm_locust.workload.traces.reading import MAX_SECONDS, json_rows
+from llm_locust.workload.traces.mooncake import Tokens
+from llm_locust.workload.traces.reading import MAX_SECONDS, TraceSource, json_rows, nanoseconds
 
 #: Most turns remembered, so that later ones can refer to them.
 MEMORY = 100_000
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-
 
 class SessionLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | int
-    at: Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
-    input_tokens: _Tokens
-    output_tokens: _Tokens
+    at: float
+    input_tokens: Tokens
+    output_tokens: Tokens
     after: tuple[str | int, ...] = ()
     gap_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] = 0.0
     session: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -52,26 +51,28 @@ class SessionLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(SessionLine)
 
 
-def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
+def rows(file: TraceSource, reading: FileReading) -> Iterator[TraceRow]:
     """Rows of such a file, independently of each other: see :func:`linked`."""
     expected = (
         '{"id": ID, "at": SECONDS, "input_tokens": N, "output_tokens": N, "after": [ID, ...], "gap_s": S}'
     )
-    return json_rows(path, texts, _DECODER, _row, expected)
 
+    def row(number: int, line: SessionLine) -> TraceRow:
+        input_tokens = int(line.input_tokens)
+        return TraceRow(
+            nanoseconds("at", line.at, file.unit_ns),
+            number,
+            input_tokens,
+            int(line.output_tokens),
+            line.hash_ids[: file.most_blocks(input_tokens)],
+            session=line.session,
+            id=str(line.id),
+            after=tuple(dict.fromkeys(map(str, line.after))) if line.after else (),
+            gap_s=line.gap_s,
+            blocks=len(line.hash_ids),
+        )
 
-def _row(number: int, line: SessionLine) -> TraceRow:
-    return TraceRow(
-        round(line.at * 1e9),
-        number,
-        line.input_tokens,
-        line.output_tokens,
-        line.hash_ids,
-        session=line.session,
-        id=str(line.id),
-        after=tuple(dict.fromkeys(map(str, line.after))) if line.after else (),
-        gap_s=line.gap_s,
-    )
+    return json_rows(file, reading, _DECODER, row, expected)
 
 
 class _Known(NamedTuple):
@@ -109,7 +110,7 @@ def linked(path: Path, ordered: Iterable[TraceRow], start_s: float) -> Iterator[
         known[row.id] = _Known(row.line, row.at_ns, session, turn)
         if len(known) > MEMORY:
             known.popitem(last=False)
-        yield TraceRow(*row[:5], session, row.id, after, row.gap_s, turn)
+        yield row._replace(session=session, after=after, turn=turn)
 
 
 def _turn_before(path: Path, row: TraceRow, id_: str, known: Mapping[str, _Known]) -> _Known:

@@ -9,20 +9,64 @@ from zlib import crc32
 
 import msgspec
 
+from llm_locust.core.input_files import TRACE, FileReading, InputError, text_lines
 from llm_locust.workload.traces import azure, burstgpt, mooncake, sessions
-from llm_locust.workload.traces.entry import TraceEntry, TraceError, TraceRow
-from llm_locust.workload.traces.reading import lines, plain
+from llm_locust.workload.traces.entry import (
+    BAILIAN_BLOCK_TOKENS,
+    MOONCAKE_BLOCK_TOKENS,
+    TraceEntry,
+    TraceError,
+    TraceRow,
+)
+from llm_locust.workload.traces.reading import TraceSource, plain
 
 #: How many lines a line may be away from its position in time.
 WINDOW = 4096
 
-#: Name -> reader of each format.
-FORMATS: dict[str, Callable[[Path, Iterable[str]], Iterator[TraceRow]]] = {
-    "azure": azure.rows,
-    "mooncake": mooncake.rows,
-    "burstgpt": burstgpt.rows,
-    "sessions": sessions.rows,
+#: Most hash ids of the lines that wait for their position: with long prompts, fewer lines do.
+WINDOW_BLOCKS = 1 << 21
+
+#: Name -> nanoseconds of the units in which a trace may have its times.
+UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """A format: the reader of its lines, and what their numbers mean unless somebody says otherwise.
+
+    ``unit`` is one of :data:`UNITS`, or None where times have none; it may be another one if
+    ``may_have_other_unit``. ``block_tokens`` is None where there are no hash ids.
+    """
+
+    rows: Callable[[TraceSource, FileReading], Iterator[TraceRow]]
+    unit: str | None
+    block_tokens: int | None = None
+    may_have_other_unit: bool = True
+
+
+#: Name -> format.
+FORMATS: dict[str, TraceFormat] = {
+    "azure": TraceFormat(azure.rows, None, may_have_other_unit=False),
+    "mooncake": TraceFormat(mooncake.rows, "ms", MOONCAKE_BLOCK_TOKENS),
+    "bailian": TraceFormat(mooncake.chat_rows, "s", BAILIAN_BLOCK_TOKENS),
+    "burstgpt": TraceFormat(burstgpt.rows, "s"),
+    "sessions": TraceFormat(sessions.rows, "s", MOONCAKE_BLOCK_TOKENS, may_have_other_unit=False),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceAsked:
+    """What somebody says of a trace's file.
+
+    Attributes:
+        unit: of its times, one of :data:`UNITS`; None: the format's.
+        block_tokens: that one of its hash ids stands for; None: the format's.
+        most_skipped: how many lines that cannot be read are skipped.
+    """
+
+    unit: str | None = None
+    block_tokens: int | None = None
+    most_skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +91,7 @@ class Trace:
     ``scale`` stretches all times: 2 is twice as slow, at half the rate. ``start_s`` and ``end_s`` cut before
     that, in recorded seconds after the file's first request, ``end_s`` itself excluded.
 
-    Iterating raises TraceError at an invalid line.
+    Iterating raises TraceError at an invalid line, unless it may be skipped.
     """
 
     path: Path
@@ -55,17 +99,28 @@ class Trace:
     scale: float = 1.0
     start_s: float = 0.0
     end_s: float = math.inf
+    asked: TraceAsked = TraceAsked()
+
+    @property
+    def file(self) -> TraceSource:
+        """The file, and what its numbers mean."""
+        of = FORMATS[self.format]
+        return TraceSource(
+            self.path,
+            UNITS[self.asked.unit or of.unit or "s"],
+            self.asked.block_tokens or of.block_tokens or MOONCAKE_BLOCK_TOKENS,
+        )
 
     def __iter__(self) -> Iterator[TraceEntry]:
         """All requests, in order of time."""
-        return (self._entry(k, at_s, row) for k, at_s, row in self._slice())
+        return (self._entry(k, at_s, row) for k, at_s, row in self.recorded())
 
     def share(self, worker_index: int, worker_count: int) -> Iterator[TraceEntry]:
         """Requests k = i, i + W ... for worker i of W, and those of every W-th session, whole.
 
         Sessions are divided by a hash of their names: about equally.
         """
-        for k, at_s, row in self._slice():
+        for k, at_s, row in self.recorded():
             place = k if row.session is None else crc32(row.session.encode())
             if place % worker_count == worker_index:
                 yield self._entry(k, at_s, row)
@@ -73,16 +128,30 @@ class Trace:
     def facts(self) -> TraceFacts:
         """Count the whole slice, which also checks every line of it."""
         entries, first_s, last_s, inputs, outputs = 0, 0.0, 0.0, 0, 0
-        for k, at_s, row in self._slice():
+        for k, at_s, row in self.recorded(
+            FileReading(TRACE, self.path, most_skipped=self.asked.most_skipped)
+        ):
             first_s = first_s if k else at_s
             entries, last_s = k + 1, at_s
             inputs += row.input_tokens
             outputs += row.output_tokens
         return TraceFacts(entries, (last_s - first_s) * self.scale, inputs, outputs)
 
-    def _slice(self) -> Iterator[tuple[int, float, TraceRow]]:
-        """k, recorded seconds after ``start_s``, and the row of each request."""
-        ordered = _ascending(self.path, FORMATS[self.format](self.path, lines(self.path)))
+    def recorded(self, reading: FileReading | None = None) -> Iterator[tuple[int, float, TraceRow]]:
+        """k, recorded seconds after ``start_s``, and the row of each request, in order of time.
+
+        Args:
+            reading: counts what is read; without it the load reads the file, in its own time.
+        """
+        if reading is None:
+            reading = FileReading(TRACE, self.path, most_skipped=self.asked.most_skipped, is_timed=False)
+        try:
+            yield from self._slice(reading)
+        except InputError as e:
+            raise TraceError(str(e)) from e
+
+    def _slice(self, reading: FileReading) -> Iterator[tuple[int, float, TraceRow]]:
+        ordered = _ascending(self.path, FORMATS[self.format].rows(self.file, reading))
         if self.format == "sessions":
             ordered = sessions.linked(self.path, ordered, self.start_s)
         origin_ns: int | None = None
@@ -104,6 +173,7 @@ class Trace:
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
             hash_ids=row.hash_ids,
+            block_tokens=self.file.block_tokens,
             session=row.session,
             id=row.id,
             after=row.after,
@@ -121,6 +191,7 @@ def open_trace(
     start_s: float = 0.0,
     end_s: float | None = None,
     rate: float | None = None,
+    asked: TraceAsked = TraceAsked(),
 ) -> Trace:
     """Open the trace in the file at ``path``, and check it up to its first request.
 
@@ -128,6 +199,7 @@ def open_trace(
         format: one of :data:`FORMATS`; by default according to the first line.
         scale, start_s, end_s: as for :class:`Trace`.
         rate: mean requests/s that the slice is stretched to, instead of ``scale``. Reads the file once.
+        asked: what the file's numbers mean, and what is skipped.
 
     Raises:
         TraceError: no such file or format, arguments out of range, an invalid line, or no request.
@@ -146,10 +218,23 @@ def open_trace(
         scale=scale,
         start_s=start_s,
         end_s=end,
+        asked=asked,
     )
+    _check_units(name, trace)
     if next(iter(trace), None) is None:
         raise TraceError(f"{name}: it has no request in its slice from {start_s:g} s to {end:g} s")
     return trace if rate is None else replace(trace, scale=_scale(name, trace.facts(), rate))
+
+
+def _check_units(name: str, trace: Trace) -> None:
+    of, asked = FORMATS[trace.format], trace.asked
+    if asked.unit is not None and asked.unit not in UNITS:
+        raise TraceError(f"{name}: no unit {asked.unit!r}; there are {', '.join(UNITS)}")
+    if asked.unit not in (None, of.unit) and not of.may_have_other_unit:
+        what = "dates" if of.unit is None else "seconds"
+        raise TraceError(f"{name}: unit {asked.unit!r}: the times of the format {trace.format} are {what}")
+    if asked.block_tokens is not None and of.block_tokens is None:
+        raise TraceError(f"{name}: blocks of {asked.block_tokens}: the format {trace.format} has no hash ids")
 
 
 def _scale(name: str, facts: TraceFacts, rate: float) -> float:
@@ -168,23 +253,45 @@ def _format(path: Path, asked: str | None) -> str:
         if asked not in FORMATS:
             raise TraceError(f"trace {str(path)!r}: no format {asked!r}; allowed are {allowed}")
         return asked
-    number, first = next(((n, text) for n, text in enumerate(lines(path), 1) if text.strip()), (0, ""))
+    try:
+        texts = enumerate(text_lines(path, FileReading(TRACE, path)), 1)
+        number, first = next(((n, text) for n, text in texts if text.strip()), (0, ""))
+    except InputError as e:
+        raise TraceError(str(e)) from e
     if not number:
         raise TraceError(f"trace {str(path)!r}: it is empty; expected one of the formats {allowed}")
     found = _of_object(first) if first.lstrip().startswith("{") else _of_header(first)
     if found is None:
         raise TraceError(
             f"{path}:{number}: {first.strip()[:60]!r} is the start of no known format; allowed are {allowed}"
+            f"{_advice(first)}"
         )
     return found
 
 
-def _of_object(text: str) -> str | None:
+def _keys(text: str) -> frozenset[str]:
+    """Keys of a JSON object; none of anything else."""
     try:
-        keys = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).keys()
+        return frozenset(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
     except (ValueError, RecursionError):
-        return None
-    return "mooncake" if "input_length" in keys else "sessions" if "input_tokens" in keys else None
+        return frozenset()
+
+
+def _of_object(text: str) -> str | None:
+    keys = _keys(text)
+    if {"timestamp", "input_length"} <= keys:
+        return "bailian" if keys & mooncake.BAILIAN_KEYS and "session_id" not in keys else "mooncake"
+    return "sessions" if "input_tokens" in keys else None
+
+
+def _advice(text: str) -> str:
+    """What to do with a file of another kind."""
+    keys = _keys(text)
+    if keys & {"session_id", "requests", "conversation_id"} or {"hash_ids", "input_length"} <= keys:
+        return "; turns of sessions that wait for each other, without times, are for --trajectories FILE"
+    if keys & {"messages", "prompt", "text", "text_input", "conversations", "body"}:
+        return "; prompts without times are for --dataset FILE"
+    return ""
 
 
 def _of_header(text: str) -> str | None:
@@ -197,16 +304,18 @@ def _ascending(path: Path, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
     """Rows in order of time, if at most :data:`WINDOW` lines out of place."""
     waiting: list[TraceRow] = []
     given: TraceRow | None = None
+    blocks = 0
     for row in rows:
         if given is not None and row < given:
             raise TraceError(
                 f"{path}:{row.line}: {(given.at_ns - row.at_ns) * 1e-9:g} s earlier than line {given.line}; "
                 f"expected times that ascend, or lines at most {WINDOW:,} off: sort the file by time"
             )
-        if len(waiting) < WINDOW:
-            heapq.heappush(waiting, row)
-        else:
-            given = heapq.heappushpop(waiting, row)
+        heapq.heappush(waiting, row)
+        blocks += len(row.hash_ids)
+        while len(waiting) > WINDOW or (blocks > WINDOW_BLOCKS and len(waiting) > 1):
+            given = heapq.heappop(waiting)
+            blocks -= len(given.hash_ids)
             yield given
     while waiting:
         yield heapq.heappop(waiting)

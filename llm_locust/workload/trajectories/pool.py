@@ -10,10 +10,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import msgspec
@@ -36,7 +37,6 @@ _WALKS = 101
 _READERS = (
     ({"conversation_id", "turn", "role"}, mlperf.read),
     ({"requests", "block_size"}, weka.read),
-    ({"hash_ids", "input_length"}, mooncake.read),
 )
 
 
@@ -75,8 +75,11 @@ class TrajectoryPool:
         return self.trajectories[int(order[walk % n])]
 
 
-def load_pool(path: str | Path) -> tuple[Trajectory, ...]:
+def load_pool(path: str | Path, block_tokens: int | None = None) -> tuple[Trajectory, ...]:
     """Read the trajectories of a file, or of the files of JSON lines in a folder.
+
+    Args:
+        block_tokens: that a hash of Mooncake's lines stands for; by default 512.
 
     Raises:
         TrajectoryError: a file or a line that cannot be read, or nothing in it.
@@ -85,7 +88,7 @@ def load_pool(path: str | Path) -> tuple[Trajectory, ...]:
     first = next(found, None)
     if first is None:
         raise TrajectoryError(f"trajectories {str(path)!r}: nothing in it")
-    pool = numbered(tuple(_reader(first)(chain((first,), found))))
+    pool = numbered(tuple(_reader(first, block_tokens)(chain((first,), found))))
     turns = [len(trajectory.turns) for trajectory in every(pool)]
     if len(turns) > MOST_TRAJECTORIES or sum(turns) > MOST_TURNS:
         raise TrajectoryError(
@@ -100,7 +103,19 @@ def mark_of(*key: object) -> str:
     return f"[{blake2b('/'.join(map(str, key)).encode(), digest_size=8).hexdigest()}]"
 
 
-def _reader(line: FileLine) -> Callable[[Iterable[FileLine]], list[Trajectory]]:
+def how_read(path: str | Path, trajectories: Iterable[Trajectory]) -> str:
+    """How trajectories were read: ``9 trajectories, 41 turns, pauses of 2.1 s in the median, messages``."""
+    turns = [turn for found in every(trajectories) for turn in found.turns]
+    blocks = sorted({turn.hashed.block for turn in turns if turn.hashed is not None})
+    pauses_s = [turn.pause_s for turn in turns if turn.pause_s]
+    number = sum(1 for _ in every(trajectories))
+    parts = [f"{number:,} trajectories", f"{len(turns):,} turns"]
+    parts.append(f"pauses of {median(pauses_s):.3g} s in the median" if pauses_s else "no pauses")
+    parts.append(f"hashes of {', '.join(map(str, blocks))} tokens" if blocks else "messages")
+    return f"trajectories {str(path)!r}: {', '.join(parts)}"
+
+
+def _reader(line: FileLine, block_tokens: int | None) -> Callable[[Iterable[FileLine]], list[Trajectory]]:
     """The reader of files that begin with this line; of an unreadable one, whose error is the clearest."""
     try:
         keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw]).keys()
@@ -109,4 +124,6 @@ def _reader(line: FileLine) -> Callable[[Iterable[FileLine]], list[Trajectory]]:
     for marks, read in _READERS:
         if marks <= keys and "messages" not in keys:
             return read
+    if {"hash_ids", "input_length"} <= keys and "messages" not in keys:
+        return partial(mooncake.read, block_tokens=block_tokens)
     return chat.read

@@ -1,7 +1,5 @@
 """Lines of files of trajectories; every error names the file and the line."""
 
-import gzip
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from llm_locust.core.input_files import TRAJECTORIES, FileReading, InputError, input_lines, read_input
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.trajectories.trajectory import TrajectoryError
-
-#: Longest line, and most bytes of all files: a pool is held in memory.
-MOST_LINE, MOST_BYTES = 64 << 20, 4 << 30
 
 #: Longest pause between two turns: a day.
 MOST_PAUSE_S = 86_400.0
@@ -60,26 +56,20 @@ def lines(given: Path) -> Iterator[FileLine]:
 
     A JSON file whose first line is no document is one line as a whole.
     """
-    total = 0
-    for path in files(given):
-        number, file_name = 0, path.relative_to(given if path != given else given.parent).with_suffix("")
-        try:
-            with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
-                while raw := file.readline(MOST_LINE + 1):
-                    if not number and path.name.endswith(_WHOLE) and not _is_document(raw):
-                        raw += file.read(MOST_LINE + 1 - len(raw))
-                    number, total = number + 1, total + len(raw)
-                    if len(raw) > MOST_LINE or total > MOST_BYTES:
-                        raise TrajectoryError(
-                            f"{path}:{number}: larger than a line ({MOST_LINE >> 20} MiB) or a pool "
-                            f"({MOST_BYTES >> 30} GiB) may be"
-                        )
-                    if raw.strip():
-                        yield FileLine(path, file_name.as_posix(), number, raw)
-        except (OSError, EOFError, zlib.error, ValueError) as e:
-            if isinstance(e, TrajectoryError):
-                raise
-            raise TrajectoryError(f"trajectories {str(path)!r}: cannot be read: {e}") from e
+    reading = FileReading(TRAJECTORIES, given)
+    try:
+        for path in files(given):
+            name = path.relative_to(given if path != given else given.parent).with_suffix("").as_posix()
+            for number, raw in enumerate(input_lines(path, reading), 1):
+                if number == 1 and path.name.endswith(_WHOLE) and not _is_document(raw):
+                    document = read_input(path, TRAJECTORIES, reading)
+                    reading.add_line(document, 1)
+                    yield FileLine(path, name, 1, document)
+                    break
+                if not raw.isspace():
+                    yield FileLine(path, name, number, raw)
+    except InputError as e:
+        raise TrajectoryError(str(e)) from e
 
 
 def _is_document(raw: bytes) -> bool:

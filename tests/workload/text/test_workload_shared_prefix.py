@@ -100,5 +100,5 @@ def test_equal_leading_ids_give_equal_leading_blocks_and_no_more(
 
 
 def test_another_run_has_other_blocks_from_the_first_word_on() -> None:
-    one, other = texts("a").prefix_of_blocks((1, 2)), texts("b").prefix_of_blocks((1, 2))
+    one, other = texts("a").prefix_of_blocks((1, 2), 512), texts("b").prefix_of_blocks((1, 2), 512)
     assert one.split(" ")[:6] != other.split(" ")[:6]

@@ -225,7 +225,7 @@ AGENTS = [
     turn("plan", 0.0),
     turn("search", 2.0, after=["plan"], gap_s=0.5),
     turn("read", 2.0, after=["plan"], gap_s=0.25),
-    turn("other", 3.0, session="x", hash_ids=[1, 2]),
+    turn("other", 3.0, session="x", hash_ids=[1, 2], input_tokens=1000),
     turn("answer", 9.0, after=["search", "read"]),
     turn(17, 9.5, after=["other"]),
 ]
@@ -302,7 +302,7 @@ def test_turns_older_than_the_memory_are_forgotten_with_an_error(
         ),
         ([AZURE, "2023-11-16 18:17:03,1,"], "trace:2: GeneratedTokens '' is not a token count"),
         ([AZURE, "", "2023-11-16 18:17:03,1"], "trace:3: 2 cells in '2023-11-16 18:17:03,1'; expected 3"),
-        ([BURSTGPT, "nan,x,1,2,3,y"], "trace:2: Timestamp 'nan' is not a time; expected a number of seconds"),
+        ([BURSTGPT, "nan,x,1,2,3,y"], "trace:2: Timestamp 'nan' is not a time; expected a number"),
         ([BURSTGPT, "1,x,1,2.5,3,y"], "trace:2: Response tokens '2.5' is not a token count"),
         (
             [BURSTGPT, "1,x,1,20000000,3,y"],
@@ -330,7 +330,7 @@ def test_turns_older_than_the_memory_are_forgotten_with_an_error(
         ),
         (
             ["a,b", "1,2"],
-            "trace:1: 'a,b' is the start of no known format; allowed are azure, mooncake, burstgpt, sessions",
+            "trace:1: 'a,b' is the start of no known format; allowed are azure, mooncake, bailian",
         ),
         (["", "[1, 2]"], "trace:2: '[1, 2]' is the start of no known format"),
         (['{"x": 1}'], "trace:1: '{\"x\": 1}' is the start of no known format"),
@@ -347,7 +347,7 @@ def test_a_wrong_line_says_file_line_value_and_what_is_expected(
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"format": "excel"}, "no format 'excel'; allowed are azure, mooncake, burstgpt, sessions"),
+        ({"format": "excel"}, "no format 'excel'; allowed are azure, mooncake, bailian, burstgpt, sess"),
         ({"format": "burstgpt"}, "trace:1: no column 'Request tokens', 'Response tokens' in 'TIMESTAMP,Con"),
         ({"format": "mooncake"}, "trace:1: JSON is malformed: invalid character"),
         ({"scale": 0.0}, "scale 0 is not above 0 (2 is twice as slow)"),
@@ -389,9 +389,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_line_that_is_not_utf8_or_has_no_end_is_named(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(f"{AZURE}\n2023-11-16 18:17:03,1,2\n".encode() + b"\xff\n")
-    assert error_of(path) == "trace:3: not UTF-8, byte 1 is 0xff; expected CSV or JSON lines"
+    assert error_of(path) == "trace:3: not UTF-8, byte 1 is 0xff"
     path.write_bytes(f"{AZURE}\n".encode() + b"1" * 2_000_000)
-    assert error_of(path) == "trace:2: longer than 1,048,576 bytes; expected one request a line"
+    assert error_of(path) == "trace:2: longer than 1 MiB, the limit of a line"
 
 
 def test_a_gzip_file_that_was_cut_off_is_an_error_not_a_shorter_trace(tmp_path: Path) -> None:
