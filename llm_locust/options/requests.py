@@ -8,6 +8,7 @@ from llm_locust.scenario.slo_headers import parse_prefix
 from llm_locust.wire.secrecy import key_texts, without_keys
 from llm_locust.wire.session_header import SessionHeader
 from llm_locust.workload.body import parse_body
+from llm_locust.workload.datasets.load import parse_keys
 from llm_locust.workload.images.asked import parse_images
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.models import parse_models
@@ -20,6 +21,13 @@ def recorded_body(text: str) -> str:
     """The text as it is, or without the values of fields that have the name of a key."""
     fields = parse_body(text) if text else {}
     return json.dumps(without_keys(fields), ensure_ascii=False) if any(key_texts(fields)) else text
+
+
+def parse_skipped(lines: int) -> int:
+    """A number of lines from 0 (raises ValueError)."""
+    if lines < 0:
+        raise ValueError(f"{lines} lines: a whole number from 0")
+    return lines
 
 
 REQUESTS = (
@@ -87,6 +95,22 @@ REQUESTS = (
         "on: each walk has a mark of its own after the system prompt, lest a prefix cache knows it of "
         "another walk (default on)",
         choices=("on", "off"),
+    ),
+    Option(
+        "--dataset-keys",
+        "keys of a dataset's lines that go into the request's body, beside the fields of the APIs "
+        "(docs/data-files.md): names with commas between, or all; other keys are not sent",
+        parse_keys,
+        "NAMES",
+    ),
+    Option(
+        "--skip-bad-lines",
+        "skip up to N lines of a dataset, and N of a trace, that cannot be read; their number is said before "
+        "the load (default 0)",
+        metavar="N",
+        kind="whole",
+        parse=parse_skipped,
+        form=forms.WHOLE_FROM_0,
     ),
     Option("--dataset-order", "of the dataset's lines (default sequential)", choices=ORDERS),
     Option(

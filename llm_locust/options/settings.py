@@ -33,7 +33,7 @@ from llm_locust.scenario.slo_headers import check_once, check_slo_headers, slo_h
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
 from llm_locust.wire.session_header import SessionHeader
-from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.datasets.load import LoadDataset, load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
@@ -165,8 +165,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     workload = _workload(given, None if scenario is None else scenario.dataset)
     classes = classes_of(scenario, given)
-    kinds = kinds_of(classes, workload)
-    load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
+    kinds = kinds_of(classes, workload, _loader(given))
+    load = parse_load(options, _rates(kinds), given["skip_bad_lines"] or 0)
     check_prompts(load.sweep, given, classes, kinds)
     found = Settings(
         model=given["model"],
@@ -205,6 +205,11 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     _check_headers(found)
     check_models(kinds, found.model, found.deployment.arms)
     return found
+
+
+def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
+    """Rates of the classes that have one of their own."""
+    return {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}
 
 
 def _check_headers(found: Settings) -> None:
@@ -253,12 +258,18 @@ def _deployment(
     return found
 
 
+def _loader(given: Values) -> LoadDataset:
+    """What reads datasets as the options say."""
+    keys = given["dataset_keys"] if given.text("dataset_keys") else frozenset[str]()
+    return partial(load_dataset, sent=keys, most_skipped=given["skip_bad_lines"] or 0)
+
+
 def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
     """What is sent where no class says otherwise; ``source`` is what a scenario says of its dataset."""
     file = given["dataset"]
     if source is not None and source.file != file:
         source = None  # the command line has another one
-    dataset = _read(partial(load_dataset, format=source.format if source else None), file, "--dataset")
+    dataset = _read(partial(_loader(given), format=source.format if source else None), file, "--dataset")
     input_tokens, output_tokens = given["input_tokens"], given["output_tokens"]
     if dataset is None:  # which brings its own prompts, and perhaps its own bounds of the answers
         input_tokens = input_tokens or parse_lengths(DEFAULT_INPUT_TOKENS)
@@ -279,7 +290,9 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
 
 
 def _pool(given: Values) -> TrajectoryPool | None:
-    trajectories = _read(load_pool, given["trajectories"], "--trajectories")
+    trajectories = _read(
+        partial(load_pool, block_tokens=given["trace_block"]), given["trajectories"], "--trajectories"
+    )
     if trajectories is None:
         return None
     history: History = given["agent_history"] or "recorded"

@@ -11,7 +11,7 @@ from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
-from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
+from llm_locust.workload.datasets.load import Dataset, DatasetError, LoadDataset, load_dataset
 from llm_locust.workload.datasets.row import EXPECTED_FIELD
 from llm_locust.workload.draws import seed_of
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
@@ -105,8 +105,13 @@ def check_models(kinds: Sequence[RequestKind], model: str | None, arms: Sequence
         raise ValueError(f"--models: arm {arm!r} has a model of its own; leave out one of them")
 
 
-def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[RequestKind, ...]:
+def kinds_of(
+    classes: Sequence[TrafficClass], run: WorkloadSpec, load: LoadDataset = load_dataset
+) -> tuple[RequestKind, ...]:
     """The classes of a scenario as kinds: what a class leaves open is the run's.
+
+    Args:
+        load: reads datasets.
 
     Raises:
         ValueError: a dataset that cannot be used, or lengths, endpoint and dataset that do not fit together
@@ -117,7 +122,7 @@ def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Reques
     for found in classes:
         try:
             _check_answers(found)
-            spec = _spec(found, run, datasets)
+            spec = _spec(found, run, datasets, load)
             _check_images(found, spec)
             spec.body_template("")
         except ValueError as e:
@@ -165,11 +170,14 @@ def _kind(found: TrafficClass, spec: WorkloadSpec) -> RequestKind:
 
 
 def _spec(
-    found: TrafficClass, run: WorkloadSpec, datasets: dict[tuple[str, str | None, str], Dataset]
+    found: TrafficClass,
+    run: WorkloadSpec,
+    datasets: dict[tuple[str, str | None, str], Dataset],
+    load: LoadDataset,
 ) -> WorkloadSpec:
     dataset, order = run.dataset, run.order
     if found.dataset is not None:
-        dataset, order = _dataset(found.dataset, found, datasets), found.dataset.order
+        dataset, order = _dataset(found.dataset, found, datasets, load), found.dataset.order
     elif found.input_tokens is not None:
         dataset, order = None, "sequential"
     return replace(
@@ -190,12 +198,15 @@ def _spec(
 
 
 def _dataset(
-    source: DatasetSource, found: TrafficClass, datasets: dict[tuple[str, str | None, str], Dataset]
+    source: DatasetSource,
+    found: TrafficClass,
+    datasets: dict[tuple[str, str | None, str], Dataset],
+    load: LoadDataset,
 ) -> Dataset:
     """The file's content, read once for all classes that take it in the same way."""
     key = source.file, source.format, EXPECTED_FIELD if found.expected is None else found.expected.field
     if key not in datasets:
-        datasets[key] = load_dataset(*key)
+        datasets[key] = load(*key)
     if found.expected is not None and all(p.expected is None for p in datasets[key].prompts):
         raise DatasetError(f"dataset {source.file!r}: no line has {key[2]!r}, the expected answer")
     return datasets[key]

@@ -12,7 +12,7 @@ from llm_locust.workload.ordering import Order
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 #: Formats of a dataset, for names that do not show it.
-FORMATS = ("jsonl", "sharegpt", "csv", "text")
+FORMATS = ("jsonl", "sharegpt", "csv", "parquet", "text")
 
 #: Comparisons of an answer with the expected one.
 EXPECTATIONS = ("exact", "choice", "number", "regex")

@@ -28,7 +28,7 @@ from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
-from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace
+from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     CheckedServer,
@@ -166,7 +166,8 @@ class RunPreparation:
         if self._ready is None:  # of the web UI: it was not checked before
             self._check_room(settings, runner.target_user_count, expected)
         check_shares(settings.load, len(workers))
-        trace = off_the_hub(checked_trace, settings.load)
+        tell_files(settings)
+        trace = off_the_hub(partial(checked_trace, tells=True), settings.load)
         # In the web UI a run's time is running already, so that missing replicas are reported soon.
         replicas, self._ready = self._ready or self._wait_for_replicas(settings, CHECK_TIMEOUT_S), None
         started = datetime.now()

@@ -22,6 +22,8 @@ from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.stages.listed import looks_for
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
+from llm_locust.workload.traces.plausible import how_read
+from llm_locust.workload.trajectories.pool import how_read as how_pool_read
 
 logger = logging.getLogger(__name__)
 
@@ -163,14 +165,32 @@ def check_amount(
         )
 
 
-def checked_trace(load: LoadSettings) -> Trace | None:
-    """Open the trace of the options, if there is one (raises UsageError)."""
+def checked_trace(load: LoadSettings, *, tells: bool = False) -> Trace | None:
+    """Open the trace of the options, if there is one, and check what its numbers mean (raises UsageError).
+
+    Args:
+        tells: whether to log how it was read.
+    """
     if load.trace is None:
         return None
     try:
-        return load.open_trace()
+        trace = load.open_trace()
+        read = how_read(trace, stretched=load.rate is not None)
+        if tells:
+            logger.info("%s", read)
+        return trace
     except TraceError as e:
         raise UsageError(f"--arrival: {e}") from e
+
+
+def tell_files(settings: Settings) -> None:
+    """Log how the files of the load were read, but the trace."""
+    found = {id(kind.spec.dataset): kind.spec.dataset for kind in settings.kinds}
+    for dataset in found.values():
+        if dataset is not None:
+            logger.info("%s", dataset.how_read)
+    if settings.pool is not None:
+        logger.info("%s", how_pool_read(settings.text["trajectories"], settings.pool.trajectories))
 
 
 def check_shares(load: LoadSettings, workers: int) -> None:

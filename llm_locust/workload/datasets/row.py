@@ -1,24 +1,51 @@
-"""One prompt of a dataset as read, and the forms of a JSON value."""
+"""One prompt of a dataset as read, and the forms of a JSON value: a line, an item of a list, a row of a
+table.
 
-from dataclasses import dataclass
+The first of these keys that a value has is its prompt:
+
+================================ ===========================================================================
+``messages``                     a list of messages in OpenAI's chat form, sent as they are
+``prompt``                       a text, or a list of messages
+``conversations``,               a conversation in ShareGPT's form, of which the first question is the prompt:
+``conversation``                 :mod:`llm_locust.workload.datasets.sharegpt`
+``turns``                        the questions of a conversation, the first of which is the prompt (MT-bench)
+``body``                         the body of a request (OpenAI's batch files), with any of these keys in it
+``text``, ``input``,             a text; ``input`` may be a list of messages, or of the texts of an embeddings
+``question``, ``text_input``     request
+``instruction``                  a text, which ``input`` follows if it is there (Alpaca)
+================================ ===========================================================================
+
+A value that is a list of messages, or a text, is a prompt by itself. A text ``system`` goes before the prompt
+as its system message.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
-from llm_locust.wire.dialects.dialect import Message
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Message
 from llm_locust.wire.names import one_line
 from llm_locust.workload.answers.expected import expected_answer
-from llm_locust.workload.body import check_choices, output_limit
-from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
+from llm_locust.workload.body import LINE_FIELDS, RUN_FIELDS, check_choices, output_limit
+from llm_locust.workload.datasets.sharegpt import CONVERSATION_KEYS, prompt_of_conversation
 from llm_locust.workload.text.prompts import Prompt
 
 #: Default key of the right answer.
 EXPECTED_FIELD = "expected"
 
-EXPECTED = 'expected an object with "messages", "prompt" or "conversations", or a JSON string'
+#: Keys of a text, in a table too; the first that is there is the prompt.
+TEXT_KEYS = ("prompt", "text", "input", "question", "text_input", "instruction")
+
+EXPECTED = (
+    'expected an object with "messages", "prompt", "conversations", "turns", "body" or "text", a list of '
+    "messages, or a JSON string"
+)
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Count = Annotated[float, msgspec.Meta(ge=1, multiple_of=1, le=1e12)]
 
 
 class DatasetError(ValueError):
@@ -37,6 +64,103 @@ class DatasetRow:
     weight: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Makes rows of values.
+
+    Attributes:
+        expected_field: key of the right answer; it is not part of the request's body.
+        sent: further keys that go into the body, beside :data:`~llm_locust.workload.body.LINE_FIELDS`; None:
+            all that have no other meaning.
+        unsent: number of values by key that was neither understood nor sent; it grows while rows are made.
+    """
+
+    expected_field: str = EXPECTED_FIELD
+    sent: frozenset[str] | None = frozenset()
+    unsent: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def row(self, value: Any, line: int) -> DatasetRow | None:
+        """Row of a JSON value; None for a conversation without a question.
+
+        Raises:
+            ValueError: it is invalid; the text says what is wrong.
+        """
+        if isinstance(value, str):
+            if not value:
+                raise ValueError("an empty text")
+            return DatasetRow(Prompt(text=value), line)
+        if is_messages(value):
+            return DatasetRow(Prompt(messages=_messages(value)), line)
+        if isinstance(value, dict):
+            value = self._with_expected(value)
+            body = value.get("body")
+            if isinstance(body, dict) and "messages" not in value and "prompt" not in value:
+                return self._of_batch(value, body, line)
+        return self._of_object(value, line, lambda key: self.sent is None or key in self.sent)
+
+    def _with_expected(self, value: dict[str, Any]) -> dict[str, Any]:
+        if self.expected_field == EXPECTED_FIELD:
+            return value
+        others = {key: v for key, v in value.items() if key not in (EXPECTED_FIELD, self.expected_field)}
+        if self.expected_field in value:
+            others[EXPECTED_FIELD] = value[self.expected_field]
+        return others
+
+    def _of_batch(self, value: dict[str, Any], body: dict[str, Any], line: int) -> DatasetRow | None:
+        """A line of OpenAI's batch files: all of its body is the request's."""
+        known = {key: v for key, v in value.items() if key in _UNDERSTOOD and key not in body}
+        if "custom_id" in value:
+            known.setdefault("id", value["custom_id"])
+        self._leave_out(key for key in value if key not in {*_UNDERSTOOD, *_BATCH_KEYS, *RUN_FIELDS})
+        return self._of_object({**body, **known}, line, lambda key: True)
+
+    def _of_object(self, value: Any, number: int, is_asked: Callable[[str], bool]) -> DatasetRow | None:
+        line = msgspec.convert(value, _DatasetLine)
+        form = _form(value, line)
+        if form is None:
+            return None
+        prompt, used = form
+        if isinstance(value.get("system"), str):
+            prompt, used = _with_system(prompt, value["system"]), used | {"system"}
+        if isinstance(line.expected, dict):
+            expected_answer(line.expected)
+        others = {key: v for key, v in value.items() if key not in {*used, *_UNDERSTOOD, *RUN_FIELDS}}
+        extra = {
+            key: _whole(key, v)
+            for key, v in others.items()
+            if v is not None
+            and ((key in LINE_FIELDS and isinstance(v, _TYPES.get(key, object))) or is_asked(key))
+        }
+        self._leave_out(key for key in others if key not in extra and others[key] is not None)
+        check_choices(extra, "the body's fields")
+        made = Prompt(
+            text=prompt.text,
+            messages=prompt.messages,
+            asked_input_tokens=None if line.input_tokens is None else int(line.input_tokens),
+            asked_output_tokens=int(line.output_tokens) if line.output_tokens else output_limit(extra),
+            answer=prompt.answer,
+            expected=line.expected,
+            extra=extra,
+            id=_id(line.id) or prompt.id,
+            name=line.name,
+            slo_class=line.slo_class,
+        )
+        return DatasetRow(made, number, line.weight)
+
+    def _leave_out(self, keys: Any) -> None:
+        self.unsent.update(str(key)[:60] for key in keys if len(self.unsent) < _MOST_UNSENT)
+
+
+#: Keys of a line that is not understood are counted up to so many different ones.
+_MOST_UNSENT = 1000
+
+#: Fields that have another meaning, or none, with values of another type: ``tools`` as a text (LlamaFactory).
+_TYPES: Mapping[str, type | tuple[type, ...]] = {"tools": list, "text": dict, "system": list}
+
+#: Keys of a batch file's lines, beside the body.
+_BATCH_KEYS = frozenset({"body", "custom_id", "method", "url"})
+
+
 class _Part(msgspec.Struct):
     type: _Text
 
@@ -50,8 +174,8 @@ class _DatasetLine(msgspec.Struct, rename={"slo_class": "class"}):
     """Known keys. They are only checked here; the line's own values are sent."""
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
-    prompt: _Text | None = None
-    id: str | int | None = None
+    prompt: _Text | Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
+    id: str | int | float | None = None
     name: _Text | None = None
     slo_class: _Text | None = None
     expected: Any = None
@@ -63,50 +187,93 @@ class _DatasetLine(msgspec.Struct, rename={"slo_class": "class"}):
 _UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_DatasetLine))
 
 
-def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) -> DatasetRow | None:
-    """Row of a JSON value; None for a conversation without a question.
-
-    Args:
-        expected_field: key of the right answer; it is then not part of the request's body.
-
-    Raises:
-        ValueError: it is invalid; the text says what is wrong.
-    """
-    if isinstance(value, str):
-        if not value:
-            raise ValueError("an empty text")
-        return DatasetRow(Prompt(text=value), line)
-    if isinstance(value, dict) and "conversations" in value:
-        prompt = prompt_of_conversation(value)
-        return None if prompt is None else DatasetRow(prompt, line)
-    if isinstance(value, dict) and expected_field != EXPECTED_FIELD:
-        value = {key: item for key, item in value.items() if key not in (EXPECTED_FIELD, expected_field)} | (
-            {EXPECTED_FIELD: value[expected_field]} if expected_field in value else {}
-        )
-    return _of_object(value, line)
-
-
-def _of_object(value: Any, number: int) -> DatasetRow:
-    line = msgspec.convert(value, _DatasetLine)
-    if (line.messages is None) == (line.prompt is None):
-        raise ValueError('both "messages" and "prompt"' if line.prompt else 'no "messages" and no "prompt"')
-    if isinstance(line.expected, dict):
-        expected_answer(line.expected)
-    extra = {key: item for key, item in value.items() if key not in _UNDERSTOOD}
-    check_choices(extra, "the body's fields")
-    messages: tuple[Message, ...] | None = None if line.messages is None else tuple(value["messages"])
-    prompt = Prompt(
-        text=line.prompt,
-        messages=messages,
-        asked_input_tokens=line.input_tokens,
-        asked_output_tokens=line.output_tokens or output_limit(extra),
-        expected=line.expected,
-        extra=extra,
-        id=None if line.id is None else str(line.id),
-        name=line.name,
-        slo_class=line.slo_class,
+def is_messages(value: Any) -> bool:
+    """Whether it is a list of messages in OpenAI's chat form, and nothing else."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, dict) and "role" in each and "content" in each for each in value)
     )
-    return DatasetRow(prompt, number, line.weight)
+
+
+def _messages(value: list[Any]) -> tuple[Message, ...]:
+    msgspec.convert(value, list[_Message])
+    return tuple(value)
+
+
+def _form(value: Mapping[str, Any], line: _DatasetLine) -> tuple[Prompt, frozenset[str]] | None:
+    """The prompt of an object, and the keys that make it; None for a conversation without a question."""
+    if line.messages is not None and line.prompt is not None:
+        raise ValueError('both "messages" and "prompt"')
+    if line.messages is not None:
+        return Prompt(messages=tuple(value["messages"])), frozenset()
+    if isinstance(line.prompt, list):
+        return Prompt(messages=tuple(value["prompt"])), frozenset()
+    if line.prompt is not None:
+        return Prompt(text=line.prompt), frozenset()
+    for key in CONVERSATION_KEYS:
+        if value.get(key) is not None:
+            found = prompt_of_conversation(value)
+            return None if found is None else (found, frozenset({key}))
+    return _text_of(value)
+
+
+def _text_of(value: Mapping[str, Any]) -> tuple[Prompt, frozenset[str]]:
+    instruction, given = value.get("instruction"), value.get("input")
+    if isinstance(instruction, str) and instruction and "text" not in value:
+        joined = f"{instruction}\n\n{given}" if isinstance(given, str) and given.strip() else instruction
+        return Prompt(text=joined), frozenset({"instruction", "input"})
+    for key in TEXT_KEYS:
+        found = value.get(key)
+        if isinstance(found, str) and found:
+            return Prompt(text=found), frozenset({key})
+        if key == "input" and isinstance(found, list) and found:
+            if all(isinstance(each, str) and each for each in found):
+                return Prompt(messages=tuple({"role": "user", "content": each} for each in found)), frozenset(
+                    {key}
+                )
+            return Prompt(messages=_messages(_plain_parts(found))), frozenset({key})
+    raise ValueError('no "messages" and no "prompt"')
+
+
+def _plain_parts(items: list[Any]) -> list[Any]:
+    """Messages of OpenAI's Responses API with their parts of text as the chat API has them."""
+
+    def part(each: Any) -> Any:
+        is_text = isinstance(each, dict) and each.get("type") in ("input_text", "output_text")
+        return {**each, "type": "text"} if is_text else each
+
+    def message(each: Any) -> Any:
+        if not isinstance(each, dict) or not isinstance(each.get("content"), list):
+            return each
+        return {key: v for key, v in each.items() if key != "type"} | {
+            "content": [*map(part, each["content"])]
+        }
+
+    return [*map(message, items)]
+
+
+def _with_system(prompt: Prompt, system: str) -> Prompt:
+    """The prompt after a line's own system message, unless it has one already."""
+    if not system.strip():
+        return prompt
+    messages = prompt.messages or ({"role": "user", "content": prompt.text},)
+    if messages[0].get("role") in ("system", "developer"):
+        return prompt
+    return Prompt(
+        messages=({"role": "system", "content": system}, *messages), answer=prompt.answer, id=prompt.id
+    )
+
+
+def _whole(key: str, value: Any) -> Any:
+    """A bound of the answer's length that is written as ``64.0``, as a whole number."""
+    return int(value) if key in LIMIT_FIELDS and isinstance(value, float) and value.is_integer() else value
+
+
+def _id(value: str | float | None) -> str | None:
+    if value is None:
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def excerpt(raw: bytes) -> str:

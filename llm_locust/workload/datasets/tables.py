@@ -1,6 +1,8 @@
 """Prompts from a CSV file with a header.
 
-The prompt is in the column ``prompt``, else ``text``, else ``input``. Other known columns: ``id``, ``name``,
+The prompt is in the first column that there is of :data:`~llm_locust.workload.datasets.row.TEXT_KEYS`. Other
+known
+columns: ``id``, ``name``,
 ``class``, ``expected``, ``input_tokens``, ``output_tokens``, ``weight``. Unknown columns are ignored. A
 ``.tsv`` file uses tabs instead of commas.
 """
@@ -9,47 +11,56 @@ import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError, DatasetRow
+from llm_locust.core.input_files import DATASET, FileReading, plain_name, text_lines
+from llm_locust.workload.datasets.row import TEXT_KEYS, DatasetError, DatasetRow
 from llm_locust.workload.lengths.file import plain_number
 from llm_locust.workload.text.prompts import Prompt
 
-_PROMPT_COLUMNS = ("prompt", "text", "input")
-_EXPECTED = "expected a header with a column named prompt, text or input"
-_LONGEST = 1 << 30  # bytes of a cell; the csv module's own limit is 131,072
+_EXPECTED = f"expected a header with a column named {', '.join(TEXT_KEYS[:-1])} or {TEXT_KEYS[-1]}"
 
 
-def table_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[DatasetRow]:
+def table_rows(path: Path, expected_field: str, reading: FileReading) -> Iterator[DatasetRow]:
     """Rows of a CSV file.
 
     Raises:
         DatasetError: no column of prompts, an incomplete row, an empty prompt, or an invalid number; with
             file and line.
-        OSError: the file cannot be read.
+        InputError: the file cannot be read, or is out of its bounds.
     """
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with path.open(encoding="utf-8-sig", newline="") as file, _long_cells():
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        try:
-            header = [name.strip().lower() for name in next(reader, [])]
-            column = next((name for name in _PROMPT_COLUMNS if name in header), None)
-            if column is None:
-                shown = ", ".join(repr(name[:40]) for name in header[:8]) or "nothing"
-                raise DatasetError(f"{path}:1: the header is {shown}; {_EXPECTED}")
+    delimiter = "\t" if plain_name(path).suffix.lower() == ".tsv" else ","
+    with _long_cells():
+        reader = csv.reader(text_lines(path, reading), delimiter=delimiter, strict=True)
+        header = [name.strip().lower() for name in _next(path, reader) or ()]
+        column = next((name for name in TEXT_KEYS if name in header), None)
+        if column is None:
+            shown = ", ".join(repr(name[:40]) for name in header[:8]) or "nothing"
+            raise DatasetError(f"{path}:1: the header is {shown}; {_EXPECTED}")
+        while True:
             line = reader.line_num + 1
-            for cells in reader:
+            try:
+                cells = _next(path, reader)
+                if cells is None:
+                    return
                 if any(cell.strip() for cell in cells):
                     yield _row(f"{path}:{line}", line, header, column, cells, expected_field.lower())
-                line = reader.line_num + 1
-        except csv.Error as e:
-            raise DatasetError(f"{path}:{reader.line_num}: {e}; {_EXPECTED}") from e
-        except UnicodeDecodeError as e:
-            raise DatasetError(f"{path}:{reader.line_num + 1}: not UTF-8 ({e.reason}); {_EXPECTED}") from e
+            except DatasetError as e:
+                reading.skip(e)
+
+
+def _next(path: Path, reader: Any) -> list[str] | None:
+    """Cells of the next row; None at the end (raises DatasetError)."""
+    try:
+        found: list[str] | None = next(reader, None)
+        return found
+    except csv.Error as e:
+        raise DatasetError(f"{path}:{reader.line_num}: {e}; {_EXPECTED}") from e
 
 
 @contextmanager
 def _long_cells() -> Iterator[None]:
-    before = csv.field_size_limit(_LONGEST)
+    before = csv.field_size_limit(DATASET.line_bytes)
     try:
         yield
     finally:

@@ -97,7 +97,7 @@ def test_line_separators_that_json_allows_inside_a_text_do_not_end_a_line(tmp_pa
         (b"12", "Expected `object`"),
         (b"[]", "Expected `object`"),
         (b"{}", 'no "messages" and no "prompt"'),
-        (b'{"question": "a"}', 'no "messages" and no "prompt"'),
+        (b'{"subject": "a"}', 'no "messages" and no "prompt"'),
         (b'{"prompt": "a", "messages": [{"role": "user"}]}', 'both "messages" and "prompt"'),
         (b'""', "an empty text"),
         (b'{"prompt": ""}', "$.prompt"),
@@ -135,7 +135,7 @@ def test_a_dataset_without_a_prompt_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'.*absent\.jsonl' cannot be read: No such file"):
+    with pytest.raises(DatasetError, match=r"'.*absent\.jsonl': cannot be read: No such file"):
         load_dataset(tmp_path / "absent.jsonl")
     with pytest.raises(DatasetError, match="cannot be read: embedded null byte"):
         load_dataset("a\0b")

@@ -44,7 +44,7 @@ def test_messages_with_tools_and_pictures_go_through_untouched(tmp_path: Path) -
     [
         (b'["a",\n "b"\n "c"]', 3, "malformed"),
         (b'["a",\n "b"', 2, "truncated"),
-        (b'["a",\n\n {"question": "b"}]', 3, 'no "messages" and no "prompt"'),
+        (b'["a",\n\n {"subject": "b"}]', 3, 'no "messages" and no "prompt"'),
         (b'["a",\n "caf\xe9"]', 2, "not UTF-8 at byte 5 (0xe9)"),
         (b"[" * 100_000, 1, "nested too deep"),
         (b'["a",\n 7]', 2, "Expected `object`"),

@@ -60,7 +60,7 @@ def test_a_prompt_may_be_longer_than_the_csv_modules_limit_which_stays_as_it_was
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("question,answer\na,b\n", ":1: the header is 'question', 'answer'; expected a header with a column"),
+        ("subject,answer\na,b\n", ":1: the header is 'subject', 'answer'; expected a header with a column"),
         ("\n", ":1: the header is nothing; expected"),
         ('prompt,id\n"a\nb",1\nc\n', ":4: 1 columns, 2 in the header"),
         ("prompt,id\na,1,2\n", ":2: 3 columns, 2 in the header"),
@@ -69,7 +69,7 @@ def test_a_prompt_may_be_longer_than_the_csv_modules_limit_which_stays_as_it_was
         ("prompt,input_tokens\na,0\n", ":2: input_tokens must be a positive integer, got '0'"),
         ("prompt,weight\na,-2\n", ":2: weight must be a number above 0, got '-2'"),
         ('prompt\n"a" b\n', ":2: "),
-        ("prompt\ncaf\udce9\n", ": not UTF-8 ("),
+        ("prompt\ncaf\udce9\n", ":2: not UTF-8, byte 4"),
     ],
 )
 def test_a_wrong_table_is_answered_in_one_line_with_file_and_number(
