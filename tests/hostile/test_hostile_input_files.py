@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from llm_locust.client.http.target import TargetError
+from llm_locust.client.http.tls import tls_context
 from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.scenario import ScenarioError
 from llm_locust.scenario.yaml_lines import read_text
@@ -30,7 +32,12 @@ READERS: dict[str, tuple[Callable[[Path], object], type[ValueError]]] = {
     "scenario": (lambda path: read_text(str(path)), ScenarioError),
     "settings": (read_small_yaml, SmallYamlError),
     "tokenizer": (load_tokenizer, TokenizerError),
+    "authority": (lambda path: tls_context(ca_cert=path), TargetError),
+    "certificate": (lambda path: tls_context(client_cert=path), TargetError),
 }
+
+#: Of these, the ones whose readers read no more than a bound: OpenSSL reads a certificate as it comes.
+BOUNDED = sorted(READERS.keys() - {"conversations", "authority", "certificate"})
 
 #: Names by which a reader takes a file for one of another kind.
 NAMES = {"dataset": ("f.jsonl", "f.json", "f.csv"), "trajectories": ("f.jsonl", "f.json")}
@@ -108,7 +115,7 @@ ENDLESS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("content", ENDLESS)
-@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"conversations"}))
+@pytest.mark.parametrize("reader", BOUNDED)
 def test_what_has_no_end_is_refused_at_a_bound(tmp_path: Path, reader: str, content: str) -> None:
     path = tmp_path / "f"
     path.touch()

@@ -1,6 +1,7 @@
 """What cannot work ends with one clear line and exit code 2, before any load."""
 
 import json
+import os
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,15 @@ CASES = {
     "seed": Case(["--seed", "-4"], r"--seed: -4 is negative"),
     "dataset line": Case(["--dataset", "{folder}/bad.jsonl"], r"--dataset: .*bad\.jsonl:2: "),
     "dataset line, forked": Case(["--dataset", "{folder}/bad.jsonl"], r"bad\.jsonl:2: ", workers=2),
+    "dataset that is a device": Case(["--dataset", "/dev/zero"], r"--dataset: .*'/dev/zero': .*a device"),
+    "dataset that is a pipe, forked": Case(
+        ["--dataset", "{folder}/pipe"], r"--dataset: .*pipe': .*it is a pipe, not a file", workers=2
+    ),
+    "trace in seconds of a format in milliseconds": Case(
+        ["--arrival", "trace:{folder}/seconds.jsonl", "--model", "sim"],
+        r"--arrival: .*20 requests in 9.5 ms are 2,000 requests/s, .*: add --trace-unit s if",
+        locustfile="replay.py",
+    ),
     "no dataset": Case(["--dataset", "{folder}/none.jsonl"], r"--dataset: .*none\.jsonl.*No such file"),
     "pictures for completions": Case(
         ["--dataset", "{folder}/pictures.jsonl"], r"pictures\.jsonl:1: .*text", locustfile="completions.py"
@@ -174,6 +184,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     (folder / "pictures.jsonl").write_text(json.dumps({"messages": [picture]}) + "\n")
+    times = ({"timestamp": i / 2, "input_length": 9, "output_length": 2} for i in range(20))
+    (folder / "seconds.jsonl").write_text("".join(f"{json.dumps(time)}\n" for time in times))
+    os.mkfifo(folder / "pipe")
     (folder / "empty.py").write_text("import llm_locust\n")
     (folder / "old").mkdir()
     (folder / "old" / "manifest.json").write_text("{}")

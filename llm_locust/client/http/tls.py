@@ -1,10 +1,12 @@
 """TLS over memory buffers: this package's socket carries the bytes, with their stamps."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_locust.client.http.target import TargetError
+from llm_locust.core.input_files import InputError, open_plain
 
 _READ_SIZE = 65_536
 _RECORD_HEAD = 5
@@ -30,6 +32,7 @@ def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) ->
     Raises:
         TargetError: a file cannot be read as PEM.
     """
+    _check_files({"--ca-cert": ca_cert, "--client-cert": client_cert})
     try:
         context = ssl.create_default_context(cafile=None if ca_cert is None else str(ca_cert))
     except (OSError, ssl.SSLError) as e:
@@ -42,6 +45,16 @@ def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) ->
                 f"--client-cert {str(client_cert)!r} cannot be used (PEM, certificate and key): {e}"
             ) from e
     return context
+
+
+def _check_files(given: Mapping[str, Path | None]) -> None:
+    """Refuse what is no file, by flag: OpenSSL would wait for a pipe for ever (raises TargetError)."""
+    for flag, path in given.items():
+        try:
+            if path is not None:
+                open_plain(path).close()
+        except InputError as e:
+            raise TargetError(f"{flag} {str(path)!r} cannot be used: {e.why}") from e
 
 
 def tls_reason(error: ssl.SSLError) -> str:

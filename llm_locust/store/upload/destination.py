@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +19,12 @@ from llm_locust.wire.secrecy import blanked, public_url, url_secret
 #: Timeouts of one request to an object store, after which another one may be tried.
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
+
+#: A list of files, a manifest, what is known of dropped segments: the files that are read, not copied.
+MOST_READ_BYTES = 64 << 20
+
+#: Files whose sizes are asked for at a time.
+ASKED_AT_ONCE = 8
 
 #: Allowed settings after the question mark of an address; the SDKs take the others from the environment.
 _S3_SETTINGS = ("region", "scheme", "endpoint_override")
@@ -59,22 +66,29 @@ class Destination:
         text = f"{address.rstrip('/')}/{name}{mark}{settings}"
         return replace(self, text=text, path=f"{self.path.rstrip('/')}/{name}")
 
-    def sizes(self) -> dict[str, int]:
-        """Name -> size in bytes of every file in it (raises OSError)."""
-        selector = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
-        return {
-            info.path[len(self.path) :].lstrip("/"): info.size
-            for info in self.filesystem.get_file_info(selector)
-            if info.type == fs.FileType.File
-        }
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Name -> size in bytes of each of these files that is there (raises OSError).
+
+        They are asked for by name: the folder is not listed, because a list may have no end.
+        """
+        asked = list(names)
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            found = zip(asked, pool.map(self._size, asked), strict=True)
+            return {name: size for name, size in found if size is not None}
 
     def read(self, name: str) -> bytes | None:
-        """Content of a file; None if it does not exist (raises OSError)."""
-        if self._info(name).type != fs.FileType.File:
+        """Content of a small file; None if it does not exist.
+
+        Raises:
+            OSError: it cannot be read, or is larger than :data:`MOST_READ_BYTES`.
+        """
+        if self._size(name) is None:
             return None
         with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
-            content: bytes = stream.read()
-            return content
+            content: bytes = stream.read(MOST_READ_BYTES + 1)
+        if len(content) > MOST_READ_BYTES:
+            raise OSError(f"{name} there is larger than {MOST_READ_BYTES >> 20} MiB, and no file of a run is")
+        return content
 
     def chunks(self, name: str, size: int) -> Iterator[bytes]:
         """Content of a file in pieces of at most ``size`` bytes (raises OSError)."""
@@ -119,7 +133,7 @@ class Destination:
                 with suppress(OSError):  # if reading was interrupted, the object was created all the same
                     self.filesystem.delete_file(target)
                 raise
-        if (found := self._info(name).size) != size:
+        if (found := self._size(name)) != size:
             raise OSError(f"{name}: {size} bytes were sent, {found} are there")
         return size
 
@@ -134,8 +148,18 @@ class Destination:
             text = f"GCS error {found[1]}: {'no access token: ' if found[2] else ''}{found[3]}"
         return blanked(text, filter(None, map(os.environ.get, _SECRETS)))
 
-    def _info(self, name: str) -> fs.FileInfo:
-        return self.filesystem.get_file_info(f"{self.path}/{name}")
+    def _size(self, name: str) -> int | None:
+        """Size of a file in bytes; None if it does not exist (raises OSError)."""
+        path = f"{self.path}/{name}"
+        if self.filesystem.type_name != "s3":
+            info = self.filesystem.get_file_info(path)
+            return info.size if info.type == fs.FileType.File else None
+        try:  # of an object that is not there, get_file_info lists those whose names begin with its name
+            with self.filesystem.open_input_file(path) as file:
+                size: int = file.size()
+                return size
+        except FileNotFoundError:
+            return None
 
 
 def open_destination(text: str) -> Destination:

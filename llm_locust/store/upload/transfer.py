@@ -158,8 +158,9 @@ class _Upload:
         # Before anything else is read, so that everything that it lists exists.
         manifest = (self._run / MANIFEST_FILE).read_bytes()
         index = self._patience.try_again(lambda: read_index(self._to))
-        sizes = self._patience.try_again(self._to.sizes)
         parts = {part.name: part for part in parts_of(self._run, index) if part.name != MANIFEST_FILE}
+        names = sorted({*parts, *index, MANIFEST_FILE})
+        sizes = self._patience.try_again(lambda: self._to.sizes(names))
         there = {name for name, part in parts.items() if _is_there(part, index, sizes)}
         known = _stored(manifest)
         up_to_date = index.get(MANIFEST_FILE) == known and sizes.get(MANIFEST_FILE) == known.size

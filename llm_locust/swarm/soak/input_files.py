@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from llm_locust.core.input_files import open_plain
 from llm_locust.options.settings import Settings
 
 
@@ -30,7 +31,7 @@ def digests(files: Mapping[str, Path]) -> dict[str, str]:
     """SHA-256 of each file in hex; of a folder, that of the names and digests of all files in and below it.
 
     Raises:
-        OSError: one cannot be read.
+        OSError, InputError: one cannot be read.
     """
     return {name: _of_folder(path) if path.is_dir() else _of_file(path) for name, path in files.items()}
 
@@ -49,7 +50,7 @@ def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _of_file(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -67,7 +67,9 @@ class Bucket:
     def contents(self) -> dict[str, bytes]:
         """The objects, read past the network that fails."""
         place = open_destination(self._at(self.port))
-        return {name: place.read(name) or b"" for name in place.sizes()}
+        listed = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=True))
+        names = [info.path[len(place.path) + 1 :] for info in listed if info.type == fs.FileType.File]
+        return {name: place.read(name) or b"" for name in names}
 
     def _at(self, port: int) -> str:
         return f"{self.scheme}://{self.name}/nightly?scheme=http&endpoint_override=127.0.0.1:{port}"
