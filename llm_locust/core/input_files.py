@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -216,7 +217,7 @@ def open_input(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:
         raise InputError.of(name, path, 0, _unreadable(e)) from e
 
 
-def open_plain(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:
+def open_plain(path: "str | os.PathLike[str]", name: str = "file") -> BufferedReader:
     """As :func:`open_input`, with its bytes as they are."""
     try:
         _check_kind(name, path, os.stat(path).st_mode)
