@@ -27,6 +27,7 @@ from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
 from llm_locust.metrics.sections.completeness import requests_unsent
+from llm_locust.metrics.sections.standstill import StreamHoles
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.sections.stuck import Stuck, find_stuck
 from llm_locust.metrics.select.first_tries import FirstTries
@@ -45,8 +46,8 @@ class Measured:
 
     ``on_time`` is each ok request's share of tokens in time, None where the SLO does not say what
     that is. ``gaps`` are those of the ok requests that were scheduled in the window, ``cut_gaps`` those of
-    the cancelled ones, each with the silence before its cut. ``stuck`` are requests from before the window
-    that hung in it. ``first_tries`` are in nothing else.
+    the cancelled ones, each with the silence before its cut, ``holes`` the long ones of all requests.
+    ``stuck`` are requests from before the window that hung in it. ``first_tries`` are in nothing else.
     """
 
     c: Columns
@@ -55,6 +56,7 @@ class Measured:
     on_time: Floats | None
     gaps: PooledGaps = field(repr=False)
     cut_gaps: PooledGaps = field(repr=False)
+    holes: StreamHoles = field(repr=False)
     stuck: Stuck
     first_tries: FirstTries
 
@@ -87,7 +89,7 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
     origin_ns = _origin_ns(requests, manifest)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
     judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
-    gaps, cut_gaps = PooledGaps(), PooledGaps()
+    gaps, cut_gaps, holes = PooledGaps(), PooledGaps(), StreamHoles()
     for batch in requests.parts(PART_COLUMNS):
         part = Part.from_batch(batch, origin_ns)
         population = Population.of(part, span.scheduled(part), np.arange(len(part)))
@@ -99,6 +101,7 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
         gaps.add(part, ok, time_cells(span, part, part.scheduled_s))
         cut_gaps.add(part, population.cancelled)
         cut_gaps.add_silences(part, population.cancelled)
+        holes.add(part)
     c, credited = columns.value(), credits.value()
     c, output_tokens = with_estimates(c, credited.output_tokens)
     if limits:  # by the estimates too: the pace of a cut answer is that of its tokens, not of its events
@@ -111,6 +114,7 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
         on_time.value().share if _has_pace(limits) else None,
         gaps,
         cut_gaps,
+        holes,
         find_stuck(c, span, limits),
         FirstTries.of(requests, span, origin_ns),
     )

@@ -115,7 +115,7 @@ def summarise(
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
-        "reliability": reliability(requests, c, population, m.judgement, m.window),
+        "reliability": reliability(requests, c, population, m.judgement, m.window, m.holes),
         **_servers(requests, m, manifest, client, None if selection else missing.placed.known, pools),
         **_stages(requests, m, manifest, question, None if selection else (rows, missing.placed.known)),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),

@@ -79,7 +79,7 @@ def test_a_server_that_hangs_is_said_to_at_the_head_of_every_report() -> None:
     (span,) = found["reliability"]["standstill"]["spans"]
     assert span == {"start_s": pytest.approx(5.2), "seconds": pytest.approx(12.8), "in_flight": 8}
     head = printed(found).split("Goodput")[0]
-    assert "STOOD STILL: no answer for 12.8 s from 5.20 s on, with 8 requests in flight" in head
+    assert "STOOD STILL: nothing came for 12.8 s from 5.20 s on, with 8 requests in flight" in head
     assert "cut: 8 (9.1 %), of them 8 had broken a limit" in head
     assert "STOOD STILL" in markdown(typed(found)).split("**Goodput**")[0]
 

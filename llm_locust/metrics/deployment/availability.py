@@ -5,13 +5,18 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.sections.standstill import standstill
+from llm_locust.metrics.sections.standstill import Silences, StreamHoles
 from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
 from llm_locust.metrics.window import Population, Window
 
 
 def reliability(
-    requests: Requests, c: Columns, population: Population, judgement: Judgement | None, window: Window
+    requests: Requests,
+    c: Columns,
+    population: Population,
+    judgement: Judgement | None,
+    window: Window,
+    holes: StreamHoles,
 ) -> Reliability:
     """The ``reliability`` of a summary.
 
@@ -19,7 +24,7 @@ def reliability(
     which at least one answer ended that was ok, or good. ``longest_without_ok`` and
     ``longest_without_good`` are the longest spans in which none ended, the window's edges counting as
     ends: of a run that is not warm its beginning is such a span. An answer counts where it ended,
-    whenever it was scheduled. ``standstill`` is :func:`~llm_locust.metrics.sections.standstill.standstill`'s.
+    whenever it was scheduled. ``standstill`` is of :class:`~llm_locust.metrics.sections.standstill.Silences`.
 
     ``retries`` are calls of the population that were sent again on a new connection because a pooled one
     was stale; the client makes no others.
@@ -37,17 +42,9 @@ def reliability(
         good_share=_share(good, c, window) if asked and good is not None else None,
         longest_without_ok=_longest_without(ok, c, window) if asked else None,
         longest_without_good=_longest_without(good, c, window) if asked and good is not None else None,
-        standstill=standstill(c, population, window, _ttft_limit_s(judgement)) if asked else None,
+        standstill=Silences.of(c, holes, window, judgement).standstills() if asked else None,
         retries=_retries(requests, population.judged),
     )
-
-
-def _ttft_limit_s(judgement: Judgement | None) -> float | None:
-    """The widest of the classes that have one."""
-    if judgement is None:
-        return None
-    slos = (judgement.limits.slo, *judgement.limits.of_class.values())
-    return max((slo.limits["ttft"] for slo in slos if "ttft" in slo.limits), default=None)
 
 
 def _share(ends_s: Floats, c: Columns, window: Window) -> float | None:

@@ -1,22 +1,40 @@
-"""Times in which nothing arrived although requests were in flight: a deployment that hung, or paused."""
+"""Times in which nothing arrived although requests were under way: did the server stand still, or is it slow?
+
+A time is *silent* if no event of any request arrives in it: no token, and no end of an answer. Silence alone
+says little. One user of a reasoning model hears nothing for as long as it thinks. So each silence is held
+against the waits of the requests that were under way in it, and these against those of others that ended
+well: a server *stood still* if it kept everybody waiting for longer than anybody usually waits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.catalogue import e2el, ttft
-from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled
+from llm_locust.metrics.ragged import lengths
 from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.requests.cut import begun_s
+from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.summary_types.course import Standstills, StandstillSpan
-from llm_locust.metrics.window import Population, Window
+from llm_locust.metrics.window import Window
 
-#: A standstill lasts longer than this, and than so many medians.
+#: A silence that counts lasts longer than this.
 LEAST_S = 1.0
-MEDIANS = 10.0
 
-#: A stream of gaps this many times the median one is no sign that the deployment works.
-USUAL_PACE = 3.0
+#: A wait is usual if at least ``_RARE`` of the requests that ended well had one as long, by themselves; or
+#: ``_HABIT`` of them had one in the same place; or it is as short as so many ``_GAPS`` of an answer.
+_AS_LONG, _TIMES, _RARE, _HABIT, _GAPS = 1 / 0.9, 3.0, 0.02, 0.1, 3.0
+
+#: A request tells of a silence in which it waits for this share of it at least. What is little beside it is
+#: this share, or so many median waits for a first token. Twice as much may be beside one that is no measure.
+_MOST_OF_IT, _LITTLE, _MEDIANS, _TWICE = 0.5, 0.05, 1.5, 2.0
+
+#: Probability of a silence, at most, that chance does not make. Requests that were sent within this share of
+#: the median wait of each other go in step, and count as one; it takes so many.
+_CHANCE, _IN_STEP, _FEWEST = 1e-4, 0.1, 3
 
 #: Standstills that are listed, the longest ones.
 MOST = 20
@@ -24,104 +42,434 @@ MOST = 20
 #: Ends that are the client's doing: no answer of the deployment.
 _NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, Outcome.CANCELLED)))
 
+#: Limits on the wait for a first token, and those that say that somebody reads along.
+_OF_BEGINNING = ("ttft", "ttft_started", "ttfo", "e2el")
+_OF_READING = ("ttft", "ttft_started", "ttfo", "tpot")
 
-def standstill(c: Columns, population: Population, window: Window, ttft_limit_s: float | None) -> Standstills:
-    """The ``reliability.standstill`` of a summary.
 
-    A standstill is a time in which requests were in flight, no answer ended (with any outcome, except those
-    that the client gave up) and none was streamed at a usual pace, for longer than ``limit_s``. That is 10
-    times the median E2EL; or, with a TTFT limit and if this is less, that limit or 10 times the median TTFT,
-    whichever is longer. It is at least 1 s, and 1 s if no request of the population ended ok.
+class StreamHoles:
+    """Times of more than :data:`LEAST_S` between two token events of a request, collected part by part."""
 
-    ``spans`` are from the window's start to the last end, after the stop too. Of each, ``seconds`` is the
-    time in which requests were in flight, ``start_s`` is after the window's start and ``in_flight`` is the
-    most of them at one time.
+    def __init__(self) -> None:
+        self._rows = 0
+        self._found: list[tuple[Rows, Rows, Floats, Floats]] = []
 
-    Args:
-        population: source of the medians; every request of ``c`` is considered.
-        ttft_limit_s: the widest of the run's classes.
+    @classmethod
+    def of(cls, c: Part) -> "StreamHoles":
+        """Those of all requests, where they are in memory."""
+        found = cls()
+        found.add(c)
+        return found
+
+    def add(self, c: Part) -> None:
+        """Add those of the next rows."""
+        at_ns, offsets = c.arrivals.values, c.arrivals.offsets
+        before = np.flatnonzero(np.diff(at_ns) > LEAST_S * 1e9)
+        rows = np.searchsorted(offsets, before, side="right") - 1
+        inside = before + 1 < offsets[rows + 1]
+        before, rows = before[inside], rows[inside]
+        if len(rows):
+            sent_s = c.sent_s[rows]
+            edges = (sent_s + at_ns[before] * 1e-9, sent_s + at_ns[before + 1] * 1e-9)
+            self._found.append((self._rows + rows, before + 1 - offsets[rows], *edges))
+        self._rows += len(lengths(c.arrivals))
+
+    def waits(self) -> "Waits":
+        empty = (np.empty(0, np.int64),) * 2 + (np.empty(0),) * 2
+        return Waits(*(np.concatenate(column) for column in zip(empty, *self._found, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Times of requests in which nothing of theirs arrived; arrays of shape (waits,).
+
+    ``events`` of its request had come before it: with 0 of them it is the wait for the first token, or for
+    the whole answer that is not streamed.
     """
-    limit_s = _limit_s(c, population.ok, ttft_limit_s)
-    begins_s, ends_s = _under_way(c)
-    found: list[StandstillSpan] = []
+
+    rows: Rows
+    events: Rows
+    begins_s: Floats
+    ends_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def seconds(self) -> Floats:
+        return self.ends_s - self.begins_s
+
+    def among(self, kept: Mask | Rows) -> "Waits":
+        return Waits(self.rows[kept], self.events[kept], self.begins_s[kept], self.ends_s[kept])
+
+    @classmethod
+    def of(cls, c: Columns, holes: "Waits") -> "Waits":
+        """Those of more than :data:`LEAST_S`: before a request's first event, between two, after its last."""
+        begins_s, (firsts_s, lasts_s) = begun_s(c), _edges_s(c)
+        first = np.flatnonzero(firsts_s - begins_s > LEAST_S)
+        last = np.flatnonzero((c.events > 0) & (c.ended_s - lasts_s > LEAST_S))
+        return cls(
+            np.concatenate([first, holes.rows, last]),
+            np.concatenate([np.zeros(len(first), np.int64), holes.events, c.events[last]]),
+            np.concatenate([begins_s[first], holes.begins_s, lasts_s[last]]),
+            np.concatenate([firsts_s[first], holes.ends_s, c.ended_s[last]]),
+        )
+
+
+def _edges_s(c: Columns) -> tuple[Floats, Floats]:
+    """When the first and the last event of each request came; its end, without any."""
+    has = (c.events > 0) & ~np.isnan(c.sent_s)
+    first_s = np.where(has, c.sent_s + c.first_event_s, c.ended_s)
+    return first_s, np.where(has, c.sent_s + c.last_event_s, c.ended_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Silences:
+    """Times of a window in which nothing arrived, for more than :data:`LEAST_S` with requests under way.
+
+    Arrays of shape (silences,): ``since_s`` and ``until_s``, ``busy_s`` of which requests were under way, and
+    ``still``: whether the server stood still.
+    """
+
+    c: Columns = field(repr=False)
+    window: Window
+    usual: "Usual"
+    since_s: Floats
+    until_s: Floats
+    busy_s: Floats
+    still: Mask
+
+    @classmethod
+    def of(cls, c: Columns, holes: StreamHoles, window: Window, judgement: Judgement | None) -> "Silences":
+        """Of all requests, in the window alone: the drain is a load of its own.
+
+        A silence is a standstill if none of the requests that waited through most of it is *usually* silent
+        for so long (:class:`Usual`), for then the server may have worked on that one, and if
+
+        * at least two of them waited for little more than it (1.5 median first waits, or three gaps), or were
+          given up; not even a third of it is usual for them; and they did not end well within a limit of
+          their SLO on that wait;
+        * or one waited alone, to which that applies, and that was given up, failed, or broke a limit;
+        * or chance makes no such silence of requests that wait independently of each other
+          (:meth:`Usual.chance`).
+        """
+        found = holes.waits()
+        waits = Waits.of(c, found)
+        since_s, until_s, busy_s = _silent(c, found, window)
+        in_wait, in_silence = _pairs(waits, since_s, until_s)
+        begins_s = np.maximum(waits.begins_s[in_wait], since_s[in_silence])
+        lasted_s = np.minimum(waits.ends_s[in_wait], until_s[in_silence]) - begins_s
+        given_up = c.given_up[waits.rows][in_wait]
+        # What is outside of the window is neither in a silence nor beside one.
+        before_s = np.where(np.isin(since_s, [span.start_s(c) for span in window.spans]), -np.inf, since_s)
+        after_s = np.where(np.isin(until_s, [span.end_s(c) for span in window.spans]), np.inf, until_s)
+        beyond_s = np.maximum(before_s[in_silence] - waits.begins_s[in_wait], 0.0)
+        beyond_s += np.maximum(waits.ends_s[in_wait] - after_s[in_silence], 0.0)
+        kinds = Kinds.of(c)
+        slack_s = kinds.slack_s(waits)[in_wait]
+        nearly_all = beyond_s <= np.maximum(slack_s, _LITTLE * lasted_s)
+        is_in_it = beyond_s <= np.maximum(_TWICE * slack_s, _LITTLE * lasted_s)
+        tells = (lasted_s >= _MOST_OF_IT * busy_s[in_silence]) | (given_up & (lasted_s > LEAST_S))
+        n = len(since_s)
+
+        def count(pairs: Mask | Rows) -> Rows:
+            return np.bincount(in_silence[pairs], minlength=n)
+
+        k = count(tells)
+        together = np.zeros(len(waits), np.bool_)
+        together[in_wait[tells & is_in_it & (k > 1)[in_silence]]] = True
+        usual = Usual.of(kinds, waits, together)
+        told = waits.among(in_wait), lasted_s, k[in_silence], count(tells & ~together[in_wait])[in_silence]
+        allowed = _allowed(c, waits, judgement)[in_wait]
+        strange = tells & ~usual.are(*told, _TIMES) & (nearly_all | given_up)
+        alone = (k == 1) & (count(strange & _bad(c, judgement)[waits.rows[in_wait]]) > 0)
+        counts = np.flatnonzero(tells & ~allowed)
+        waited = waits.among(in_wait[counts]), lasted_s[counts], in_silence[counts]
+        by_no_chance = usual.chance(*waited, n, window.seconds) < _CHANCE
+        still = (count(strange & ~allowed) > 1) | alone | by_no_chance
+        still &= count(tells & usual.are(*told, _AS_LONG)) == 0
+        return cls(c, window, usual, since_s, until_s, busy_s, still)
+
+    def standstills(self) -> Standstills:
+        """The ``reliability.standstill`` of a summary."""
+        c, start_s = self.c, self.window.start_s(self.c)
+        begins_s, ends_s = _under_way(c)
+        busy_from, busy_to = _merged(begins_s, ends_s)
+        found = np.flatnonzero(self.still)
+        longest = found[np.argsort(-self.busy_s[found], kind="stable")][:MOST]
+        spans = []
+        for i in np.sort(longest).tolist():
+            since_s, until_s = float(self.since_s[i]), float(self.until_s[i])
+            # Where nothing was under way it begins with the next request.
+            at = int(np.searchsorted(busy_to, since_s, side="right"))
+            spans.append(
+                StandstillSpan(
+                    start_s=max(since_s, float(busy_from[at])) - start_s,
+                    seconds=float(self.busy_s[i]),
+                    in_flight=Spans(begins_s, ends_s).peak(since_s, until_s),
+                )
+            )
+        slow_s = self.busy_s[~self.still]
+        return Standstills(
+            n=len(found),
+            seconds=float(self.busy_s[found].sum()),
+            spans=spans,
+            slow_n=len(slow_s),
+            slow_seconds=float(slow_s.sum()),
+            slow_longest_s=float(slow_s.max()) if len(slow_s) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Requests of one name, of one class, and streamed or not, are of one kind: ``of_row`` is its number."""
+
+    c: Columns = field(repr=False)
+    of_row: Rows
+    first_s: Floats
+
+    @classmethod
+    def of(cls, c: Columns) -> "Kinds":
+        pairs = c.name.codes.astype(np.int64) * (len(c.slo_class.names) + 1) + c.slo_class.codes
+        return cls(c, 2 * pairs + c.streamed, _edges_s(c)[0] - begun_s(c))
+
+    def ok(self, kind: int) -> Rows:
+        """The requests of a kind that ended well."""
+        return np.flatnonzero(self.c.ok & (self.of_row == kind))
+
+    def gap_s(self, rows: Rows) -> float:
+        """The median of the mean gaps of these answers; NaN where none has two events."""
+        c, streams = self.c, rows[self.c.events[rows] > 1]
+        gaps_s = (c.last_event_s - c.first_event_s)[streams] / (c.events[streams] - 1)
+        return percentile(ordered(gaps_s), 50.0)
+
+    def slack_s(self, waits: Waits) -> Floats:
+        """What a wait usually takes beside a silence that it lies in; NaN where none ended well."""
+        slack_s, kinds = np.zeros(len(waits)), self.of_row[waits.rows]
+        for kind in np.unique(kinds).tolist():
+            rows, asked = self.ok(kind), kinds == kind
+            first_s = _MEDIANS * percentile(ordered(self.first_s[rows]), 50.0)
+            slack_s[asked] = np.where(waits.events[asked] == 0, first_s, _GAPS * self.gap_s(rows))
+        return slack_s
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long requests are usually silent: those of the same kind that ended ok.
+
+    ``waits`` are theirs of more than :data:`LEAST_S`, and ``together`` marks those that lay in a silence of
+    several requests: such a silence is what is judged, and no measure of it.
+    """
+
+    kinds: Kinds = field(repr=False)
+    waits: Waits
+    together: Mask
+
+    @classmethod
+    def of(cls, kinds: Kinds, waits: Waits, together: Mask) -> "Usual":
+        ok = kinds.c.ok[waits.rows]
+        return cls(kinds, waits.among(ok), together[ok])
+
+    def are(self, waits: Waits, lasted_s: Floats, k: Rows, alone: Rows, times: float) -> Mask:
+        """Whether requests are usually silent for ``lasted_s``, where each of ``waits`` is in its answer.
+
+        It is usual if at least 2 % of the others were, by themselves. A habit is usual too: at least 10 % of
+        them, in the same place (before the first token, or after as many), alone or together. So is what
+        three gaps of the pace of the median answer take.
+
+        Args:
+            k: requests of each silence, which are none of the others.
+            alone: those of them that waited by themselves.
+            times: a wait that is by this factor shorter is as long.
+        """
+        usual = np.zeros(len(waits), np.bool_)
+        kinds, begins = self.kinds.of_row[waits.rows], waits.events == 0
+        for kind in np.unique(kinds).tolist():
+            theirs = self.kinds.ok(kind)
+            own = self.kinds.of_row[self.waits.rows] == kind
+            for at_first in (True, False):
+                asked = np.flatnonzero((kinds == kind) & (begins == at_first))
+                judged = self._first if at_first else self._later
+                usual[asked] = judged(
+                    theirs, own, waits.among(asked), lasted_s[asked], k[asked], alone[asked], times
+                )
+        return usual
+
+    def chance(self, waits: Waits, lasted_s: Floats, silence: Rows, n: int, window_s: float) -> Floats:
+        """Probability of each of ``n`` silences, if the requests in it waited independently of each other.
+
+        One that waits at a random moment goes on for ``lasted_s`` with the probability Σ (W − lasted)⁺ / Σ T
+        over the waits W of the others in as much of their time T: that before the first token, or after it.
+        The product of these is that of one moment, and the window has room for so many of them. Requests that
+        were sent in step count as one. It is 1 of fewer than three.
+        """
+        if not len(waits):
+            return np.ones(n)
+        logs, kinds = np.zeros(len(waits)), self.kinds.of_row[waits.rows]
+        for kind in np.unique(kinds).tolist():
+            for at_first in (True, False):
+                asked = np.flatnonzero((kinds == kind) & ((waits.events == 0) == at_first))
+                own = waits.among(asked)
+                logs[asked] = np.log(self._goes_on(kind, at_first, own, lasted_s[asked], silence[asked], n))
+        longest_s = np.ones(n)
+        np.maximum.at(longest_s, silence, lasted_s)
+        first_s, ok = self.kinds.first_s, self.kinds.c.ok
+        width_s = np.fmax(1e-3, _IN_STEP * percentile(ordered(first_s[ok]), 50.0))
+        step = np.floor(begun_s(self.kinds.c)[waits.rows] / width_s).astype(np.int64)
+        step -= step.min()
+        of_step = np.unique(silence * (step.max() + 1) + step) // (step.max() + 1)
+        steps = np.bincount(of_step, minlength=n)
+        log_of_one = np.bincount(silence, logs, n) / np.maximum(np.bincount(silence, minlength=n), 1)
+        chance = np.exp(np.minimum(steps * log_of_one + np.log(window_s / longest_s), 0.0))
+        return np.where(steps < _FEWEST, 1.0, chance)
+
+    def _goes_on(
+        self, kind: int, at_first: bool, waits: Waits, lasted_s: Floats, silence: Rows, n: int
+    ) -> Floats:
+        """Probability that a request of a kind, at its beginning or later, waits on for ``lasted_s``."""
+        c, rows = self.kinds.c, self.kinds.ok(kind)
+        times_s = self.kinds.first_s if at_first else c.last_event_s - c.first_event_s
+        later = (self.kinds.of_row[self.waits.rows] == kind) & (self.waits.events > 0)
+        every = ordered(times_s[rows] if at_first else self.waits.seconds[later])
+
+        def others(all_s: Floats | float, own_s: Floats) -> Floats:
+            """A sum, less what the requests of the same silence have of it."""
+            own_s = np.where(c.ok[waits.rows], filled(own_s, 0.0), 0.0)
+            return np.maximum(all_s - np.bincount(silence, own_s, n)[silence], 0.0)
+
+        sums = np.concatenate([[0.0], np.cumsum(every)])
+        at = np.searchsorted(every, lasted_s)
+        beyond_s = sums[-1] - sums[at] - lasted_s * (len(every) - at)
+        beyond_s = others(beyond_s, np.maximum(waits.seconds - lasted_s, 0.0))
+        total_s = others(float(np.nansum(times_s[rows])), times_s[waits.rows])
+        likely: Floats = (beyond_s + lasted_s) / (np.maximum(total_s, beyond_s) + lasted_s)
+        return likely
+
+    def _first(
+        self, theirs: Rows, own: Mask, waits: Waits, lasted_s: Floats, k: Rows, alone: Rows, times: float
+    ) -> Mask:
+        """Waits for a first token. Without any other to compare with, the wait of an ok answer is usual."""
+        own = own & (self.waits.events == 0)
+        every = ordered(self.kinds.first_s[theirs])
+        not_alone = ordered(self.waits.seconds[own & self.together])
+        others = len(every) - k
+        by_one = _as_long(every, lasted_s / times) - _as_long(not_alone, lasted_s / times) - alone
+        habit = _as_long(every, lasted_s / times) - k
+        return (
+            _enough(by_one, _RARE, others)
+            | _enough(habit, _HABIT, others)
+            | ((others <= 0) & self.kinds.c.ok[waits.rows])
+        )
+
+    def _later(
+        self, theirs: Rows, own: Mask, waits: Waits, lasted_s: Floats, k: Rows, alone: Rows, times: float
+    ) -> Mask:
+        """Waits for a further token, or for the end after the last one."""
+        c, found = self.kinds.c, self.waits.among(own & (self.waits.events > 0))
+        streams = theirs[c.events[theirs] > 1]
+        others = len(streams) - k
+        single = self.waits.among(own & (self.waits.events > 0) & ~self.together)
+        longest_s = np.zeros(len(c))
+        np.maximum.at(longest_s, single.rows, single.seconds)
+        by_one = _as_long(ordered(longest_s[longest_s > 0]), np.maximum(lasted_s / times, LEAST_S)) - alone
+        place = np.sort(_placed(found.events, found.seconds))
+        at_least = np.searchsorted(place, _placed(waits.events, lasted_s / times))
+        habit = np.searchsorted(place, _placed(waits.events + 1, np.zeros(len(waits)))) - at_least - k
+        slow = lasted_s <= _GAPS * self.kinds.gap_s(streams)  # False without a stream
+        return _enough(by_one, _RARE, others) | _enough(habit, _HABIT, others) | slow
+
+
+def _as_long(ascending: Floats, lasted_s: Floats) -> Rows:
+    """How many of these durations are at least as long as each."""
+    found: Rows = len(ascending) - np.searchsorted(ascending, lasted_s)
+    return found
+
+
+def _enough(n: Rows, share: float, of: Rows) -> Mask:
+    return np.asarray(n >= np.maximum(1, share * of), dtype=np.bool_)
+
+
+def _placed(events: Rows, seconds: Floats) -> Floats:
+    """Durations after a number of events as one number each, in the order of both."""
+    return np.asarray(events * 1e7 + np.minimum(seconds, 0.9e7), dtype=np.float64)
+
+
+def _bad(c: Columns, judgement: Judgement | None) -> Mask:
+    """Requests that were given up, failed, or broke a limit."""
+    return ~c.ok if judgement is None else ~c.ok | (judgement.judged & ~judgement.good)
+
+
+def _allowed(c: Columns, waits: Waits, judgement: Judgement | None) -> Mask:
+    """Waits of good requests that a limit of their SLO is on.
+
+    A limit on a first token, or on the whole, is on the wait before the first. One on the whole alone is on
+    all of them, for nobody reads along. The pace of an answer is a mean, and so no limit on a hole in it.
+    """
+    if judgement is None:
+        return np.zeros(len(waits), np.bool_)
+    of_code = [*map(judgement.limits.of, c.slo_class.names), judgement.limits.slo]  # -1: no class
+    first, later = (np.array([allow(slo.limits) for slo in of_code])[c.slo_class.codes] for allow in _ON)
+    allows = np.where(waits.events == 0, first[waits.rows], later[waits.rows])
+    return np.asarray(allows & judgement.good[waits.rows], dtype=np.bool_)
+
+
+def _on_first(limits: Mapping[str, float]) -> bool:
+    return any(metric in limits for metric in _OF_BEGINNING)
+
+
+def _on_later(limits: Mapping[str, float]) -> bool:
+    return "e2el" in limits and not any(metric in limits for metric in _OF_READING)
+
+
+_ON = (_on_first, _on_later)
+
+
+def _pairs(waits: Waits, since_s: Floats, until_s: Floats) -> tuple[Rows, Rows]:
+    """Each wait with each of the silences, which are ascending and apart, that it overlaps."""
+    first = np.searchsorted(until_s, waits.begins_s, side="right")
+    counts = np.maximum(np.searchsorted(since_s, waits.ends_s) - first, 0)
+    in_wait = np.repeat(np.arange(len(waits)), counts)
+    within = np.arange(len(in_wait)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return in_wait, first[in_wait] + within
+
+
+def _silent(c: Columns, holes: Waits, window: Window) -> tuple[Floats, Floats, Floats]:
+    """Times of the window without an event, and how long requests were under way in each."""
+    alive_from, alive_to = _merged(*_alive(c, holes))
+    busy_from, busy_to = _merged(*_under_way(c))
+    found = [(np.empty(0),) * 3]
     for span in window.spans:
-        last = span.end_ns == window.end_ns and len(ends_s)
-        edges = span.start_s(c), max(span.end_s(c), float(ends_s.max()) if last else -np.inf)
-        found += _standstills(_quiet(*_alive(c), edges), begins_s, ends_s, limit_s)
-    found.sort(key=lambda each: -each.seconds)
-    listed = sorted(found[:MOST], key=lambda each: each.start_s)
-    start_s = window.start_s(c)
-    return Standstills(
-        limit_s=limit_s,
-        n=len(found),
-        seconds=sum(each.seconds for each in found),
-        spans=[replace(each, start_s=each.start_s - start_s) for each in listed],
-    )
+        start_s, end_s = span.start_s(c), span.end_s(c)
+        since_s = np.clip(np.concatenate([[start_s], alive_to]), start_s, end_s)
+        until_s = np.clip(np.concatenate([alive_from, [end_s]]), start_s, end_s)
+        long = until_s - since_s > LEAST_S
+        since_s, until_s = since_s[long], until_s[long]
+        busy_s = _covered(busy_from, busy_to, until_s) - _covered(busy_from, busy_to, since_s)
+        busy = busy_s > LEAST_S
+        found.append((since_s[busy], until_s[busy], busy_s[busy]))
+    since_s, until_s, busy_s = map(np.concatenate, zip(*found, strict=True))
+    return since_s, until_s, busy_s
 
 
-def _limit_s(c: Columns, ok: Rows, ttft_limit_s: float | None) -> float:
-    ended, begun = (percentile(ordered(of(c)[ok]), 50.0) for of in (e2el, ttft))
-    limits = [MEDIANS * ended]
-    if ttft_limit_s is not None:  # NaN first: without a TTFT the limit on it says nothing
-        limits.append(max(MEDIANS * begun, ttft_limit_s))
-    known = [limit for limit in limits if not np.isnan(limit)]
-    return max(LEAST_S, min(known, default=LEAST_S))
+def _alive(c: Columns, holes: Waits) -> tuple[Floats, Floats]:
+    """Sorted begins and sorted ends of streams without holes, an end of an answer being one of no length."""
+    answered_s = c.ended_s[~np.isin(c.outcome, _NO_ANSWER)]
+    streamed = (c.events > 0) & ~np.isnan(c.sent_s)
+    firsts_s, lasts_s = _edges_s(c)
+    begins_s = np.concatenate([answered_s, firsts_s[streamed], holes.ends_s])
+    ends_s = np.concatenate([answered_s, lasts_s[streamed], holes.begins_s])
+    return np.sort(begins_s), np.sort(ends_s)
 
 
 def _under_way(c: Columns) -> tuple[Floats, Floats]:
     """Sorted start times, of connecting if a request was never sent, and sorted end times."""
-    begun_s = np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
-    lasts = c.ended_s > begun_s
-    return np.sort(begun_s[lasts]), np.sort(c.ended_s[lasts])
-
-
-def _alive(c: Columns) -> tuple[Floats, Floats]:
-    """Ends of answers, and the streams of a usual pace from their first to their last event."""
-    answered = c.ended_s[~np.isin(c.outcome, _NO_ANSWER)]
-    streamed = _usual(c)
-    begins = c.sent_s[streamed] + c.first_event_s[streamed]
-    ends = c.sent_s[streamed] + c.last_event_s[streamed]
-    return np.concatenate([answered, begins]), np.concatenate([answered, ends])
-
-
-def _usual(c: Columns) -> Mask:
-    gap_s = (c.last_event_s - c.first_event_s) / np.maximum(c.events - 1, 1)
-    median = percentile(ordered(gap_s[c.ok & (c.events > 1)]), 50.0)
-    slow = gap_s > USUAL_PACE * median  # False where there is no median
-    return (c.events > 0) & ~np.isnan(c.sent_s) & ~slow
-
-
-def _quiet(begins: Floats, ends: Floats, edges: tuple[float, float]) -> tuple[Floats, Floats]:
-    """Times between the edges that are in none of the spans [begin, end]."""
-    order = np.argsort(begins, kind="stable")
-    since = np.concatenate([[edges[0]], np.maximum.accumulate(ends[order])])
-    until = np.concatenate([begins[order], [edges[1]]])
-    since, until = np.maximum(since, edges[0]), np.minimum(until, edges[1])
-    return since[until > since], until[until > since]
-
-
-def _standstills(
-    quiet: tuple[Floats, Floats], begins_s: Floats, ends_s: Floats, limit_s: float
-) -> list[StandstillSpan]:
-    since, until = quiet
-    busy_from, busy_to = _merged(begins_s, ends_s)
-    busy = _covered(busy_from, busy_to, until) - _covered(busy_from, busy_to, since)
-    found = []
-    for i in np.flatnonzero(busy > limit_s).tolist():
-        # Where nothing was under way it begins with the next request.
-        at = int(np.searchsorted(busy_to, since[i], side="right"))
-        found.append(
-            StandstillSpan(
-                start_s=max(float(since[i]), float(busy_from[at])),
-                seconds=float(busy[i]),
-                in_flight=Spans(begins_s, ends_s).peak(float(since[i]), float(until[i])),
-            )
-        )
-    return found
+    begins_s = begun_s(c)
+    lasts = c.ended_s > begins_s
+    return np.sort(begins_s[lasts]), np.sort(c.ended_s[lasts])
 
 
 def _merged(begins_s: Floats, ends_s: Floats) -> tuple[Floats, Floats]:
-    """Spans in which anything is in flight; begins and ends are sorted separately."""
+    """Spans in which at least one lasts; begins and ends are sorted separately."""
     # One begins where everything that began before has ended.
     if not len(begins_s):
         return begins_s, ends_s

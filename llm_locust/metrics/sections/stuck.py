@@ -9,9 +9,11 @@ from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.latency_metric import End
 from llm_locust.metrics.requests.cut import begun_s
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.sections.standstill import LEAST_S, MEDIANS
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
+
+#: Without a limit, a request is stuck that waits for longer than this, and than so many median E2ELs.
+LEAST_S, MEDIANS = 1.0, 10.0
 
 _NONE = np.empty(0)
 

@@ -8,7 +8,7 @@ from llm_locust.metrics.summary_types.base import SummaryPart, key
 
 _WHOLE = "the whole run"
 _WINDOW = "the window"
-_TO_THE_END = "all requests, to the last end"
+_IN_WINDOW = "all requests, in the window"
 _POPULATION = "the population"
 _STEADY = "see [warm-up and steady state](#warm-up-and-steady-state)"
 _LINE = "the line through the bins: see [drift](#drift)"
@@ -74,20 +74,22 @@ class WithoutAnswers(SummaryPart, frozen=True):
 
 
 class StandstillSpan(SummaryPart, frozen=True):
-    """A time in which nothing came although requests were under way."""
+    """A time in which the server stood still."""
 
-    start_s: Annotated[float, key("of the 20 longest: begin after the window's start, s", _TO_THE_END)]
-    seconds: Annotated[float, key("how long requests were under way in it, s", _TO_THE_END)]
-    in_flight: Annotated[int, key("how many at most", _TO_THE_END)]
+    start_s: Annotated[float, key("of the 20 longest: begin after the window's start, s", _IN_WINDOW)]
+    seconds: Annotated[float, key("how long requests were under way in it, s", _IN_WINDOW)]
+    in_flight: Annotated[int, key("how many at most", _IN_WINDOW)]
 
 
 class Standstills(SummaryPart, frozen=True):
     """Times in which nothing came although requests were under way."""
 
-    limit_s: Annotated[float, key("how long is a standstill, s", _POPULATION)]
-    n: Annotated[int, key("number of standstills", _TO_THE_END)]
-    seconds: Annotated[int | float, key("how long they were in all, s", _TO_THE_END)]
+    n: Annotated[int, key("number of standstills", _IN_WINDOW)]
+    seconds: Annotated[float, key("how long they were in all, s", _IN_WINDOW)]
     spans: list[StandstillSpan]
+    slow_n: Annotated[int, key("number of silences of more than 1 s that are as usual", _IN_WINDOW)]
+    slow_seconds: Annotated[float, key("how long these were in all, s", _IN_WINDOW)]
+    slow_longest_s: Annotated[float | None, key("the longest of them, s; null without any", _IN_WINDOW)]
 
 
 class Retries(SummaryPart, frozen=True):

@@ -9,6 +9,7 @@ from llm_locust.metrics.summary_types.course import (
     DroppedPart,
     Reliability,
     Retries,
+    Standstills,
     StandstillSpan,
 )
 from llm_locust.metrics.summary_types.summary import Summary
@@ -94,7 +95,7 @@ def reliability(summary: Summary) -> Section | None:
     retries = part.retries
     if not (requests.failed or retries.total or _was_interrupted(summary, part)):
         return None
-    lines = [*_shares(part), *_spans(part), *_retries(retries)]
+    lines = [*_shares(part), *_spans(part), *_slow(part.standstill), *_retries(retries)]
     return Section("Reliability", tuple(lines)) if lines else None
 
 
@@ -109,7 +110,7 @@ def standstill(summary: Summary) -> Section | None:
     others = [span for span in spans if span is not longest]
     total = f"{plural(part.n, 'time')}, {seconds(part.seconds)} in all"
     more = Line(f"{total}; also {sentence([stood(span) for span in others[:_MOST_STOOD]], '; ')}")
-    meaning = f"no answer ended and none was streamed for longer than {seconds(part.limit_s)}"
+    meaning = "nothing came for anybody, for longer than requests that ended well usually wait"
     return Section(
         "Standstill", (headline, *([more] if others else []), Line(meaning, Tone.FAINT)), alarm=True
     )
@@ -128,9 +129,8 @@ def stuck(summary: Summary) -> Section | None:
 def stood(span: StandstillSpan) -> str:
     """What a standstill was, without its subject."""
     under_way = plural(span.in_flight, "request")
-    return (
-        f"no answer for {seconds(span.seconds)} from {seconds(span.start_s)} on, with {under_way} in flight"
-    )
+    since = f"{seconds(span.seconds)} from {seconds(span.start_s)} on"
+    return f"nothing came for {since}, with {under_way} in flight"
 
 
 def _shares(part: Reliability) -> Iterator[Line]:
@@ -157,6 +157,14 @@ def _spans(part: Reliability) -> Iterator[Line]:
     ]
     if spans:
         yield Line(sentence(spans))
+
+
+def _slow(part: Standstills | None) -> Iterator[Line]:
+    """Silences that are no standstill: a slow server is slow."""
+    if part is not None and part.slow_longest_s is not None:
+        longest, total = seconds(part.slow_longest_s), seconds(part.slow_seconds)
+        each = f"up to {longest} at a time, {total} in all"
+        yield Line(f"slow: nothing came for {each}, as is usual for such requests", Tone.FAINT)
 
 
 def _retries(retries: Retries) -> Iterator[Line]:

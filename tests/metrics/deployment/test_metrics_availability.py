@@ -13,6 +13,7 @@ from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.sections.standstill import StreamHoles
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Population, Window
 
@@ -23,7 +24,8 @@ def told(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) 
     c = columns(*records)
     population = Population.of(c, window.scheduled(c), c.scheduled_s.argsort())
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
-    found: dict[str, Any] = to_builtins(reliability(batch(*records), c, population, judgement, window))
+    of = (batch(*records), c, population, judgement, window, StreamHoles.of(c))
+    found: dict[str, Any] = to_builtins(reliability(*of))
     return found
 
 
@@ -117,86 +119,3 @@ def test_a_summary_has_it_over_its_window() -> None:
     facts = manifest(stopped=10.0, warmup_s=4.0, slo="ttft=1s")
     found = summarise(batch(*(request(float(i), retries=1) for i in range(10))), facts)["reliability"]
     assert (found["seconds"], found["good_share"], found["retries"]["total"]) == (6, 1.0, 6)
-
-
-def standstills(*records: RequestRecord, slo: Slo | None = None) -> list[tuple[float, ...]]:
-    found = told(*records, slo=slo)["standstill"]
-    keys = ("start_s", "seconds", "in_flight")
-    spans = [tuple(round(each[key], 6) for key in keys) for each in found["spans"]]
-    assert (found["n"], found["seconds"]) == (len(spans), pytest.approx(sum(span[1] for span in spans)))
-    return spans
-
-
-def cut(at: float, end: float, arrivals: tuple[float, ...] = ()) -> RequestRecord:
-    return request(at, arrivals, ended=end, outcome=Outcome.CANCELLED)
-
-
-def test_a_time_without_any_answer_while_requests_are_under_way_is_a_standstill() -> None:
-    quick = ends(0.5, 0.9)
-    assert standstills(*quick, cut(1.0, 9.0), cut(2.0, 9.0)) == [(1.0, 8.0, 2)]
-    assert standstills(*quick, cut(7.5, 9.0)) == []  # shorter than 10 medians of 0.2 s
-
-
-def test_a_time_without_requests_is_none_and_only_what_was_under_way_counts() -> None:
-    assert standstills(*ends(0.5, 0.7), *ends(9.0)) == []
-    # Between 0.7 and 9 nothing ends; the two that wait do so for 1.5 and 4 s.
-    waiting = [request(2.0, (9.0,), ended=3.5, outcome=Outcome.TIMEOUT), request(5.0, (3.9, 4.0))]
-    assert standstills(*ends(0.5, 0.7), *waiting) == [(2.0, 1.5 + 3.9, 1)]
-
-
-def test_a_long_answer_that_streams_at_a_usual_pace_is_no_standstill_and_one_that_stalls_is() -> None:
-    usual = tuple(0.1 * (k + 1) for k in range(80))
-    assert standstills(*ends(0.5, 0.7, 0.9), request(1.0, usual)) == []
-    stalled = (0.1, 0.2, 8.0)
-    assert standstills(*ends(0.5, 0.7, 0.9), request(1.0, stalled)) == [(1.0, 8.0, 1)]
-
-
-def test_a_ttft_limit_tells_a_standstill_before_ten_long_answers_could_have_ended() -> None:
-    steps = tuple(0.1 * (k + 1) for k in range(20))
-    long = [request(0.5 * i, steps) for i in range(8)]
-    hung = [cut(3.6, 9.9), cut(4.0, 9.9, (0.1,))]
-    assert standstills(*long, *hung) == []  # 10 medians are 20 s
-    assert standstills(*long, *hung, slo=Slo(ttft_s=0.5)) == [(5.5, 4.4, 2)]
-
-
-def test_a_ttft_limit_tells_nothing_of_answers_that_are_not_streamed() -> None:
-    whole = [request(at, (), ended=at + 4.0, streamed=False) for at in (0.5, 0.6, 5.0)]
-    assert standstills(*whole, slo=Slo(ttft_s=0.5)) == []  # 10 medians are 40 s
-
-
-def test_a_rejection_is_an_answer_and_what_the_client_gave_up_is_none() -> None:
-    waiting = cut(0.6, 9.9)
-    rejected = [failed(float(at)) for at in range(1, 10)]
-    assert standstills(*ends(0.5), waiting, *rejected) == []
-    given_up = [
-        request(float(at), (), ended=at + 0.9, outcome=outcome)
-        for at, outcome in ((1, Outcome.TIMEOUT), (3, Outcome.CONNECT_ERROR), (5, Outcome.TIMEOUT))
-    ]
-    assert standstills(*ends(0.5), waiting, *given_up) == [(0.6, 9.3, 2)]
-
-
-def test_a_deployment_that_takes_no_connection_stands_still() -> None:
-    assert standstills(*(request(0.0, (), ended=9.0, outcome=Outcome.CANCELLED, sent=False),) * 2) == [
-        (0.0, 9.0, 2)
-    ]
-
-
-def test_what_is_under_way_after_the_stop_is_seen_too() -> None:
-    assert standstills(*ends(0.5, 9.5), cut(9.0, 25.0)) == [(9.5, 15.5, 1)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), min_size=1, max_size=12))
-def test_standstills_are_no_longer_than_requests_were_under_way(
-    some: list[tuple[int, int]],
-) -> None:
-    records = [
-        request(a / 4, (b / 4,)) if i % 2 else cut(a / 4, (a + b) / 4) for i, (a, b) in enumerate(some)
-    ]
-    found = told(*records, window=Window(ns(0.0), ns(20.0), ""))["standstill"]
-    under_way = sorted((a / 4, (a + b) / 4) for a, b in some)
-    total, until = 0.0, 0.0
-    for begin, end in under_way:
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    assert found["seconds"] <= total + 1e-6
-    assert all(span["seconds"] > found["limit_s"] for span in found["spans"])

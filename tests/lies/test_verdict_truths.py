@@ -1,0 +1,256 @@
+"""Scripted servers of a known truth: a bad one fails its run, a healthy one ends it with 0, slow as it is."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import batch, manifest
+from scripted_loads import FOR_EVER, Asked, Course, Load, Server
+
+from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.metrics.verdict import RunVerdict, stood_still, verdict
+from llm_locust.swarm.roles.outcome import without_gates
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A server, a load of ``users`` or of requests at ``due_s``, and what its run is asked."""
+
+    server: Server
+    users: int = 10
+    load: Load = field(default_factory=Load)
+    due_s: tuple[float, ...] = ()
+    slo: str = ""
+    gates: str = "error_rate<50%"
+    warmup_s: float = 0.0
+    says: str = ""
+
+    def records(self) -> list[RequestRecord]:
+        if self.due_s:
+            return self.load.open(self.due_s, self.server)
+        return self.load.closed(self.users, self.server)
+
+    def judged(self) -> tuple[RunVerdict, Summary]:
+        records = self.records()
+        run = manifest(
+            stopped=self.load.seconds,
+            workers=[WorkerFacts(id="w1", index=0, announced=len(records), received=len(records))],
+            open_loop=bool(self.due_s),
+            slo=self.slo,
+            gates=self.gates,
+            warmup_s=self.warmup_s,
+        )
+        summary = typed(summarise(batch(*records), run))
+        found = verdict(summary, run) or without_gates(summary.requests.failed, stood_still(summary))
+        return found, summary
+
+
+def poisson(rate: float, seconds: float) -> tuple[float, ...]:
+    rng = random.Random(3)
+    between = [rng.expovariate(rate) for _ in range(round(2 * rate * seconds))]
+    return tuple(at for at in np.cumsum(between).tolist() if at < seconds)
+
+
+def same(**course: Any) -> Server:
+    return lambda asked: Course(**course)
+
+
+def some(share: float, often: dict[str, Any], seldom: dict[str, Any]) -> Server:
+    """``seldom`` for a share of the requests, drawn for each."""
+    return lambda asked: Course(**(seldom if asked.rng.random() < share else often))
+
+
+def hanging(from_s: float, users: int, **course: Any) -> Server:
+    """From a time on the first so many users get nothing for what they ask."""
+    return lambda asked: (
+        Course(ttft=FOR_EVER) if asked.at_s > from_s and asked.user < users else Course(**course)
+    )
+
+
+def now_and_then(period: float, length: float, bad: dict[str, Any], **well: Any) -> Server:
+    """Of each period the last so many seconds are bad."""
+    return lambda asked: Course(**(bad if asked.at_s % period >= period - length else well))
+
+
+def varied(asked: Asked) -> Course:
+    """Lengths and times as of a real model."""
+    rng = asked.rng
+    return Course(ttft=rng.lognormvariate(-1.5, 0.5), gap=0.02, n=1 + int(rng.lognormvariate(4.0, 0.8)))
+
+
+def frozen(*spans: tuple[float, float], seconds: float = 60.0) -> Load:
+    return Load(seconds=seconds, freezes=spans)
+
+
+def each(period: float, length: float, seconds: float = 60.0) -> Load:
+    return Load(seconds, freezes=[(at, at + length) for at in np.arange(period, seconds, period).tolist()])
+
+
+def thinking(least_s: float, most_s: float, **of_load: Any) -> Load:
+    return Load(think=lambda rng: rng.uniform(least_s, most_s), **of_load)
+
+
+READERS = "ttft=2s tpot=50ms"
+FROZEN = "the server stood still for"
+
+BAD = {
+    "frozen, long answers within the SLO": Truth(
+        same(gap=0.02, n=1000), load=frozen((25, 37)), slo=READERS, says=FROZEN
+    ),
+    "frozen, answers of 8 s": Truth(same(gap=0.02, n=400), load=frozen((25, 37)), says=FROZEN),
+    "frozen, answers longer than the run": Truth(
+        same(gap=0.05, n=1400), 4, frozen((20, 32)), slo=READERS, says=FROZEN
+    ),
+    "frozen twice, alike": Truth(
+        same(gap=0.02, n=1000), load=frozen((12, 20), (40, 48)), slo=READERS, says=FROZEN
+    ),
+    "frozen twice, answers of their own length": Truth(varied, load=frozen((12, 20), (40, 48)), says=FROZEN),
+    "frozen, no SLO, two users": Truth(same(gap=0.02, n=150), 2, frozen((12, 34)), says=FROZEN),
+    "frozen, not streamed": Truth(same(ttft=1.0, streamed=False), load=frozen((20, 32)), says=FROZEN),
+    "frozen, not streamed, answers of their own length": Truth(
+        lambda asked: Course(ttft=asked.rng.uniform(0.2, 3), gap=0, streamed=False),
+        load=frozen((20, 32)),
+        says=FROZEN,
+    ),
+    "frozen for 1.3 s of every 4 s, two users": Truth(
+        same(ttft=0.05), 2, each(4, 1.3, 120), slo="ttft=500ms", says=FROZEN
+    ),
+    "frozen for 2 s of every 6 s, four users": Truth(varied, 4, each(6, 2, 120), says=FROZEN),
+    "frozen for 1.5 s of every 10 s, twenty users": Truth(varied, 20, each(10, 1.5), says=FROZEN),
+    "frozen, open loop": Truth(
+        varied,
+        load=frozen((20, 30)),
+        due_s=poisson(8, 60),
+        slo="ttft=20s",
+        gates="error_rate<50%",
+        says=FROZEN,
+    ),
+    "frozen, while users think": Truth(varied, load=thinking(1, 3, freezes=[(20, 32)]), says=FROZEN),
+    "frozen, two classes": Truth(
+        lambda asked: (
+            Course(slo_class="json", streamed=False, ttft=1.0, gap=0.0)
+            if asked.user % 2
+            else Course(slo_class="chat", n=300)
+        ),
+        load=frozen((20, 32)),
+        says=FROZEN,
+    ),
+    "hangs to the end, one user": Truth(hanging(10, 1), 1, Load(40), slo="ttft=1s", says=FROZEN),
+    "hangs to the end, all users": Truth(hanging(30, 10), says=FROZEN),
+    "hangs to the end, no gate": Truth(hanging(30, 10), gates="", says=FROZEN),
+    "hangs from its start": Truth(hanging(-1, 10), gates="standstill_s<=2"),
+    "users time out one after another": Truth(
+        hanging(20, 10), load=Load(timeout=5.0), gates="p50_ttft<1s error_rate<60%", says=FROZEN
+    ),
+    "stuck from the warm-up on": Truth(
+        lambda asked: Course(ttft=20 if asked.at_s < 4 else 0.1), 4, Load(30), warmup_s=6.0, says=FROZEN
+    ),
+}
+
+HEALTHY = {
+    "short answers": Truth(same(ttft=0.03, n=5), slo="ttft=500ms", gates="goodput>=95% error_rate<5%"),
+    "answers of their own length": Truth(varied, slo=READERS, gates="goodput>=95% error_rate<1%"),
+    "long answers": Truth(same(n=1000, gap=0.02), 4, slo=READERS, gates="goodput>=50%"),
+    "answers longer than the run": Truth(same(n=1400, gap=0.05), 4, slo=READERS, gates="goodput>=50%"),
+    "answers longer than the run, not streamed": Truth(same(ttft=70, streamed=False), 4, Load(drain=60)),
+    "one user": Truth(varied, 1, slo=READERS, gates="goodput>=95%"),
+    "one user, constant waits": Truth(same(ttft=12), 1, Load(40), slo="ttft=500ms"),
+    "one user, cut by the end": Truth(same(ttft=9), 1, Load(40, drain=0)),
+    "one user, one answer in twenty slow": Truth(some(0.05, {}, {"ttft": 8}), 1),
+    "reasoning on and off, one user": Truth(
+        some(0.4, {"n": 100}, {"ttft": 8, "n": 100}), 1, slo="ttft=500ms"
+    ),
+    "reasoning on and off, two users": Truth(some(0.4, {"n": 100}, {"ttft": 8, "n": 100}), 2),
+    "reasoning on and off, three users": Truth(some(0.4, {"n": 100}, {"ttft": 8, "n": 100}), 3),
+    "reasoning seldom, three users": Truth(some(0.1, {"n": 100}, {"ttft": 15, "n": 100}), 3, Load(120)),
+    "reasoning within its SLO": Truth(
+        lambda asked: Course(ttft=asked.rng.choice([0.4, 0.5, 0.6, 12])),
+        2,
+        slo="ttft=15s",
+        gates="goodput>=50%",
+    ),
+    "hits and misses of a cache": Truth(
+        some(0.3, {"ttft": 0.03, "n": 8}, {"ttft": 3, "n": 60}),
+        2,
+        Load(50),
+        slo="ttft=2s",
+        gates="error_rate<50%",
+    ),
+    "not streamed, small and large": Truth(
+        some(0.2, {"ttft": 0.05, "streamed": False}, {"ttft": 4, "streamed": False}), 1, Load(40)
+    ),
+    "streamed and not": Truth(
+        some(0.4, {"slo_class": "chat"}, {"slo_class": "json", "ttft": 6, "streamed": False}),
+        1,
+        slo="ttft=500ms",
+    ),
+    "two paces": Truth(some(0.4, {"n": 100}, {"n": 100, "gap": 0.05}), 4, Load(40), gates="error_rate<50%"),
+    "two models": Truth(
+        lambda asked: Course(name="large", ttft=6, gap=0.05) if asked.user else Course(name="small"),
+        2,
+        slo="ttft=8s tpot=60ms",
+        gates="goodput>=50%",
+    ),
+    "two models, no SLO, four users": Truth(
+        lambda asked: Course(name="large", ttft=6, gap=0.05) if asked.user % 2 else Course(name="small"), 4
+    ),
+    "agents that pause": Truth(same(ttft=0.2), 1, thinking(2, 4), slo="ttft=1s", gates="goodput>=50%"),
+    "agents in step, one turn of three long": Truth(
+        lambda asked: Course(ttft=5 if asked.i % 3 == 2 else 0.3), 8
+    ),
+    "agents in step, one turn of six long": Truth(
+        lambda asked: Course(ttft=9 if asked.i % 6 == 5 else 0.3), 8
+    ),
+    "a tool pause in the stream, one user": Truth(
+        some(0.25, {"n": 100, "gap": 0.02}, {"n": 100, "gap": 0.02, "pauses": {50: 6.0}}), 1, slo="ttft=1s"
+    ),
+    "a tool pause in the stream, two users": Truth(
+        some(0.25, {"n": 100, "gap": 0.02}, {"n": 100, "gap": 0.02, "pauses": {50: 6.0}}), 2
+    ),
+    "tool pauses anywhere, two users": Truth(
+        lambda asked: Course(
+            n=100, pauses={asked.rng.randrange(1, 100): 6.0} if asked.rng.random() < 0.3 else {}
+        ),
+        2,
+    ),
+    "a batch server, in waves": Truth(
+        lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0), 8, slo="ttft=4s", gates="goodput>=50%"
+    ),
+    "a batch server, in waves, no SLO": Truth(lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0), 8),
+    "eight users in step, constant waits": Truth(same(ttft=3), 8),
+    "every answer stops after its first token": Truth(same(pauses={1: 10.0}), 8),
+    "slow for all, a token a second": Truth(same(gap=0.9, n=20), 3),
+    "a pause of 2 s once": Truth(same(n=100), load=frozen((15, 17), seconds=30), slo=READERS),
+    "open loop with a ramp": Truth(
+        varied,
+        due_s=tuple(20 * float(np.sqrt(k / 200)) for k in range(200))
+        + tuple(20 + k / 20 for k in range(800)),
+        slo=READERS,
+        gates="goodput>=95% p95_ttft<1s",
+    ),
+    "open loop of few requests": Truth(
+        some(0.2, {}, {"ttft": 6}), load=Load(300), due_s=poisson(0.2, 300), gates="error_rate<50%"
+    ),
+    "a trace with a gap": Truth(
+        varied, load=Load(100), due_s=tuple(t for t in poisson(3, 100) if not 30 < t < 70), slo=READERS
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_a_bad_server_fails_its_run(name: str) -> None:
+    truth = BAD[name]
+    found, summary = truth.judged()
+    assert found.code == 1, summary.reliability
+    assert found.reason.startswith(truth.says)
+
+
+@pytest.mark.parametrize("name", list(HEALTHY))
+def test_a_healthy_server_ends_its_run_with_0(name: str) -> None:
+    found, summary = HEALTHY[name].judged()
+    assert found.code == 0, (found, summary.reliability, summary.goodput)
