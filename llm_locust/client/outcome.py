@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from llm_locust.client.counting import server_counted
 from llm_locust.client.decoder import BodyDecoder, header_text
 from llm_locust.client.http.errors import (
     ClientError,
@@ -18,13 +17,15 @@ from llm_locust.client.http.errors import (
 )
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.unpacking import readable
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import Doubt, Outcome
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
 from llm_locust.wire.results import AskedResults, mismatch
 from llm_locust.wire.said import error_among
 from llm_locust.wire.secrecy import blanked, blanked_name
+from llm_locust.wire.usage import CountFault
 
 _TEXT_LIMIT = 300
 
@@ -200,7 +201,7 @@ def _cut_short(reply: Reply, asked_tokens: int, counted: int | None) -> str | No
     if reply.end is not AnswerEnd.LENGTH:
         return None
     most, slack = _most_tokens(reply, counted)
-    if most + max(1, slack * asked_tokens) >= asked_tokens:
+    if most is None or most + max(1, slack * asked_tokens) >= asked_tokens:
         return None
     return (
         f"finish reason {reply.finish_reason!r} after {most:,} of {asked_tokens:,} tokens: cut short, "
@@ -208,18 +209,42 @@ def _cut_short(reply: Reply, asked_tokens: int, counted: int | None) -> str | No
     )
 
 
-def _most_tokens(reply: Reply, counted: int | None) -> tuple[int, float]:
-    """The most tokens that an answer may have, and the error of their count as a share."""
-    events, usage = len(reply.token_ends), reply.usage
-    if server_counted(reply):
-        assert usage is not None
-        made, reasoning = usage.output_tokens or 0, usage.reasoning_tokens or 0
-        apart = events > made - reasoning  # the server counts reasoning apart from the rest
-        return max(events, made + reasoning if apart else made), 0.0
+def _most_tokens(reply: Reply, counted: int | None) -> tuple[int | None, float]:
+    """The most tokens that an answer may have, or None, and the error of their count as a share."""
+    events, usage, made = len(reply.token_ends), reply.usage, reply.count.tokens
+    if made is not None:
+        reasoning = (
+            0 if usage is None or reply.count.fault is CountFault.REASONING else usage.reasoning_tokens
+        )
+        apart = reasoning and events > made - reasoning  # the server counts reasoning apart from the rest
+        return max(events, made + (reasoning or 0) if apart else made), 0.0
+    if reply.unread is not None or reply.count.fault is CountFault.REASONING:
+        return None, 0.0  # there are tokens whose text nobody has read
     if counted is not None:
         return max(events, counted), _RETOKENISED
     texts = (reply.text, reply.reasoning, reply.refusal, *(call.arguments for call in reply.tool_calls))
     return max(events, sum(len(text.encode()) for text in texts)), 0.0  # a token has a byte
+
+
+def doubt_of(reply: Reply, dialect: Dialect | None, asked: Asked) -> Doubt | None:
+    """Why an answer whose outcome is ``ok`` may not be what was asked for; None without a reason.
+
+    An answer of all tokens that were asked for needs no finish reason to be whole.
+    """
+    if dialect is None or not dialect.generates:
+        return None
+    if reply.end is AnswerEnd.FILTERED:
+        return Doubt.CONTENT_FILTER
+    if reply.first_answer is None:
+        return Doubt.NO_ANSWER
+    if reply.end is AnswerEnd.MISSING:
+        is_full = asked.tokens is not None and _least_tokens(reply, asked.counted) >= asked.tokens
+        return None if is_full else Doubt.NO_FINISH_REASON
+    return Doubt.UNKNOWN_FINISH_REASON if reply.end is AnswerEnd.UNKNOWN else None
+
+
+def _least_tokens(reply: Reply, counted: int | None) -> int:
+    return max(len(reply.token_ends), reply.count.tokens or counted or 0)
 
 
 def retry_after_s(exchange: Exchange) -> float | None:

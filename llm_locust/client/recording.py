@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.outcome import Verdict
+from llm_locust.client.outcome import NOTHING_ASKED, Asked, Verdict, doubt_of
 from llm_locust.client.timing import Moments, Timeline, timeline
 from llm_locust.core.record import Echo, Outcome, RequestRecord, TokenSource
 from llm_locust.wire.dialects.chat import CHAT
@@ -105,13 +105,9 @@ def record_of(
     verdict: Verdict,
     times: Timeline,
     link: Link,
-    counted: int | None = None,
+    asked: Asked = NOTHING_ASKED,
 ) -> RequestRecord:
-    """Make the record of a finished call.
-
-    Args:
-        counted: the answer's tokens by the run's tokenizer, if it had to count them.
-    """
+    """Make the record of a finished call."""
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
     return RequestRecord(
@@ -136,7 +132,7 @@ def record_of(
         cached_tokens=None if usage is None else usage.cached_tokens,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
         unread=reply.unread,
-        **_output_tokens(call, reply, counted),
+        **_output_tokens(call, reply, asked.counted),
         output_chars=reply.output_chars if len(arrivals) else None,
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
@@ -146,6 +142,7 @@ def record_of(
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
         inputs=None if call.asked is None else call.asked.inputs,
+        doubt=doubt_of(reply, call.endpoint, asked) if verdict[0] is Outcome.OK else None,
         **{name: getattr(call, name) for name in _CALL},
         **{name: getattr(link, name) for name in _LINK},
     )

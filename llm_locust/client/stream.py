@@ -416,7 +416,7 @@ class LiveCall:
             (outcome, error_text(error, secrets)),
             timeline(exchange, reply.token_ends, moments),
             link,
-            asked.counted,
+            asked,
         )
         record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:

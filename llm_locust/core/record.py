@@ -55,6 +55,15 @@ class Outcome(StrEnum):
 UNJUDGED = frozenset({Outcome.CANCELLED, Outcome.RESENT})
 
 
+class Doubt(StrEnum):
+    """Why an answer that ended ``ok`` may not be what was asked for."""
+
+    CONTENT_FILTER = "content_filter"  # a filter cut it, or the model refused
+    NO_ANSWER = "no_answer"  # reasoning only
+    NO_FINISH_REASON = "no_finish_reason"  # the server said that it is the end, and not why
+    UNKNOWN_FINISH_REASON = "unknown_finish_reason"  # one that the API does not have
+
+
 class TokenSource(StrEnum):
     """Origin of a record's ``output_tokens``."""
 
@@ -151,6 +160,7 @@ class RequestRecord:
     inputs: int | None = None  # texts or documents of a request that asks for a result of each
     images: int | None = None  # in its messages; None: none
     pixels: int | None = None  # of all of them, where each one's size is known
+    doubt: Doubt | None = None  # of an ok one
 
 
 #: Points in time of a record; all other times are relative to one of them.

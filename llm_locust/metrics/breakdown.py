@@ -25,7 +25,7 @@ from llm_locust.metrics.window import Population
 DIMENSIONS = (
     *("name", "class", "replica", "worker", "model", "session", "turn", "arm"),
     *("endpoint", "peer", "outcome", "status", "finish_reason", "token_source", "prompt_id", "user"),
-    *("session_header", "answered_model"),
+    *("session_header", "answered_model", "doubt"),
 )
 
 #: Groups that are told, those of most requests: a run may have a million sessions.

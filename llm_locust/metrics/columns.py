@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, Ragged
-from llm_locust.core.record import Outcome, TokenSource
+from llm_locust.core.record import Doubt, Outcome, TokenSource
 from llm_locust.core.rows import ColumnSource
 from llm_locust.metrics.ragged import lengths, offsets_of
 
@@ -23,6 +23,7 @@ Counts = NDArray[np.int32]
 
 OUTCOMES = tuple(Outcome)
 SOURCES = tuple(TokenSource)
+DOUBTS = tuple(Doubt)
 
 #: Finish reasons of a model that ended its answer itself, in the words of the APIs.
 _NATURAL_ENDS = frozenset({"stop", "end_turn", "completed"})
@@ -46,7 +47,7 @@ PART_COLUMNS = (
     *(f"{name}_ns" for name in (*_MOMENTS, *_DURATIONS, "finish", "arrivals", "early", "clock_step")),
     *(*_FLOATS, *_MASKS, *_COUNTS, *_LABELS),
     *("outcome", "status", "output_tokens", "hidden_tokens", "opening_tokens"),
-    *("finish_reason", "token_source", "class"),
+    *("finish_reason", "token_source", "class", "doubt"),
 )
 
 
@@ -80,19 +81,19 @@ class Times:
 class Columns(Times):
     """Requests as arrays of shape (rows,): some 140 bytes each, however many tokens they had.
 
-    ``outcome`` and ``source`` are indices into :data:`OUTCOMES` and :data:`SOURCES`; ``status`` is
-    -1 where there is none. ``events`` is the number of token events, ``first_event_s`` and
-    ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of docs/metrics.md: where the
-    record has no count, the number of token events of a streamed answer. ``hidden_tokens`` of them came
-    in no event. ``opening_tokens`` of the others had come with the event in which the pace begins: 1 where
-    the server did not count in each event. ``came_tokens``, hidden ones among them, had come with the last
-    token event; NaN where it did not. ``ended_by_token`` marks answers whose last token, their end (EOS) as
-    a rule, has no text: it came with the finish reason, at ``last_token_s`` after sent, which is
-    ``last_event_s`` for all others.
-    ``first_chunk_s`` and ``last_chunk_s``, after sent, are events with choices and without a token: the
-    first before the tokens, and the last after them. ``stepped`` marks requests whose clock was set on the
-    way. The first event may have come ``first_early_s`` before ``first_event_s`` (0 where that is exact, or
-    an old record does not say).
+    ``outcome``, ``source`` and ``doubt`` are indices into :data:`OUTCOMES`, :data:`SOURCES` and
+    :data:`DOUBTS`; ``status`` and ``doubt`` are -1 where there is none. ``events`` is the number of token
+    events, ``first_event_s`` and ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of
+    docs/metrics.md: where the record has no count, the number of token events of a streamed answer.
+    ``hidden_tokens`` of them came in no event. ``opening_tokens`` of the others had come with the event in
+    which the pace begins: 1 where the server did not count in each event. ``came_tokens``, hidden ones
+    among them, had come with the last token event; NaN where it did not. ``ended_by_token`` marks answers
+    whose last token, their end (EOS) as a rule, has no text: it came with the finish reason, at
+    ``last_token_s`` after sent, which is ``last_event_s`` for all others. ``first_chunk_s`` and
+    ``last_chunk_s``, after sent, are events with choices and without a token: the first before the tokens,
+    and the last after them. ``stepped`` marks requests whose clock was set on the way. The first event may
+    have come ``first_early_s`` before ``first_event_s`` (0 where that is exact, or an old record does not
+    say).
     """
 
     started_s: Floats
@@ -107,6 +108,7 @@ class Columns(Times):
     first_early_s: Floats
     outcome: NDArray[np.int8]
     status: NDArray[np.int16]
+    doubt: NDArray[np.int8]
     inputs: Floats  # texts or documents, of requests that ask for a result of each
     images: Floats  # NaN of requests without
     pixels: Floats
@@ -231,6 +233,7 @@ class Part(Columns):
             last_token_s=np.where(ended_by_token, finish_s, last_event_s),
             first_early_s=filled(_event_s(early, early.offsets[:-1]), 0.0),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
+            doubt=_codes(batch.labels("doubt"), DOUBTS),
             status=filled(batch.floats("status"), -1).astype(np.int16),
             output_tokens=tokens,
             hidden_tokens=hidden,
@@ -275,12 +278,12 @@ def groups(labels: Labels) -> Iterator[tuple[str, Rows]]:
 
 
 def _codes(labels: Labels, members: tuple[str, ...]) -> NDArray[np.int8]:
-    """The labels as indices into ``members``; every row has one (ValueError where it is another)."""
+    """The labels as indices into ``members``, -1 without one (ValueError where it is another)."""
     unknown = [name for name in labels.names if name not in members]
     if unknown:
         raise ValueError(f"the records have {unknown[0]!r} where only {', '.join(members)} can stand")
-    index = np.array([members.index(name) for name in labels.names], dtype=np.int8)
-    return index[labels.codes] if len(labels.codes) else np.empty(0, np.int8)
+    index = np.array([*(members.index(name) for name in labels.names), -1], dtype=np.int8)
+    return index[labels.codes]
 
 
 def _natural_end(reasons: Labels) -> Mask:

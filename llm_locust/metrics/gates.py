@@ -63,6 +63,7 @@ class MetricKind(StrEnum):
 SHARES = {
     "goodput": ("goodput", "ratio"),
     "error_rate": ("requests", "error_rate"),
+    "doubtful_rate": ("requests", "doubtful_rate"),
     "kv_transfer_failures": ("server", "kv_transfer_failures"),
 }
 NUMBERS = {

@@ -11,7 +11,7 @@ from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality_of_part
-from llm_locust.metrics.columns import OUTCOMES, Rows, groups
+from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
@@ -177,6 +177,7 @@ def _requests(m: Measured, population: Population, group: Group) -> dict[str, An
     abandoned = c.abandoned[population.cancelled]
     cut = population.cut(c)
     counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
+    doubts = np.bincount(c.doubt[population.ok] + 1, minlength=len(DOUBTS) + 1)[1:]
     return {
         "scheduled": len(scheduled),
         "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
@@ -193,6 +194,8 @@ def _requests(m: Measured, population: Population, group: Group) -> dict[str, An
         "stuck": missing.stuck,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
+        "doubtful": {doubt.value: int(n) for doubt, n in zip(DOUBTS, doubts, strict=True)},
+        "doubtful_rate": int(doubts.sum()) / judged if judged else None,
         "by_outcome": {
             o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True) if o is not Outcome.RESENT
         },

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from llm_locust.core.batch import BatchError, RecordBatch
-from llm_locust.core.record import MOMENTS, Outcome, TokenSource
+from llm_locust.core.record import MOMENTS, Doubt, Outcome, TokenSource
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.usage import CountFault
 
@@ -282,7 +282,8 @@ def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
     """Check that the batch matches its frame, and that every row has valid values (raises BatchError)."""
     if len(batch) != header.rows:
         raise BatchError(f"it has {len(batch)} records, its frame says {header.rows}")
-    for column, known in (("outcome", Outcome), ("token_source", TokenSource), ("count_fault", CountFault)):
+    of_kinds = {"outcome": Outcome, "token_source": TokenSource, "count_fault": CountFault, "doubt": Doubt}
+    for column, known in of_kinds.items():
         unknown = set(batch.labels(column).names) - set(known)
         if unknown:
             raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is not a valid {column.replace('_', ' ')}")

@@ -21,7 +21,8 @@ from llm_locust.client.http.errors import (
     RequestTimeoutError,
     ResponseError,
 )
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import Doubt, Outcome
+from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 
 each_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 
@@ -389,7 +390,6 @@ def test_what_is_kept_of_a_stream_is_bounded() -> None:
         (100, 100, 128, Outcome.TRUNCATED),
         (128, 128, 128, Outcome.OK),
         (127, 127, 128, Outcome.OK),  # a server that counts the end, or not
-        (43, 128, 128, Outcome.OK),  # several tokens an event
         (128, 5, 128, Outcome.OK),  # usage that the events contradict
         (3, None, 128, Outcome.TRUNCATED),  # six bytes are at most six tokens
         (64, None, 128, Outcome.OK),  # 128 bytes may be 128 tokens
@@ -407,6 +407,13 @@ def test_an_answer_that_ends_at_its_bound_has_as_many_tokens(
             assert f"{spelled!r} after {usage} of {asked} tokens" in (found.why or "")
     by_itself = judged(form.whole(tokens, form.good, usage), form.dialect, asked_tokens=asked)
     assert by_itself.outcome is Outcome.OK
+
+
+@each_form
+def test_an_event_may_have_several_tokens_of_the_bound(form: Form) -> None:
+    stream = form.whole(43, "max_tokens", 128, " a b c")
+    assert judged(stream, form.dialect, asked_tokens=128).outcome is Outcome.OK
+    assert judged(stream, form.dialect, asked_tokens=200).outcome is Outcome.TRUNCATED
 
 
 def test_reasoning_that_usage_counts_apart_is_generated_too() -> None:
@@ -433,6 +440,75 @@ def test_the_bound_holds_for_answers_that_are_not_streamed_too() -> None:
     found = judged(body, streamed=False, content_type="application/json", asked_tokens=128)
     assert found.outcome is Outcome.TRUNCATED
     assert "'length' after 3 of 128 tokens" in (found.why or "")
+
+
+# -- answers that ended ok and are doubtful --------------------------------------------------
+
+DOUBTS = [
+    ("chat", "content_filter", Doubt.CONTENT_FILTER),
+    ("chat", "SAFETY", Doubt.CONTENT_FILTER),
+    ("completions", "content_filtered", Doubt.CONTENT_FILTER),
+    ("messages", "refusal", Doubt.CONTENT_FILTER),
+    ("responses", "content_filter", Doubt.CONTENT_FILTER),
+    ("chat", "eagle_landed", Doubt.UNKNOWN_FINISH_REASON),
+    ("completions", 7, Doubt.UNKNOWN_FINISH_REASON),
+    ("messages", "eagle_landed", Doubt.UNKNOWN_FINISH_REASON),
+    ("responses", "eagle_landed", Doubt.UNKNOWN_FINISH_REASON),
+    ("chat", "default", Doubt.UNKNOWN_FINISH_REASON),  # which has a fault in it
+    ("chat", "stop", None),
+    ("chat", "length", None),
+    ("messages", "pause_turn", None),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "doubt"), DOUBTS)
+def test_an_ok_answer_whose_end_is_no_good_one_is_doubtful(
+    name: str, reason: Any, doubt: Doubt | None
+) -> None:
+    form = next(form for form in FORMS if form.name == name)
+    found = judged(form.whole(reason=reason), form.dialect)
+    assert (found.outcome, found.doubt) == (Outcome.OK, doubt)
+
+
+@pytest.mark.parametrize("form", FORMS[:2], ids=lambda form: form.name)
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_an_end_without_a_finish_reason_is_doubtful_unless_all_tokens_came(form: Form, nothing: Any) -> None:
+    stream = form.text() * 3 + form.finish(nothing, usage=6) + DONE
+    assert judged(stream, form.dialect).doubt is Doubt.NO_FINISH_REASON
+    assert judged(stream, form.dialect, asked_tokens=128).doubt is Doubt.NO_FINISH_REASON
+    assert judged(stream, form.dialect, asked_tokens=6).doubt is None
+    choice = {"message": {"content": "a"}, "text": "a", "finish_reason": nothing}
+    body = json.dumps({"choices": [choice]}).encode()
+    whole = judged(body, form.dialect, streamed=False, content_type="application/json")
+    assert (whole.outcome, whole.doubt) == (Outcome.OK, Doubt.NO_FINISH_REASON)
+
+
+def reasoning(form: Form) -> bytes:
+    match form.name:
+        case "chat":
+            return sse({"choices": [{"index": 0, "delta": {"reasoning_content": " hm"}}]})
+        case "messages":
+            delta = {"type": "thinking_delta", "thinking": " hm"}
+            return sse({"type": "content_block_delta", "index": 0, "delta": delta})
+    return sse({"type": "response.reasoning_text.delta", "item_id": "r", "delta": " hm"})
+
+
+@pytest.mark.parametrize("form", [CHAT_FORM, MESSAGES_FORM, RESPONSES_FORM], ids=lambda form: form.name)
+def test_reasoning_without_an_answer_is_doubtful(form: Form) -> None:
+    end = form.finish(form.good) + form.end
+    assert judged(reasoning(form) * 3 + end, form.dialect).doubt is Doubt.NO_ANSWER
+    assert judged(reasoning(form) * 3 + form.text() + end, form.dialect).doubt is None
+    call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
+    calls = sse({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    assert judged(reasoning(CHAT_FORM) + calls + DONE).doubt is None
+
+
+def test_what_failed_and_what_generates_nothing_is_not_doubtful() -> None:
+    assert judged(CHAT_FORM.text() + CHAT_FORM.finish("error") + DONE).doubt is None
+    assert judged(CHAT_FORM.text()).doubt is None
+    body = b'{"object":"list","model":"m","data":[{"index":0,"embedding":[0.1]}]}'
+    found = judged(body, EMBEDDINGS, streamed=False, content_type="application/json")
+    assert (found.outcome, found.doubt) == (Outcome.OK, None)
 
 
 # -- error bodies that are packed ---------------------------------------------------------------------------

@@ -62,8 +62,8 @@ class Form:
                 return b""  # its last event says both
         return DONE
 
-    def whole(self, tokens: int = 3, reason: Any = None, usage: int | None = None) -> bytes:
-        return self.text() * tokens + self.finish(reason or self.good, usage) + self.end
+    def whole(self, tokens: int = 3, reason: Any = None, usage: int | None = None, text: str = " w") -> bytes:
+        return self.text(text) * tokens + self.finish(reason or self.good, usage) + self.end
 
 
 CHAT_FORM, COMPLETIONS_FORM = Form(CHAT, "stop"), Form(COMPLETIONS, "stop")

@@ -18,6 +18,7 @@ LATENCIES = (
     *("prefill_ms_per_1k_input", "schedule_delay"),
     *("connect", "rtt", "client_lag"),
 )
+DOUBTS = ["content_filter", "no_answer", "no_finish_reason", "unknown_finish_reason"]
 LOST = 5  # 3 records that did not come, 2 requests that were under way
 UNSENT = 3  # four, of which one was due in the warm-up
 
@@ -44,6 +45,8 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "resent": int(inside.retries.sum()),
             "population": len(judged),
             "error_rate": len(failed) / len(judged),
+            "doubtful": {doubt: int((ok.doubt == doubt).sum()) for doubt in DOUBTS},
+            "doubtful_rate": ok.doubt.notna().sum() / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
         "latency_ms": _latencies(df, inside.iloc[:0], seconds, unsent or 0),
@@ -172,7 +175,7 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
     missing = (lost or 0) + (unsent or 0) + len(stuck(df))
     asked = len(judged) + missing
     first = judged.first_failed.value_counts()
-    causes = [*run.SLO, "outcome", "abandoned"]
+    causes = [*run.SLO, "outcome", "abandoned", *DOUBTS[:3]]
     absent = {
         key: n for key, n in (("lost", lost), ("unsent", unsent), ("stuck", len(stuck(df)))) if n is not None
     }
@@ -194,7 +197,7 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
             for m, n in limited.items()
         },
         "not_judged": {m: int(judged[f"unjudged_{m}"].sum()) for m in run.SLO},
-        "first_failed": {c: int(first.get(c, 0)) for c in causes} | absent,
+        "first_failed": {c: int(n) for c in causes if (n := first.get(c, 0)) or c not in DOUBTS} | absent,
         "on_time_ratio": ok.on_time.mean() if ok.on_time.notna().any() else None,
         "on_time": some(ok.on_time, "n", "mean", *low, percents=low)
         | uncertainty(ok.on_time, in_order(ok), low),

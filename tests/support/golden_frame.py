@@ -60,7 +60,9 @@ def _row(r: RequestRecord) -> dict[str, Any]:
     whole = not streamed and ok and not events
     return {
         **{key: getattr(r, key) for key in ("name", "slo_class", "replica", "status", "error", "retries")},
-        **{key: getattr(r, key) for key in ("streamed", "abandoned", "session", "turn", "prompt_id")},
+        **{
+            key: getattr(r, key) for key in ("streamed", "abandoned", "session", "turn", "prompt_id", "doubt")
+        },
         **{key: getattr(r, key) for key in ("answer_hash", "rejected_by", "finish_reason", "reads")},
         "correct": r.correct,
         "coalesced": r.coalesced_reads,
@@ -181,7 +183,9 @@ def _judge(df: Frame) -> None:
         df[f"limited_{metric}"] = np.isfinite(limit[metric]) & (~df.cancelled | broken[metric])
     left = df.abandoned & (df.events == 0)
     df["judged"] = ~df.cancelled | left | broken["ttft"] | broken["tpot"] | broken["e2el"]
-    df["good"] = df.held_ttft & df.held_tpot & df.held_e2el
+    within = df.held_ttft & df.held_tpot & df.held_e2el
+    doubtful = within & df.doubt.isin(["content_filter", "no_answer", "no_finish_reason"])
+    df["good"] = within & ~doubtful
     # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
     moments = pd.DataFrame(
         {
@@ -198,6 +202,7 @@ def _judge(df: Frame) -> None:
         moments.loc[df[f"held_{metric}"] | (df.cancelled & ~broken[metric]), metric] = np.inf
     first = moments.idxmin(axis="columns")
     cause = first.where(df.ok | df.cut, "outcome").where(~df.abandoned, "abandoned")
+    cause = cause.where(~doubtful, df.doubt)
     df["first_failed"] = cause.where(~df.good & df.judged, "")
     df["on_time"] = [_on_time(r) if r.ok and r.inside else np.nan for r in df.itertuples()]
 

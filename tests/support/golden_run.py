@@ -10,7 +10,7 @@ from metrics_cases import ORIGIN_NS
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
-from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Doubt, Outcome, RequestRecord, TokenSource
 
 REQUESTS = 5000
 SPACING_S = 0.3
@@ -241,6 +241,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         rejected_by=_any(draw, ["json", "regex"]) if outcome is Outcome.REJECTED else None,
         **_with_events(i, arrivals, streamed, _tokens(outcome, len(arrivals), streamed, draw)),
         early_ns=_early(i, len(arrivals)),
+        doubt=_doubt(i) if outcome is Outcome.OK else None,
         **_session(i),
         **_worth(i, outcome, draw),
     )  # fmt: skip
@@ -260,6 +261,12 @@ def _arrivals(i: int, outcome: Outcome, streamed: bool, draw: np.random.Generato
 def _early(i: int, events: int) -> Any:
     """Of some requests: how much earlier each event may have come, up to 40 ms. Draws of its own."""
     return np.random.default_rng(i).integers(0, 40_000_000, events) if i % 150 == 7 and events else None
+
+
+def _doubt(i: int) -> Doubt | None:
+    """Of some answers: why they may not be what was asked for. Draws of its own."""
+    draw = np.random.default_rng([20261128, i])
+    return list(Doubt)[int(draw.integers(0, len(Doubt)))] if draw.random() < 0.05 else None
 
 
 def _first_answer(arrivals: Any, draw: np.random.Generator) -> int | None:

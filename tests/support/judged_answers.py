@@ -9,8 +9,8 @@ from typing import Any, cast
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.outcome import Asked, judge
-from llm_locust.core.record import Outcome
+from llm_locust.client.outcome import Asked, doubt_of, judge
+from llm_locust.core.record import Doubt, Outcome
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.reply import Reply
@@ -37,6 +37,7 @@ class Judged:
     why: str | None
     reply: Reply
     decoder: BodyDecoder
+    doubt: Doubt | None
 
 
 def judged(
@@ -61,7 +62,8 @@ def judged(
     reply = decoder.finish()
     asked = Asked(None, asked_tokens, counted)
     outcome, why = judge(exchange, error, reply, decoder, cancelled=False, asked=asked)
-    return Judged(outcome, why, reply, decoder)
+    doubt = doubt_of(reply, endpoint, asked) if outcome is Outcome.OK else None
+    return Judged(outcome, why, reply, decoder, doubt)
 
 
 def cut_at(data: bytes, places: Iterable[int]) -> Iterator[bytes]:

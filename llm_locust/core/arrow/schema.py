@@ -65,7 +65,7 @@ SCHEMA = pa.schema(
         pa.field("inputs", pa.int64()),
         *(pa.field(name, _TEXT) for name in ("session_header", "answered_model")),
         *(pa.field(name, pa.int64()) for name in ("images", "pixels", "opening_tokens", "came_tokens")),
-        *(pa.field(name, _TEXT) for name in ("count_fault", "unread")),
+        *(pa.field(name, _TEXT) for name in ("count_fault", "unread", "doubt")),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

@@ -77,11 +77,12 @@ def _judged(m: Measured, limit: Limit) -> tuple[Rows, Floats]:
         return population.judged, m.c.ok.astype(np.float64)
     if limit.limit_s is not None:
         judgement = judge(m.c, m.values, _only(limit.metric, limit.limit_s), "sent")
+        within = judgement.held[limit.metric]
     elif m.judgement is not None:
-        judgement = m.judgement
+        judgement, within = m.judgement, m.judgement.good
     else:
         raise NoReadingError("no SLO was given, so nothing is good or bad: give one by --slo")
-    return population.all[judgement.judged[population.all]], judgement.good.astype(np.float64)
+    return population.all[judgement.judged[population.all]], within.astype(np.float64)
 
 
 def _only(metric: str, limit_s: float) -> Limits:

@@ -118,7 +118,8 @@ def vllm_good(m: Measured, ok: Rows) -> int | None:
     counted[ok] = True
     good, at = 0, 0
     for part in slices(m.c):
-        kept = judge(part, _defined_tpot(vllm_values(part)), known, "sent").good
+        held = judge(part, _defined_tpot(vllm_values(part)), known, "sent").held
+        kept = np.logical_and.reduce([*held.values()])
         good += int((kept & counted[at : at + len(part)]).sum())
         at += len(part)
     return good

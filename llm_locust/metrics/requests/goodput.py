@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels
+from llm_locust.core.record import Doubt
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import DOUBTS, Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.cut import MeasuredFrom as MeasuredFrom
 from llm_locust.metrics.requests.cut import at_least, begun_s, counted_from_s, most_gaps
 from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
@@ -20,6 +21,9 @@ OUTCOME = "outcome"
 
 #: Key of ``first_failed`` for requests whose user left without a token, or after a limit had passed.
 ABANDONED = "abandoned"
+
+#: Keys of ``first_failed`` for answers that are not what was asked for, though they are ``ok``.
+DOUBTFUL = (Doubt.CONTENT_FILTER, Doubt.NO_ANSWER, Doubt.NO_FINISH_REASON)
 
 #: Key of ``first_failed`` for requests of which there is no record.
 LOST = "lost"
@@ -70,7 +74,7 @@ class Judgement:
     had broken a limit, or whose user left without a token. ``limited[metric]`` marks those that this limit
     applies to: they have it, and ended ok, failed, or were cancelled after they had broken it.
     ``held[metric]`` marks those of them that ended ok and met it (and the ok ones without such a limit),
-    ``good`` those that met all.
+    ``good`` those that met all and are none of :data:`DOUBTFUL`.
     ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be compared with it.
     ``first_failed`` is the index of what broke first in :attr:`causes`, -1 for good and not judged.
     """
@@ -86,7 +90,7 @@ class Judgement:
     @property
     def causes(self) -> tuple[str, ...]:
         """Causes that ``first_failed`` refers to by index."""
-        return (*self.held, OUTCOME, ABANDONED)
+        return (*self.held, OUTCOME, ABANDONED, *(doubt.value for doubt in DOUBTFUL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     break. The pace of several tokens that arrived at the same time is unknown: such an answer is judged by
     its other limits, and breaks this one if it has no other. A cancelled request has broken a limit if its
     metric is certainly above it: see :func:`~llm_locust.metrics.requests.cut.at_least`. A user who left
-    without a token was not served, whatever the limits: their patience is a limit of their own.
+    without a token was not served, whatever the limits: their patience is a limit of their own. An ``ok``
+    answer of :data:`DOUBTFUL` is not good; one with an unknown finish reason is.
     """
     ok, cancelled = c.ok, c.cancelled
     held, limited, unjudged, broken_at_s = {}, {}, {}, []
@@ -145,12 +150,15 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
         moment = _moment_s(c, metric, limit_s, measured_from)
         # Kept: never broken. Broken at an unknown moment: after every known one.
         broken_at_s.append(np.where(kept, np.inf, np.nan_to_num(moment, nan=_LAST)))
-    good = np.logical_and.reduce([ok, *held.values()])
+    within = np.logical_and.reduce([ok, *held.values()])
+    doubts = [within & (c.doubt == DOUBTS.index(doubt)) for doubt in DOUBTFUL]
+    good = within & ~np.logical_or.reduce(doubts)
     left = cancelled & c.abandoned & (c.events == 0)
     judged = np.logical_or.reduce([~cancelled, left, *(cancelled & mask for mask in limited.values())])
     first = np.argmin(broken_at_s, axis=0) if broken_at_s else np.zeros(len(c))
-    causes = [good | ~judged, c.abandoned & cancelled, ~ok & ~cancelled]
-    first_failed = np.select(causes, [-1, len(held) + 1, len(held)], first).astype(np.int8)
+    causes = [good | ~judged, c.abandoned & cancelled, ~ok & ~cancelled, *doubts]
+    indexes = [-1, len(held) + 1, len(held), *range(len(held) + 2, len(held) + 2 + len(doubts))]
+    first_failed = np.select(causes, indexes, first).astype(np.int8)
     return Judgement(limits, held, limited, unjudged, good, judged, first_failed)
 
 
@@ -168,10 +176,10 @@ def goodput(
     ``slo`` is in milliseconds: the limits of the whole population; if its classes differ, the run's, and
     ``slo_by_class`` has those of each. ``attainment`` is for each limit the share of requests that ended ok
     and met it; the denominator are those in ``judged`` that have it and can be judged by it. ``not_judged``
-    counts those that cannot. ``first_failed`` counts, for the requests that were not good, which limit broke
-    first in time, ``outcome`` for those that failed, ``abandoned`` for those whose user left, ``lost`` and
-    ``unsent`` for those without a record, ``stuck`` for those from before the window; the counts and the
-    good ones add up to ``judged``.
+    counts those that cannot. ``first_failed`` counts, for the requests that were not good, which limit
+    broke first in time, ``outcome`` for those that failed, the doubt for those of :data:`DOUBTFUL`,
+    ``abandoned`` for those whose user left, ``lost`` and ``unsent`` for those without a record, ``stuck``
+    for those from before the window; the counts and the good ones add up to ``judged``.
 
     Args:
         judgement: None without an SLO: nothing is good or bad then, all values are None.
@@ -249,7 +257,8 @@ def _attained(judgement: Judgement, metric: str, judged: Rows, missing: int) -> 
 def _first_failed(judgement: Judgement, judged: Rows) -> dict[str, int]:
     causes = judgement.causes
     failed = np.bincount(judgement.first_failed[judged] + 1, minlength=len(causes) + 1)[1:]
-    return {cause: int(count) for cause, count in zip(causes, failed, strict=True)}
+    found = {cause: int(count) for cause, count in zip(causes, failed, strict=True)}
+    return {cause: count for cause, count in found.items() if count or cause not in DOUBTFUL}
 
 
 def _measured(values: Mapping[str, Floats], metric: str, measured_from: MeasuredFrom) -> Floats:

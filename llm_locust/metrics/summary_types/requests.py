@@ -87,6 +87,15 @@ class RequestCounts(SummaryPart, frozen=True):
     ]
     population: Annotated[int, key("ok + failed", _SCHEDULED)]
     error_rate: Annotated[float | None, key("failed / population", _POPULATION)]
+    doubtful: Annotated[
+        dict[str, int],
+        key(
+            "number of ok answers that [may not be what was asked for](#doubtful-answers), by the reason: "
+            "`content_filter`, `no_answer`, `no_finish_reason`, `unknown_finish_reason`",
+            "ok",
+        ),
+    ]
+    doubtful_rate: Annotated[float | None, key("doubtful answers of any kind / population", _POPULATION)]
     by_outcome: Annotated[dict[str, int], key("number with each outcome", _SCHEDULED)]
     resent: Annotated[
         int,
@@ -188,8 +197,9 @@ class GroupGoodput(SummaryPart, frozen=True):
         dict[str, int],
         key(
             "number of bad ones by the limit that broke first; `outcome` for failures, `abandoned` for users "
-            "who left, `lost` and `unsent` for requests without a record, `stuck` for those "
-            "from before the window",
+            "who left, `content_filter`, `no_answer` and `no_finish_reason` for [doubtful "
+            "answers](#doubtful-answers) within their limits, `lost` and `unsent` for requests without a "
+            "record, `stuck` for those from before the window",
             "as `ratio`",
         ),
     ]

@@ -23,7 +23,7 @@ from llm_locust.report.sections.parts.autoscaling import autoscaling
 from llm_locust.report.sections.parts.images import images
 from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.parts.pools import pools
-from llm_locust.report.sections.quality import quality
+from llm_locust.report.sections.quality import few_doubtful, quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
@@ -111,6 +111,7 @@ class Entry:
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
+    Entry("doubtful", "", few_doubtful),
     Entry("counts", "", measures.counts),
     Entry("parts", "", course.parts),
     Entry("since_start", "", course.since_start),

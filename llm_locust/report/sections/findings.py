@@ -16,6 +16,7 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness, first_loss
 from llm_locust.report.sections.fairness import BOXED
+from llm_locust.report.sections.quality import doubtful
 from llm_locust.report.text import clean, count, moment, plural, short
 
 #: Before what a person can do.
@@ -211,6 +212,14 @@ def _failures(summary: Summary) -> Iterator[RunFinding]:
     )
 
 
+def _doubtful(summary: Summary) -> Iterator[RunFinding]:
+    """Answers that ended ok and may not be what was asked for, if they are more than a few."""
+    box = doubtful(summary)
+    if box is not None and box.alarm:
+        text = box.lines[0].text.partition(":")[0]
+        yield RunFinding("doubtful", "Doubtful answers", text, Tone.WARN, box)
+
+
 def _limits(summary: Summary) -> Iterator[RunFinding]:
     part = summary.goodput
     named = verdicts.limits(part)
@@ -234,6 +243,7 @@ _FINDERS: tuple[Callable[[Summary], Iterator[RunFinding]], ...] = (
     _invalid_client,
     _long_still,
     _many_failures,
+    _doubtful,
     _replicas,
     _buffered,
     _short_still,

@@ -23,6 +23,7 @@ _MOST_BROKEN, _MOST_HELD = 3, 4
 _OPERATORS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 _NAMES = {
     "error_rate": "error rate",
+    "doubtful_rate": "doubtful answers",
     "kv_transfer_failures": "failed KV transfers",
     "standstill_s": "standstill",
     "edge": "edge of the search",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from llm_locust.core.record import Doubt
 from llm_locust.metrics.summary_types.quality import (
     AnswerLengths,
     BesideBaseline,
@@ -16,11 +17,66 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence, short
 from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.ends import AnswerEnd, end_of
 
 #: Ends of answers that are nothing to remark on.
-_USUAL_FINISHES = frozenset().union(*(dialect.usual_finishes for dialect in DIALECTS.values()))
+_USUAL_FINISHES = tuple(
+    dict.fromkeys(reason for dialect in DIALECTS.values() for reason in dialect.usual_finishes)
+)
 
 _NAME_LENGTH = 60
+
+#: A share of doubtful answers that has to be known before any number.
+_ALARMING = 0.01
+
+#: What is said of doubtful answers of each kind after their number, and what that means.
+_DOUBTS = {
+    Doubt.CONTENT_FILTER: ("cut by a content filter, or refused", "not good in goodput"),
+    Doubt.NO_ANSWER: (
+        "with reasoning and no answer",
+        "not good in goodput; allow more tokens or less reasoning",
+    ),
+    Doubt.NO_FINISH_REASON: (
+        "ended without a finish reason",
+        "whole or cut is unknown; not good in goodput",
+    ),
+    Doubt.UNKNOWN_FINISH_REASON: (
+        "with a finish reason that the API does not have",
+        "whole or cut is unknown",
+    ),
+}
+
+
+def doubtful(summary: Summary) -> Section | None:
+    """Answers that ended ok and may not be what was asked for; None without any.
+
+    The most frequent kind comes first. It is an alarm if they are more than a few.
+    """
+    part = summary.requests
+    found = sorted(((n, doubt) for doubt in Doubt if (n := part.doubtful.get(doubt.value))), reverse=True)
+    if not found:
+        return None
+    lines = [
+        Line(f"{plural(n, 'answer')} ({percent(n / part.population)}) {': '.join(_DOUBTS[doubt])}", Tone.WARN)
+        for n, doubt in found
+    ]
+    unknown = {
+        reason: n
+        for reason, n in summary.quality.finish_reasons.items()
+        if end_of(reason, _USUAL_FINISHES) is AnswerEnd.UNKNOWN
+    }
+    if unknown and part.doubtful.get(Doubt.UNKNOWN_FINISH_REASON.value):
+        lines.append(Line(_named(unknown), Tone.WARN, verbatim=True))
+    limited = any("doubtful_rate" in gate.text for gate in summary.gates)
+    notes = () if limited else (Line('--gate "doubtful_rate<1%" limits their share', Tone.FAINT),)
+    is_alarm = (part.doubtful_rate or 0.0) >= _ALARMING
+    return Section("Doubtful answers", tuple(lines), notes=notes, alarm=is_alarm)
+
+
+def few_doubtful(summary: Summary) -> Section | None:
+    """The same of a few among many, which is no alarm."""
+    found = doubtful(summary)
+    return None if found is None or found.alarm else found
 
 
 def quality(summary: Summary) -> Section | None:
@@ -31,7 +87,7 @@ def quality(summary: Summary) -> Section | None:
     part = summary.quality
     accuracy, rejected = part.accuracy, part.rejected
     repeated, finishes = part.consistency, part.finish_reasons
-    unusual = {str(reason): n for reason, n in finishes.items() if reason not in _USUAL_FINISHES}
+    unusual = [reason for reason in finishes if end_of(reason, _USUAL_FINISHES) > AnswerEnd.LENGTH]
     if not (accuracy.n or rejected.n or repeated.prompts or unusual):
         return None
     lines = [
@@ -113,8 +169,12 @@ def _length(length: AnswerLengths) -> Iterator[Line]:
 
 def _finishes(finishes: Mapping[str, int], unusual: bool) -> Iterator[Line]:
     if finishes:
-        named = [f"{clean(short(str(reason), _NAME_LENGTH))} {count(n)}" for reason, n in finishes.items()]
-        yield Line(f"ended by: {sentence(named)}", Tone.WARN if unusual else Tone.FAINT, verbatim=unusual)
+        yield Line(_named(finishes), Tone.WARN if unusual else Tone.FAINT, verbatim=unusual)
+
+
+def _named(finishes: Mapping[str, int]) -> str:
+    named = [f"{clean(short(str(reason), _NAME_LENGTH))} {count(n)}" for reason, n in finishes.items()]
+    return f"ended by: {sentence(named)}"
 
 
 def _over_time(parts: Sequence[RightOverTime]) -> Table | None:

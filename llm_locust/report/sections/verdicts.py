@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from llm_locust.core.record import Doubt
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.course import GateOutcome
@@ -202,6 +203,9 @@ def _smoothness(part: Goodput) -> Iterator[Line]:
 _OTHER_CAUSES = {
     OUTCOME: "(failed)",
     ABANDONED: "(the user left)",
+    Doubt.CONTENT_FILTER: "(content filter)",
+    Doubt.NO_ANSWER: "(reasoning, no answer)",
+    Doubt.NO_FINISH_REASON: "(no finish reason)",
     LOST: "(lost)",
     UNSENT: "(never sent)",
     STUCK: "(stuck from before the window)",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request, requests, summarise_latency
 
-from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.record import Doubt, Outcome, RequestRecord
 from llm_locust.metrics.requests.goodput import (
     ABANDONED,
     LOST,
@@ -389,3 +389,23 @@ def test_a_bad_requests_tokens_are_in_no_rate_of_the_good() -> None:
     judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")
     rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(10.0), "")), np.arange(3))
     assert rates == {"requests_per_s": pytest.approx(0.1), "output_tokens_per_s": pytest.approx(0.3)}
+
+
+@pytest.mark.parametrize("doubt", list(Doubt))
+def test_an_answer_that_is_not_what_was_asked_for_is_not_good_however_fast(doubt: Doubt) -> None:
+    fast, slow = request(arrivals=(0.1, 0.2), doubt=doubt), request(arrivals=(0.9, 1.0), doubt=doubt)
+    found = of(request(), fast, slow, failed(), slo=Slo(ttft_s=0.5))
+    bad = doubt is not Doubt.UNKNOWN_FINISH_REASON  # which may be a good end that nobody knows
+    assert found["ratio"] == (0.25 if bad else 0.5)
+    assert found["attainment"] == {"ttft": 0.5}, "the limit itself was met"
+    named = {doubt.value: 1} if bad else {}
+    missing = {LOST: 0, UNSENT: 0, STUCK: 0}
+    assert found["first_failed"] == {"ttft": 1, OUTCOME: 1, ABANDONED: 0, **named, **missing}
+    assert found["requests_per_s"] == pytest.approx(0.1 if bad else 0.2)
+
+
+@given(st.lists(st.sampled_from([None, *Doubt]), min_size=1, max_size=20))
+def test_good_ones_and_all_causes_add_up_to_those_judged(doubts: list[Doubt | None]) -> None:
+    found = of(*(request(doubt=doubt) for doubt in doubts), failed(), slo=Slo(ttft_s=0.5))
+    good_ones = round(found["ratio"] * found["judged"])
+    assert good_ones + sum(found["first_failed"].values()) == found["judged"] == len(doubts) + 1

@@ -111,7 +111,10 @@ WORDS = {
     "broken": ("HTTP 500", "look at the server's log"),
     "moved": ("redirected to https://other/", "give -H the address that it redirects to"),
     "error inside": (TOO_LONG, "--input-tokens"),
-    "page": ("the stream ended without", "is the API that the user class expects"),
+    "page": (
+        "the answer (HTTP 200) is text/html: '<",
+        "is the API that the user class expects",
+    ),
     "garbage": ("one request before the load failed",),
     "cut": ("one request before the load failed", "is the API that the user class expects"),
     "without a token": ("without a token", "allow longer answers by --output-tokens"),
