@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.core.record import Outcome
 from llm_locust.core.rows import ColumnSource
-from llm_locust.live.counts import AGENTS, CODES, METRICS, Counts
+from llm_locust.live.counts import AGENTS, CODES, METRICS, MOST_OF_REPORT, MOST_SUM, Counts
 from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.agents.jobs import tool_s
@@ -120,7 +120,7 @@ def _amounts(
         gaps - np.diff(known.offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
         *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part, known)) for metric in METRICS),
     ]
-    return [amount.astype(np.int64) for amount in amounts]
+    return [np.maximum(amount.astype(np.int64), 0) for amount in amounts]
 
 
 def _turns(part: Part, batch: ColumnSource, run: LiveRun) -> list[Amounts]:
@@ -140,11 +140,11 @@ def _turns(part: Part, batch: ColumnSource, run: LiveRun) -> list[Amounts]:
 
 
 def _whole(amounts: Floats) -> Integers:
-    return filled(amounts, 0.0).astype(np.int64)
+    return np.clip(filled(amounts, 0.0), 0, MOST_OF_REPORT).astype(np.int64)
 
 
 def _ns(durations_s: Floats) -> Integers:
-    return np.rint(filled(durations_s, 0.0) * 1e9).astype(np.int64)
+    return _whole(np.rint(durations_s * 1e9))
 
 
 def _gap_sums(part: Part, known: Gaps) -> Floats:
@@ -160,7 +160,10 @@ def _sums(amounts: list[Integers], group: Rows) -> Integers:
     """Sum of each amount over each group, shape (amounts, groups)."""
     order = np.argsort(group, kind="stable")
     begins = np.searchsorted(group[order], np.arange(group.max() + 1))
-    sums: Integers = np.add.reduceat(np.stack(amounts)[:, order], begins, axis=1)
+    each = np.stack(amounts)[:, order]
+    sums: Integers = np.add.reduceat(each, begins, axis=1)
+    if len(order) > 1 and each.max() > MOST_SUM // len(order):  # they may not fit into 64 bits
+        sums = np.where(np.add.reduceat(each.astype(np.float64), begins, axis=1) < MOST_SUM, sums, MOST_SUM)
     return sums
 
 

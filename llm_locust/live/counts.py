@@ -57,6 +57,12 @@ SCALARS = (
 #: Number of codes of a tally: those of metric m are its buckets, offset by m times :data:`BUCKETS`.
 CODES = len(METRICS) * BUCKETS
 
+#: Most of a sum in a report, 104 days in nanoseconds; what would be more stays there.
+MOST_OF_REPORT = 2**53
+
+#: Most of a sum. What would be more stays there: two of them still fit into 64 bits.
+MOST_SUM = 2**62 - 1
+
 _PLACE = {name: place for place, name in enumerate(SCALARS)}
 _METRIC = {metric: place for place, metric in enumerate(METRICS)}
 
@@ -77,8 +83,10 @@ class Counts:
         parts = list(some)
         if len(parts) <= 1:
             return parts[0] if parts else NOTHING
-        zero = np.zeros(len(SCALARS), np.int64)
-        return cls(sum((p.scalars for p in parts), zero), Tally.merge(p.tally for p in parts))
+        scalars = parts[0].scalars
+        for part in parts[1:]:
+            scalars = np.minimum(scalars + part.scalars, MOST_SUM)
+        return cls(scalars, Tally.merge(p.tally for p in parts))
 
     def __getitem__(self, scalar: str) -> int:
         return int(self.scalars[_PLACE[scalar]])
@@ -113,6 +121,10 @@ class Counts:
         """Ok and failed requests: the denominator of the error rate."""
         return self.ended - self.cancelled
 
+    def full(self, most: int) -> tuple[str, ...]:
+        """The scalars that are this large: what they stand for may be larger."""
+        return tuple(SCALARS[place] for place in np.flatnonzero(self.scalars >= most))
+
     def sketch(self, metric: str) -> Sketch:
         """Sketch of one of the :data:`METRICS`."""
         first = _METRIC[metric] * BUCKETS
@@ -120,13 +132,14 @@ class Counts:
 
 
 def magnitudes(some: Iterable[Counts]) -> Floats:
-    """Sums that must fit into 64 bits when counts are merged: each scalar, then all records, then all
-    latencies. As floating-point numbers, which do not wrap."""
-    total = np.zeros(len(SCALARS) + 2)
+    """Sums that must fit into 64 bits when counts are merged: all records, and all latencies. As
+    floating-point numbers, which do not wrap."""
+    total = np.zeros(2)
     for counts in some:
-        total[: len(SCALARS)] += counts.scalars
-        total[-1] += counts.tally.counts.sum(dtype=np.float64)
-    total[-2] = total[: len(OUTCOMES)].sum()
+        total += (
+            counts.scalars[: len(OUTCOMES)].sum(dtype=np.float64),
+            counts.tally.counts.sum(dtype=np.float64),
+        )
     return total
 
 

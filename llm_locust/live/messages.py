@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from llm_locust.live.counts import CODES, SCALARS, Counts
+from llm_locust.live.counts import CODES, MOST_OF_REPORT, SCALARS, Counts
 from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, LiveKey
 from llm_locust.metrics.stats.sketch import Tally
 
@@ -17,8 +17,8 @@ MOST_SLICES = 4096
 #: Longer than any run, larger than any clock error.
 _MOST_AGE_S = 10 * 366 * 86_400.0
 
-#: A sum or a count: up to 104 days in nanoseconds, and thousands of them still fit into 64 bits.
-Total = Annotated[int, Meta(ge=0, le=2**53)]
+#: A sum or a count.
+Total = Annotated[int, Meta(ge=0, le=MOST_OF_REPORT)]
 
 
 class ReportError(ValueError):
@@ -35,7 +35,7 @@ class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, key: LiveKey, counts: Counts) -> "PackedCounts":
-        return cls(key, counts.scalars.tolist(), *counts.tally.packed())
+        return cls(key, np.minimum(counts.scalars, MOST_OF_REPORT).tolist(), *counts.tally.packed())
 
     def unpacked(self) -> Counts:
         """Inverse of :meth:`of` (raises ValueError or OverflowError if these are not valid counts)."""

@@ -32,6 +32,7 @@ class Snapshot:
 
     ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
     order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
+    ``full`` are sums that are larger than can be told, see :attr:`~llm_locust.live.store.LiveStore.full`.
     """
 
     end_s: float
@@ -42,6 +43,7 @@ class Snapshot:
     observation: Observation
     verdict: LiveVerdict
     missed: int
+    full: tuple[str, ...] = ()
     relative_error: float = RELATIVE_ERROR
 
 
@@ -73,6 +75,7 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
         observation=seen,
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
         missed=store.missed,
+        full=store.full,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from llm_locust.live.counts import NOTHING, SCALARS, Counts, magnitudes
+from llm_locust.live.counts import MOST_OF_REPORT, MOST_SUM, NOTHING, Counts, magnitudes
 from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
@@ -39,7 +39,7 @@ RUN_CELLS = 360
 
 MOST_MARKS = 500
 
-#: Limit of each sum of an epoch: anything added to it still fits into 64 bits.
+#: Most records of an epoch, and most latencies: anything added to it still fits into 64 bits.
 MOST_TOTAL = 2**62
 
 #: Most servers, in order of appearance.
@@ -83,6 +83,7 @@ class _Content:
     run: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True))
     limit: KeyLimit = field(default_factory=KeyLimit)
     senders: dict[str, _Sender] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)  # sums of reports that were at their bound
     servers: dict[str, bool] = field(default_factory=dict)  # whether the last scrape found a page
 
 
@@ -139,7 +140,7 @@ class LiveStore:
                 the worker.
 
         Raises:
-            ReportError: the bytes are not a report, or a sum would exceed :data:`MOST_TOTAL`; nothing of it
+            ReportError: the bytes are not a report, or they are more than :data:`MOST_TOTAL`; nothing of it
                 is counted.
         """
         report = decode_report(data)
@@ -159,6 +160,7 @@ class LiveStore:
         sender.finished = report.finished
         for age_s, by_key in slices:
             sender.counted += sum(counts.records for counts in by_key.values())
+            self.content.full.update(*(counts.full(MOST_OF_REPORT) for counts in by_key.values()))
             self._add(self.clock_s() - age_s, by_key)
         return "counted"
 
@@ -191,6 +193,11 @@ class LiveStore:
         return sum(max(0, s.finished - s.counted) for s in self.content.senders.values())
 
     @property
+    def full(self) -> tuple[str, ...]:
+        """Sums of this epoch that are at their bound, and may be larger."""
+        return tuple(sorted(self.content.full.union(self.total.full(MOST_SUM))))
+
+    @property
     def total(self) -> Counts:
         """All requests of this epoch."""
         return Counts.merge(self.content.totals.values())
@@ -208,10 +215,10 @@ class LiveStore:
         return max(0.0, end_s - self.content.started_s)
 
     def _check_totals(self, added: Floats) -> None:
-        """Check that no sum exceeds :data:`MOST_TOTAL` with a report added (raises ReportError)."""
+        """Check that no number exceeds :data:`MOST_TOTAL` with a report added (raises ReportError)."""
         place = int(np.argmax(total := self.content.magnitudes + added))
         if total[place] > MOST_TOTAL:
-            name = (*SCALARS, "records", "latencies")[place]
+            name = ("records", "latencies")[place]
             raise ReportError(f"{name} would be {total[place]:.3g}, more than {MOST_TOTAL:.3g}")
 
     def _add(self, at_s: float, by_key: ByKey) -> None:

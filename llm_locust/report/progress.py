@@ -206,5 +206,8 @@ def _verdict(progress: Progress) -> str:
 
 
 def _missed(progress: Progress) -> str:
-    missed = progress.whole.missed
-    return f"{plural(missed, 'request')} not in these numbers" if missed else ""
+    missed, full = progress.whole.missed, progress.whole.full
+    found = [f"{plural(missed, 'request')} not in these numbers"] if missed else []
+    if full:
+        found.append(f"{', '.join(full)}: larger than is shown")
+    return "; ".join(found)

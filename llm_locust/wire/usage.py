@@ -242,42 +242,58 @@ def checked(usage: Usage | None, counts: Mapping[str, int], came: Came, *, by_ev
     - A token has a byte of the text at least, but for a few that have none, and for hidden reasoning.
     - Without counts in each event, a number that needs several tokens an event must be one that the text may
       have: :func:`most_tokens`.
-    - Where prompt and output do not make the total, reasoning may have been left out; else, of the two
-      numbers of output tokens that this gives, the smaller that the events allow is taken.
+    - Where prompt and output do not make the total, reasoning may have been left out; else the total gives
+      another number of output tokens. The smaller of the two that can be true is taken.
 
     Args:
         counts: what ``usage`` was made of.
         by_event: each event had a count of its own, and they grew as events came.
     """
-    n = None if usage is None else usage.output_tokens
-    if usage is None or n is None or (not n and came.events):
+    if usage is None:
         return OutputCount(fault=CountFault.BEYOND if _BEYOND in counts else None)
-    reasoning, fault = usage.reasoning_tokens or 0, None
-    told = None if usage.total_tokens is None else usage.total_tokens - (usage.input_tokens or 0)
-    if usage.input_tokens and told is not None and told != n:
-        fault = CountFault.TOTAL
-        if reasoning and told == n + reasoning:
-            n, fault = told, CountFault.REASONING
-        elif came.events <= told < n and told:
-            n = told
-    elif n < came.events <= n + reasoning:
-        n, fault = n + reasoning, CountFault.REASONING
+    reasoning, other = usage.reasoning_tokens or 0, None
+    if usage.input_tokens and usage.total_tokens:
+        other = usage.total_tokens - usage.input_tokens
+    n = usage.output_tokens or other or usage.output_tokens
+    if n is None or (n <= 0 and came.events):
+        return OutputCount(fault=CountFault.BEYOND if _BEYOND in counts else None)
+    faults = {count: _fault_of(count, reasoning, came, by_event=by_event) for count in (n, other) if count}
+    with_reasoning = n + reasoning
+    left_out = other == with_reasoning or (other in (None, n) and n < came.events)
+    if reasoning and left_out and _fault_of(with_reasoning, reasoning, came, by_event=by_event) is None:
+        return _counted(with_reasoning, reasoning, came, CountFault.REASONING)
+    can_be = [count for count, fault in faults.items() if fault is None and count > 0] or [n] * (not n)
+    if not can_be:
+        return OutputCount(fault=faults[n])
+    odd = None if other in (None, n) else CountFault.TOTAL
+    return _counted(min(can_be), reasoning, came, faults.get(n) or odd)
+
+
+def _counted(n: int, reasoning: int, came: Came, fault: CountFault | None) -> OutputCount:
+    return OutputCount(tokens=n, hidden=_hidden(n, reasoning, came), fault=fault)
+
+
+def _hidden(n: int, reasoning: int, came: Came) -> int:
+    """The reasoning that came in no event; 0 where more events came than would be left without it."""
+    return reasoning if came.hides_reasoning and 0 < came.events <= n - reasoning else 0
+
+
+def _fault_of(n: int, reasoning: int, came: Came, *, by_event: bool) -> CountFault | None:
+    """Why an answer cannot have so many output tokens; None where it can."""
     if n < came.events:
-        answer = came.events - came.reasoning_events
-        only_answer = came.reasoning_events and n >= answer
-        return OutputCount(fault=CountFault.REASONING if only_answer else CountFault.FEWER)
-    hidden = reasoning if came.hides_reasoning and came.events and came.events <= n - reasoning else 0
-    visible, spare = n - hidden, _WITHOUT_TEXT + _OF_TOOL_CALL * came.tool_calls
-    spare += _AROUND_REASONING * bool(came.reasoning_events)
+        left_out = came.reasoning_events and n >= came.events - came.reasoning_events
+        return CountFault.REASONING if left_out else CountFault.FEWER
+    visible = n - _hidden(n, reasoning, came)
+    spare = _WITHOUT_TEXT + _OF_TOOL_CALL * came.tool_calls + _AROUND_REASONING * bool(came.reasoning_events)
     if visible > len(came.text) + spare:  # else there are bytes enough in any case
         size = len(came.text.encode("utf-8", "replace")) + came.unread_bytes
         if visible > size + spare:
-            return OutputCount(fault=CountFault.BYTES)
+            return CountFault.BYTES
     needs_several = came.streamed and visible > _DOUBTED * came.events + spare
     doubted = needs_several and not by_event and not came.unread_bytes
     if doubted and visible > _DOUBTED * most_tokens(came.text) + spare:
-        return OutputCount(fault=CountFault.TEXT)
-    return OutputCount(tokens=n, hidden=hidden, fault=fault)
+        return CountFault.TEXT
+    return None
 
 
 def most_tokens(text: str) -> float:

@@ -84,7 +84,7 @@ def greedy(seq: int, scalar: int, count: int) -> bytes:
 
 
 @pytest.mark.parametrize(("scalar", "count", "name"), [(2**53, 1, "records"), (0, 2**53, "latencies")])
-def test_sums_that_would_not_fit_into_64_bits_are_refused_and_those_that_do_stay_true(
+def test_numbers_that_would_not_fit_into_64_bits_are_refused_and_those_that_do_stay_true(
     scalar: int, count: int, name: str
 ) -> None:
     store = LiveStore(lambda: START_S)
@@ -101,7 +101,29 @@ def test_sums_that_would_not_fit_into_64_bits_are_refused_and_those_that_do_stay
     assert 2**62 - 2**57 < max(total.records, len(total.sketch("ttft"))) <= 2**62
     assert store.take("w", greedy(2000, 1, 1)) == "counted"
     store.reset()
-    assert store.total.records == 0
+    assert (store.total.records, store.full) == (0, ())
+
+
+def test_a_sum_beyond_64_bits_stays_at_its_bound_and_is_said_to_be_larger() -> None:
+    store = LiveStore(lambda: START_S)
+    store.begin(LiveRun(id="run"))
+    scalars = [2**53 if name == "output_tokens" else 1 for name in SCALARS]
+    packed = PackedCounts(LiveKey("m", "", ""), scalars, [5], [1])
+    slices = [LiveSlice(float(age), [packed]) for age in range(600)]
+    for seq in range(3):
+        assert store.take("w", encode_report(LiveReport("run", 0, seq, 600, slices))) == "counted"
+    assert (store.total["output_tokens"], store.total["input_tokens"]) == (2**62 - 1, 1800)
+    assert store.full == ("output_tokens",) == snapshot(store).full
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=1, max_size=600))
+def test_any_number_of_tokens_is_counted_and_reported(tokens: list[int]) -> None:
+    run = Run()
+    run.ended([request(output_tokens=n, input_tokens=n) for n in tokens])
+    run.report()
+    total = run.store.total["output_tokens"]
+    assert total == min(sum(min(n, 2**53) for n in tokens), 2**53)
+    assert ("output_tokens" in run.store.full) == (total == 2**53)
 
 
 def test_a_report_of_another_run_is_stale() -> None:

@@ -245,6 +245,7 @@ def tokens(df: Frame) -> dict[str, Any]:
     sums = sums.reindex(["usage", "tokenizer", "events", "estimate"], fill_value=0.0)
     streamed = known[known.streamed & (known.events > 0)]
     spelled = known[known.chars.notna()]
+    mended = ok.fault.isin(["reasoning_left_out", "other_total"])
     by_events = ok[(ok.source == "events") & ok.streamed & ok.chars.notna()]
     spent = ok.arrivals.map(lambda a: a[-1] - a[0] if len(a) else np.nan)
     pace = (ok.chars * (1 - 1 / ok.events.where(ok.events > 1)) / spent.where(spent > 0)).where(ok.streamed)
@@ -262,7 +263,7 @@ def tokens(df: Frame) -> dict[str, Any]:
         },
         "faults": {
             **{fault.value: int((ok.fault == fault).sum()) for fault in CountFault},
-            "not_used": (ok.fault.notna() & (ok.source != "usage")).mean(),
+            "not_used": (ok.fault.notna() & ~(mended & (ok.source == "usage"))).mean(),
         },
         "unread": {"field": "thoughts_of_it", "share": ok.unread.notna().mean()},
         "user_tps": _speeds(ok, 1 / ok.tpot.where(ok.tpot > 0)),

@@ -323,6 +323,8 @@ def _with_events(i: int, arrivals: Any, streamed: bool, told: dict[str, Any]) ->
         found |= {"output_tokens": n - 1 + opening + end, **more}
     if told["token_source"] is TokenSource.EVENTS and draw.random() < 0.05:
         found["count_fault"] = _any(draw, ["fewer_than_events", "more_than_bytes"])
+    elif by_usage and draw.random() < 0.02:
+        found["count_fault"] = _any(draw, ["reasoning_left_out", "other_total", "more_than_bytes"])
     if draw.random() < 0.02:
         found["unread"] = "thoughts_of_it"
     return told | found

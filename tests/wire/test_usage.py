@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payloads import DONE, ROLE, STOP, body, chunk, read, says
+from payloads import DONE, ROLE, STOP, body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.reply import Reply, read_body
+from llm_locust.wire.reply import Reply, read_body, reply_reader
 from llm_locust.wire.usage import CountFault, OutputCount, Usage, gather, most_tokens, usage_of
 
 FULL = {"prompt_tokens": 19, "completion_tokens": 15, "total_tokens": 34}
@@ -178,11 +178,17 @@ def details(reasoning: int) -> dict[str, Any]:
         (100, ["tok "] * 40, {}, None, CountFault.TEXT),
         (400, ["tok "] * 40, details(20), None, CountFault.BYTES),
         # What the total tells.
-        (110, ["tok "] * 60, {"total_tokens": 160}, 60, CountFault.TOTAL),
-        (400, ["tok "] * 40, {"total_tokens": 140}, 40, CountFault.TOTAL),
+        (110, ["tok "] * 60, {"total_tokens": 160}, 60, CountFault.TEXT),
+        (400, ["tok "] * 40, {"total_tokens": 140}, 40, CountFault.BYTES),
+        (1, ["tok "] * 40, {"total_tokens": 140}, 40, CountFault.FEWER),
+        (50, ["tok "] * 40, {"total_tokens": 140}, 40, CountFault.TOTAL),
         (40, ["tok "] * 40, {"total_tokens": 900}, 40, CountFault.TOTAL),
         (40, ["tok "] * 40, {"total_tokens": 120}, 40, CountFault.TOTAL),
         (40, ["tok "] * 40, {"total_tokens": 140}, 40, None),
+        (40, ["tok "] * 40, {"total_tokens": 99}, 40, CountFault.TOTAL),
+        (0, ["tok "] * 40, {"total_tokens": 140}, 40, None),
+        (0, ["tok "] * 40, {}, None, None),
+        (0, [], {}, 0, None),
     ],
 )
 def test_a_count_is_held_against_events_bytes_words_and_total(
@@ -254,6 +260,24 @@ def test_a_first_event_of_many_tokens_is_known_for_that() -> None:
     reply = running(("w " * 20, 20), *((" w", 21 + i) for i in range(10)), end=30)
     assert (reply.count.tokens, reply.count.opening, reply.count.came) == (30, 20, 30)
     assert len(reply.token_ends) == 11
+
+
+@pytest.mark.parametrize("place", ["choice", "delta", "x_groq", "deep"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_counts_in_each_event_may_stand_anywhere(place: str, at_once: bool) -> None:
+    def event(text: str, n: int) -> dict[str, Any]:
+        sent = PLACES[place]({"prompt_tokens": 9, "completion_tokens": n})
+        choice = sent["choices"][0] | {"finish_reason": None}
+        choice["delta"] = {**choice["delta"], "content": text}
+        return {**sent, "choices": [choice]}
+
+    stream = [*(event("", n) for n in range(3)), event(" a b c", 3), event(" d", 4), event(" e", 5)]
+    reader = reply_reader(CHAT)
+    for part in [events(stream)] if at_once else [[each] for each in events(stream)]:
+        reader.feed(part)
+    reply = reader.finish()
+    assert tuple(reply.token_ends) == (20, 30, 40, 50, 60)
+    assert (reply.count.opening, reply.count.came) == (1, 5)
 
 
 def test_an_end_without_text_is_what_the_last_token_event_did_not_bring() -> None:

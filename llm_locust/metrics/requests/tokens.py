@@ -122,7 +122,8 @@ def _faults(c: Columns, ok: Rows) -> dict[str, Any]:
     codes = c.count_fault.codes[ok]
     names = {name: code for code, name in enumerate(c.count_fault.names)}
     n = {fault.value: int((codes == names.get(fault, -2)).sum()) for fault in CountFault}
-    not_used = (codes >= 0) & (c.source[ok] != SOURCES.index(TokenSource.USAGE))
+    mended = [names.get(fault, -2) for fault in (CountFault.REASONING, CountFault.TOTAL)]
+    not_used = (codes >= 0) & ~(np.isin(codes, mended) & (c.source[ok] == SOURCES.index(TokenSource.USAGE)))
     return n | {"not_used": int(not_used.sum()) / len(ok) if len(ok) else None}
 
 

@@ -6,7 +6,7 @@ and few of what is. What is odd, but still has its text where it belongs, is rea
 rest is recorded as invalid.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -125,11 +125,9 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/chat/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
-    if draft.scattered:
-        for event in events:
-            _read_odd(draft, event, "delta")
-        return
-    for event in events:
+    left = iter(events)
+    _read_scattered(draft, left, "delta")
+    for event in left:
         try:
             chunk = _decode_chat(event.data)
         except DECODE_ERRORS:
@@ -146,14 +144,14 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             or delta.refusal
             or delta.function_call
         ):
-            _read_chunk(draft, chunk, event, "delta")
+            _read_chunk(draft, chunk, event, "delta", left)
             continue
         text, reasoning = delta.content, delta.reasoning_content or delta.reasoning
         if (calls := delta.tool_calls) and (call := calls.first) is not UNSET:
             piece = typed_call(call, count_of(call.index))
             odd = text or reasoning or calls.second is not UNSET or not first.named
             if odd or not piece[-1] or draft.first_answer is None:
-                _read_chunk(draft, chunk, event, "delta")
+                _read_chunk(draft, chunk, event, "delta", left)
                 continue
             add_tool_calls(draft, 0, (piece,))
         elif text and not reasoning and draft.first_answer is not None:
@@ -161,7 +159,7 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
         elif reasoning and not text and token_ends:
             first.reasoning.append(reasoning)
         else:
-            _read_chunk(draft, chunk, event, "delta")
+            _read_chunk(draft, chunk, event, "delta", left)
             continue
         token_ends.append(event.end)
         if (usage := chunk.usage) is not None or draft.model is None:
@@ -175,11 +173,9 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
-    if draft.scattered:
-        for event in events:
-            _read_odd(draft, event, "text")
-        return
-    for event in events:
+    left = iter(events)
+    _read_scattered(draft, left, "text")
+    for event in left:
         try:
             chunk = _decode_text(event.data)
         except DECODE_ERRORS:
@@ -195,7 +191,7 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             or not (text := choice.text)
             or draft.first_answer is None
         ):
-            _read_chunk(draft, chunk, event, "text")
+            _read_chunk(draft, chunk, event, "text", left)
             continue
         first.text.append(text)
         token_ends.append(event.end)
@@ -237,8 +233,17 @@ def _may_have_reasoning(body: bytes) -> bool:
     return len(body) <= _MAX_SEEN_BYTES and any(word in body for word in _SKIPPED_REASONING)
 
 
-def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier) -> None:
-    """A payload that typed decoding took."""
+def _read_scattered(draft: Draft, left: Iterator[SseEvent], carrier: Carrier) -> None:
+    """Read all events that are left, if each may have counts at a place that typed decoding skips."""
+    if draft.scattered:
+        for event in left:
+            _read_odd(draft, event, carrier)
+
+
+def _read_chunk(
+    draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier, left: Iterator[SseEvent]
+) -> None:
+    """A payload that typed decoding took; and those that are ``left``, if it says that they need more."""
     has_choices = chunk.choices and chunk.choices.first is not UNSET
     if not (has_choices or chunk.usage) or event.event == b"error":
         _read_odd(draft, event, carrier)
@@ -255,6 +260,7 @@ def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carr
     usage = chunk.usage
     if usage is None or usage.completion_tokens is None or found.finished or found.kind is DeltaKind.NOTHING:
         _note_rest(draft, event, carrier, found, usage_at_hand=usage is not None)
+        _read_scattered(draft, left, carrier)
     else:
         draft.note_running(event.end, usage)
         draft.token(event.end, found.kind)
