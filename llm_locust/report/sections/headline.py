@@ -51,9 +51,10 @@ _SECONDS = frozenset({"standstill_s"})
 class Headline:
     """What a run came to.
 
-    ``word`` is PASS, FAIL, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says of what,
-    and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is none, and
-    ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its own.
+    ``word`` is PASS, FAIL, UNKNOWN, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says
+    of what, and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is
+    none, and ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its
+    own.
     """
 
     word: str
@@ -130,7 +131,11 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
 def _undecided(summary: Summary) -> RunVerdict:
     """By the gates; without any no request may fail, and the server may not stand still."""
     if summary.gates:
-        return RunVerdict(0 if all(gate.passed for gate in summary.gates) else EXIT_GATE)
+        untold = all(gate.passed or gate.undecided for gate in summary.gates)
+        if not untold:
+            return RunVerdict(EXIT_GATE)
+        is_undecided = not all(gate.passed for gate in summary.gates)
+        return RunVerdict(EXIT_INVALID if is_undecided else 0, is_undecided=is_undecided)
     failed = summary.requests.failed
     if failed and summary.search is None:
         which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
@@ -145,7 +150,8 @@ _OF_BOTH = frozenset({"goodput", "goodput_rps", "rps", "output_tps", "total_tps"
 
 def _sought(summary: Summary) -> frozenset[str]:
     """What a cause has to explain: errors, times or both, by the gates that broke."""
-    metrics = {gate.metric for each in summary.gates if not each.passed for gate in parse_gates(each.text)}
+    broken = [each.text for each in summary.gates if not (each.passed or each.undecided)]
+    metrics = {gate.metric for text in broken for gate in parse_gates(text)}
     if not metrics:
         return frozenset({"errors"}) if summary.requests.failed else frozenset({"times"})
     errors = {"errors"} if metrics & (_OF_ERRORS | _OF_BOTH) else set()
@@ -155,15 +161,20 @@ def _sought(summary: Summary) -> frozenset[str]:
 def _word(found: RunVerdict) -> tuple[str, Tone]:
     if not found.code:
         return "PASS", Tone.GOOD
+    if found.is_undecided:
+        return "UNKNOWN", Tone.WARN
     words = {EXIT_INVALID: "INVALID", EXIT_INCOMPLETE: "INCOMPLETE"}
     return words.get(found.code, "FAIL"), Tone.BAD
 
 
 def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
+    if found.is_undecided:
+        yield from _told([gate for gate in summary.gates if gate.undecided], _MOST_BROKEN)
+        return
     if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
         yield clean(found.reason)
         return
-    broken = [gate for gate in summary.gates if not gate.passed]
+    broken = [gate for gate in summary.gates if not (gate.passed or gate.undecided)]
     if found.code:
         yield from _told(broken, _MOST_BROKEN, required=True) if broken else [clean(found.reason)]
     elif summary.gates or summary.search is not None:
@@ -217,7 +228,8 @@ def gate_words(outcome: GateOutcome, *, required: bool = False) -> str:
     name += _name(gate)
     limit = f"{_OPERATORS[gate.op]} {_limit(gate)}{' required' if required else ''}"
     value = outcome.value if outcome.value is not None else outcome.at_least
-    decided = value is not None and OPERATORS[gate.op](value, gate.limit) == outcome.passed
+    holds = value is not None and OPERATORS[gate.op](value, gate.limit)
+    decided = holds == outcome.passed and not outcome.undecided
     if value is None or not decided:
         return f"{name} ({limit}): {clean(outcome.reason or 'not known')}"
     at_least = "at least " if outcome.value is None else ""
