@@ -175,7 +175,7 @@ def closed_loop(kind: str, seed: int, slower: float, seconds: float) -> Compared
     """A run of :data:`USERS` users, each of whom sends a request when the last one has ended."""
     rng = np.random.default_rng(seed)
     rounds = np.exp(0.02 * rng.normal(size=10_000))
-    records = []
+    records: list[RequestRecord] = []
     for user in range(USERS):
         at_s, turn = 0.002 * user, 0
         while at_s < seconds:

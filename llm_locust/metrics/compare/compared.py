@@ -27,7 +27,7 @@ from llm_locust.metrics.stats.blocks import InBlocks, Noise, Remembered, blocks_
 from llm_locust.metrics.stats.bootstrap import CELLS, standard_error
 from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, Span
+from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, Extremes
 from llm_locust.metrics.stats.intervals import CellSums, Observed, share_worth, worths
 from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, ordered, percentile
 from llm_locust.metrics.stats.worth import Worth
@@ -68,8 +68,9 @@ class Compared:
     def users(self) -> float:
         """Those of a closed loop; of an open one the requests under way together."""
         asked = self.manifest.options.get("num_users")
-        is_known = not self.manifest.open_loop and isinstance(asked, int) and asked >= self.together
-        return float(asked) if is_known else self.together
+        if self.manifest.open_loop or not isinstance(asked, int) or asked < self.together:
+            return self.together
+        return float(asked)
 
     def edge_of(self, name: str) -> float:
         """The error of a rate by the rounds that the ends of the window cut, as a share of it.
@@ -213,12 +214,12 @@ def _noises(
     return [None if a is None or b is None else Noise(a, b, min(known), rounds) for a, b in pairs]
 
 
-def _span(found: Durations, rounds: float) -> Span:
+def _span(found: Durations, rounds: float) -> Extremes:
     """Requests that failed or were given up may have lasted for ever."""
     lowest = [float(each[0]) for each in (found.observed, found.censored) if len(each)]
     is_open = found.infinite or len(found.censored)
     highest = math.inf if is_open else float(found.observed[len(found.observed) - 1])
-    return Span(min(lowest), highest, min(rounds, len(found.observed) + found.infinite))
+    return Extremes(min(lowest), highest, min(rounds, len(found.observed) + found.infinite))
 
 
 def _on_time(run: Compared) -> Estimate | None:

@@ -46,7 +46,7 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Extremes:
     """The smallest and the largest sample of a figure, and of how many rounds they are."""
 
     low: float
@@ -61,7 +61,7 @@ class Average:
     value: float
     worth: Worth | None
     noise: Noise | None = None
-    span: Span | None = None
+    span: Extremes | None = None
 
     def ends(self, confidence: float) -> Ends:
         if self.worth is not None and is_told(self.worth, FEWEST_OF_MEAN):
@@ -142,7 +142,7 @@ class Percentile:
     samples: Durations
     worth: Worth | None
     noise: Noise | None = None
-    span: Span | None = None
+    span: Extremes | None = None
 
     def ends(self, confidence: float) -> Ends:
         if self.worth is not None and is_told(self.worth, needed(self.percent)):

@@ -34,7 +34,7 @@ _TELLING = ("p50_e2el", "p50_ttft", "p50_tpot")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Conclusion:
     """What a comparison came to.
 
     ``word`` is PASS, FAIL or UNKNOWN by its gates, and WORSE, BETTER, MIXED, NO DIFFERENCE or UNKNOWN without
@@ -61,7 +61,7 @@ class Answer:
         return Line(sentence([self.headline.text, but, f"exit {self.code}{self.why_code}"]), self.tone)
 
 
-def answer(outcome: ComparedRuns) -> Answer:
+def answer(outcome: ComparedRuns) -> Conclusion:
     """By the gates; without any by the differences of the last two runs that are beyond noise."""
     found = _by_gates(outcome) if outcome.gates else _by_figures(outcome)
     if not outcome.warnings:
@@ -71,15 +71,15 @@ def answer(outcome: ComparedRuns) -> Answer:
     return replace(found, but=but + (f", and {plural(more, 'more warning')}" if more else ""))
 
 
-def _by_gates(outcome: ComparedRuns) -> Answer:
+def _by_gates(outcome: ComparedRuns) -> Conclusion:
     code, finding = outcome.exit_code, outcome.finding
     those = [gate for gate in outcome.gates if gate.state.finding == finding]
     if finding == "broken":
-        return Answer("FAIL", tuple(_named(those)), Tone.BAD, code)
+        return Conclusion("FAIL", tuple(_named(those)), Tone.BAD, code)
     if finding == "held":
-        return Answer("PASS", tuple(_named(those)), Tone.GOOD, code)
+        return Conclusion("PASS", tuple(_named(those)), Tone.GOOD, code)
     why = "" if code else ", as --gate-unknown pass asks"
-    return Answer("UNKNOWN", tuple(_named(those)), Tone.WARN, code, why)
+    return Conclusion("UNKNOWN", tuple(_named(those)), Tone.WARN, code, why)
 
 
 def _named(gates: Sequence[GateResult]) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _gate(result: GateResult) -> str:
     return f"{told}: {reason}" if result.state.finding == "unknown" else told
 
 
-def _by_figures(outcome: ComparedRuns) -> Answer:
+def _by_figures(outcome: ComparedRuns) -> Conclusion:
     moved = [row for comparison in outcome.comparisons[-1:] for row in _in_order(comparison.rows)]
     worse, better = (
         [row for row in moved if row.verdict is verdict] for verdict in (Verdict.WORSE, Verdict.BETTER)
@@ -110,13 +110,13 @@ def _by_figures(outcome: ComparedRuns) -> Answer:
         named = _figures(worse or better)
         if word == "MIXED":
             named = f"worse: {_figures(worse)}; better: {_figures(better)}"
-        return Answer(word, tuple(filter(None, [why, named])), tone, 0, ", as no gate was given")
+        return Conclusion(word, tuple(filter(None, [why, named])), tone, 0, ", as no gate was given")
     told = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
     if told & set(_TELLING):
         same = f"none of {len(moved)} figures differs by more than noise"
-        return Answer("NO DIFFERENCE", tuple(filter(None, [why, same])), Tone.GOOD, 0)
+        return Conclusion("NO DIFFERENCE", tuple(filter(None, [why, same])), Tone.GOOD, 0)
     few = "the runs are too short: noise could hide a difference of a quarter in every latency"
-    return Answer("UNKNOWN", tuple(filter(None, [why, few])), Tone.WARN, 0, ", as no gate was given")
+    return Conclusion("UNKNOWN", tuple(filter(None, [why, few])), Tone.WARN, 0, ", as no gate was given")
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:
