@@ -27,7 +27,7 @@ from llm_locust.metrics.stats.blocks import InBlocks, Noise, Remembered, blocks_
 from llm_locust.metrics.stats.bootstrap import CELLS, standard_error
 from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, Extremes
+from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Percentile, Rate, Share
 from llm_locust.metrics.stats.intervals import CellSums, Observed, share_worth, worths
 from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, ordered, percentile
 from llm_locust.metrics.stats.worth import Worth

@@ -22,7 +22,7 @@ from llm_locust.metrics.compare.relative_gates import (
     parse_relative_gates,
 )
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Estimate, Share, Extremes, alike
+from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Share, alike
 from llm_locust.metrics.stats.intervals import in_order
 
 Floats = NDArray[np.float64]
