@@ -1,6 +1,6 @@
 """``make bench-compare``: how often a comparison errs, and how much it finds, on runs with a known truth.
 
-    python bench/compare.py [--pairs 200] [--engine 40]
+    python bench/compare.py [--pairs 200] [--engine 40] [--process M/G]
 
 1. Gates on latencies: pairs of runs of a process, one of which is slower by a known share. Printed is in how
    many per cent of the pairs the gate held, was unknown, and broke. The marks: runs of one process break at
@@ -77,29 +77,34 @@ def phases(rng: np.random.Generator, n: int, length: int = 40) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """``known_from``: requests from which on a run can know how far they depend on each other."""
+    """A source of latencies.
+
+    ``together``: requests under way together, on average. ``known_from``: requests from which on a run can
+    know how far they depend on each other.
+    """
 
     name: str
     sample: Callable[[np.random.Generator, int], Floats]
-    known_from: int
+    together: float = 1.0
+    known_from: int = 30
 
 
 PROCESSES = (
-    Process("independent", lognormal, 30),
-    Process("clean, 5 %", lambda rng, n: lognormal(rng, n, 0.05), 30),
-    Process("AR(1) 0.5", lambda rng, n: np.exp(0.5 * autoregressive(rng, 0.5, n)), 30),
-    Process("M/G/4, 70 %", queue, 100),
-    Process("phases of 40", phases, 500),
+    Process("independent", lognormal),
+    Process("clean, 5 %", lambda rng, n: lognormal(rng, n, 0.05)),
+    Process("AR(1) 0.5", lambda rng, n: np.exp(0.5 * autoregressive(rng, 0.5, n))),
+    Process("M/G/4, 70 %", queue, together=3.5),
+    Process("phases of 40", phases, known_from=500),
 )
 SIZES = (30, 80, 500, 2_000)
 PERCENTS = {"mean": None, "p50": 50.0, "p95": 95.0, "p99": 99.0}
 GATES = {"mean": 0.05, "p50": 0.05, "p95": 0.10, "p99": 0.10}
 
 
-def latency(statistic: str, values: Floats) -> Estimate | None:
-    """A figure of one user's requests, in the order of their run, as a comparison has it."""
+def latency(statistic: str, values: Floats, together: float) -> Estimate | None:
+    """A figure of requests in the order of their run, so many under way together, as a comparison has it."""
     found = replace(Durations.of(values), course=in_order(values))
-    return figures_of(found, [PERCENTS[statistic]], len(values))[0]
+    return figures_of(found, [PERCENTS[statistic]], len(values) / together)[0]
 
 
 def changes(limit: float) -> tuple[float, ...]:
@@ -114,9 +119,10 @@ def findings(statistic: str, process: Process, n: int, pairs: int) -> list[dict[
     found = [dict.fromkeys(FINDINGS, 0) for _ in changes(limit)]
     for i in range(pairs):
         base, new = (process.sample(np.random.default_rng([n, i, k]), n) for k in (0, 1))
-        before = latency(statistic, base)
+        before = latency(statistic, base, process.together)
         for change, counts in zip(changes(limit), found, strict=True):
-            counts[judge_change(gate, before, latency(statistic, new * (1 + change))).state.finding] += 1
+            after = latency(statistic, new * (1 + change), process.together)
+            counts[judge_change(gate, before, after).state.finding] += 1
     return found
 
 
@@ -141,11 +147,11 @@ def wrong(statistic: str, process: Process, n: int, found: list[dict[str, int]],
     return {place for place, is_wrong in marks.items() if is_wrong}
 
 
-def latencies(pairs: int) -> tuple[Table, bool]:
+def latencies(pairs: int, only: str = "") -> tuple[Table, bool]:
     heads = ("one process", "the limit", "twice the limit", "+20 %", "twice")
     table = Table("process", "requests", "gate", *heads, title="held/unknown/broken, %")
     met = True
-    for process in PROCESSES:
+    for process in (each for each in PROCESSES if each.name.startswith(only)):
         for n in SIZES:
             for statistic, limit in GATES.items():
                 found = findings(statistic, process, n, pairs)
@@ -336,10 +342,11 @@ def engine(pairs: int) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=200, help="for each gate (%(default)s)")
+    parser.add_argument("--process", default="", help="only processes whose name begins so")
     parser.add_argument("--engine", type=int, default=40, help="pairs of whole runs (%(default)s)")
     args = parser.parse_args()
     console = Console(width=120)
-    table, met = latencies(args.pairs)
+    table, met = latencies(args.pairs, args.process)
     console.print(table)
     console.print(loops(args.engine))
     met = engine(args.engine) and met

@@ -30,7 +30,7 @@ _FIRST = (
 )
 
 #: Without one of these a comparison is not called free of differences.
-_TELLING = ("p50_e2el", "p50_ttft", "p50_tpot")
+TELLING = ("p50_e2el", "p50_ttft", "p50_tpot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def answer(outcome: ComparedRuns) -> Conclusion:
     if not outcome.warnings:
         return found
     more = len(outcome.warnings) - 1
-    but = re.split(r"[.;] ", outcome.warnings[0], maxsplit=1)[0]
+    but = first_clause(outcome.warnings[0])
     return replace(found, but=but + (f", and {plural(more, 'more warning')}" if more else ""))
 
 
@@ -99,7 +99,7 @@ def _gate(result: GateResult) -> str:
 
 
 def _by_figures(outcome: ComparedRuns) -> Conclusion:
-    moved = [row for comparison in outcome.comparisons[-1:] for row in _in_order(comparison.rows)]
+    moved = [row for comparison in outcome.comparisons[-1:] for row in in_order(comparison.rows)]
     worse, better = (
         [row for row in moved if row.verdict is verdict] for verdict in (Verdict.WORSE, Verdict.BETTER)
     )
@@ -112,14 +112,20 @@ def _by_figures(outcome: ComparedRuns) -> Conclusion:
             named = f"worse: {_figures(worse)}; better: {_figures(better)}"
         return Conclusion(word, tuple(filter(None, [why, named])), tone, 0, ", as no gate was given")
     told = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
-    if told & set(_TELLING):
+    if told & set(TELLING):
         same = f"none of {len(moved)} figures differs by more than noise"
         return Conclusion("NO DIFFERENCE", tuple(filter(None, [why, same])), Tone.GOOD, 0)
     few = "the runs are too short: noise could hide a difference of a quarter in every latency"
     return Conclusion("UNKNOWN", tuple(filter(None, [why, few])), Tone.WARN, 0, ", as no gate was given")
 
 
-def _in_order(rows: Sequence[Row]) -> list[Row]:
+def first_clause(text: str) -> str:
+    """A warning up to its first semicolon or full stop."""
+    return re.split(r"[.;] ", text, maxsplit=1)[0]
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """Figures, those that say most first."""
     names = {name: place for place, name in enumerate(_FIRST)}
     return sorted(rows, key=lambda row: names.get(row.metric.name, len(_FIRST)))
 

@@ -29,8 +29,8 @@ _TREND = (
     ("output_cps", "Output", "chars/s", True),
 )
 
-#: The chapter of sections that stand behind the charts of the page.
-FIGURES = "figures"
+#: The chapters of sections behind the charts of the page, and of the answer, which the page has in tiles.
+FIGURES, ANSWER = "figures", "answer"
 
 _UP, _DOWN = "▲", "▼"
 
@@ -41,7 +41,11 @@ def sections(outcome: ComparedRuns, *, full: bool = True) -> list[Section]:
     Args:
         full: all figures, not only those that moved and the main ones.
     """
-    found = [Section("Answer", (answer(outcome).headline,)), gates(outcome), warnings(outcome)]
+    found = [
+        Section("Answer", (answer(outcome).headline,), chapter=ANSWER),
+        gates(outcome),
+        warnings(outcome),
+    ]
     if outcome.is_pair:
         found += [verdict(outcome.comparisons[0]), runs(outcome), figures(outcome, full=full)]
     else:
@@ -94,7 +98,7 @@ def gates(outcome: ComparedRuns) -> Section | None:
         text = (
             "an unknown gate passes, as --gate-unknown pass asks"
             if passed
-            else "an unknown gate does not pass: run longer, or see why it cannot be told (exit code 3)"
+            else "an unknown gate does not pass: run longer, or see why it cannot be told"
         )
         lines.append(Line(text, Tone.FAINT))
     return Section("Gates", tuple(lines))
