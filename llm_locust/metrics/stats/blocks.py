@@ -3,8 +3,9 @@
 The bootstrap (:mod:`~llm_locust.metrics.stats.bootstrap`) measures how long a run remembers, which takes
 a hundred requests or more. A shorter run is cut into at most :data:`MOST` consecutive blocks of equal size,
 and how these differ is the error, with Student's t of one degree less: the method of batch means (Schmeiser
-1982). Requests under way together are one **round** and share what befalls the server, so a block is at least
-one round long. Fewer than :data:`FEWEST` blocks show no error at all.
+1982). Requests under way together are one **round** and share what befalls the server, and some of it lasts
+to the next one, so a block is two rounds long, or one where there are few. Fewer than :data:`FEWEST` rounds
+show no error at all.
 
 Of few independent samples the memory is underestimated too. An error is therefore taken as 1 + 4 / n times
 as large, n being the number of independent samples that the run is worth, at most its rounds: by a fifth at
@@ -37,8 +38,10 @@ def merged(cells: Floats, blocks: int) -> Floats:
 
 def blocks_of(cells: int, rounds: float) -> int | None:
     """The number of blocks for so many cells of so many rounds; None where there are too few."""
-    blocks = min(MOST, cells, math.floor(rounds + 1e-9))
-    return blocks if blocks >= FEWEST else None
+    rounds = math.floor(rounds + 1e-9)
+    if min(cells, rounds) < FEWEST:
+        return None
+    return max(FEWEST, min(MOST, cells, rounds // 2))
 
 
 def unseen(worth: float) -> float:
