@@ -106,6 +106,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
             "seconds": seconds,
             "rule": "run: first scheduled request + 20 s warm-up to the stop",
             "left_out": None,
+            "why_empty": None,
         },
         **whole,
         "tokens": by_pandas.tokens(df),

@@ -98,10 +98,10 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     asked.add_argument(
         "--window",
         type=_parsed(parse_window),
-        default="run",
+        default=None,
         metavar="WINDOW",
         help=f"{WINDOWS[0]}: without warm-up and drain; {WINDOWS[1]}: the longest span of steady "
-        "concurrency; 30s-90s: a span after the run's start (%(default)s)",
+        "concurrency; 30s-90s: a span after the run's start (default: as the run was told)",
     )
     asked.add_argument(
         "--percentiles",
@@ -187,7 +187,7 @@ def _roof(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _refuse_senseless(args: argparse.Namespace) -> None:
-    if args.warmup is not None and not isinstance(args.window, str):
+    if args.warmup is not None and not isinstance(args.window, str | None):
         raise ValueError("--warmup and a window FROM-TO: give one of them, FROM leaves the warm-up out")
     if args.so_far and len(args.runs) != 1:
         raise ValueError("--so-far takes one run: the one that still goes on")

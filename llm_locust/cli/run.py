@@ -58,7 +58,8 @@ _HELP = {
     "request_rate": "open loop: send this many requests per second, however slow the server is; a number, or "
     "a rate over time such as ramp:1..20,60s",
     "warmup": f"excluded from the measured window (default {DEFAULT_WARMUP_S:g}s, of a run below "
-    f"{DEFAULT_WARMUP_S / MOST_WARMUP:g}s a quarter, with --num-requests or a trace none)",
+    f"{DEFAULT_WARMUP_S / MOST_WARMUP:g}s a quarter, with --num-requests or a trace none; gives way if all "
+    "requests begin in it)",
     "slo": f'limits per request, for goodput: "ttft=500ms tpot=50ms" (default {PRESETS[DEFAULT_PRESET].slo}, '
     "without --preset and --scenario)",
     "gate": 'limits for the run, such as "goodput>=95% p99_ttft<800ms"; a broken one gives exit code 1',

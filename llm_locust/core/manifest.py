@@ -266,6 +266,7 @@ class Manifest:
     class_slos: dict[str, dict[str, Measure]] = field(default_factory=dict)
     gates: str = ""
     warmup_s: Measure = 0.0
+    warmup_gives_way: bool = False  # where every request began in it
     open_loop: bool = False
     stop_reason: str = ""
     cut_short: bool = False

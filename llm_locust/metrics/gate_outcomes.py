@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.gates import (
@@ -545,11 +544,5 @@ def _on_a_failure(case: _Case) -> str:
 
 def _shown(gate: Gate, value: float) -> str:
     if gate.kind is MetricKind.SHARE:
-        return f"{_apart(value * 100, gate.limit * 100)}%"
-    text = _apart(value, gate.limit)
-    return f"{text} ms" if gate.kind is MetricKind.LATENCY else text
-
-
-def _apart(value: float, limit: float) -> str:
-    """A figure as different from the limit as it is; the limit itself as it was written."""
-    return f"{value:,.10g}" if value == limit else quantity(value, limit)
+        return f"{value * 100:.6g}%"
+    return f"{value:.6g} ms" if gate.kind is MetricKind.LATENCY else f"{value:.6g}"

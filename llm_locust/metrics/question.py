@@ -42,7 +42,7 @@ class Question:
     slo: str | None = None
     gates: str | None = None
     warmup_s: float | None = None
-    window: str | FromTo | Window = "run"
+    window: str | FromTo | Window | None = None
     percentiles: Mapping[str, float] | None = None
     by: tuple[str, ...] = ()
     where: str | None = None
@@ -76,6 +76,13 @@ class Question:
         if not 0 <= warmup_s < float("inf"):
             raise ValueError(f"the warm-up is {warmup_s!r} s; it must be 0 or more")
         return warmup_s
+
+    def window_of(self, manifest: Manifest) -> str | FromTo | Window:
+        """The window that is asked for (raises ValueError where the manifest's is none)."""
+        if self.window is not None:
+            return self.window
+        told = manifest.options.get("window") or "run"
+        return parse_window(str(told))
 
     def prices_of(self, manifest: Manifest) -> Prices:
         return (self.prices or Prices()).or_else(Prices.of_options(manifest.options))

@@ -59,7 +59,7 @@ from llm_locust.metrics.stages.figures import outside, stages
 from llm_locust.metrics.stages.prefix import worth
 from llm_locust.metrics.stages.repeats import repeats
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
-from llm_locust.metrics.window import Population, run_window
+from llm_locust.metrics.window import Population, run_window, why_empty
 
 
 def summarise(
@@ -237,11 +237,13 @@ def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Q
     if manifest.is_sweep:
         return untold("the run is a sweep: each of its stages is judged on its own")
     warmup_s = question.warmup_of(manifest)
-    if not isinstance(question.window, str):
+    if not isinstance(question.window_of(manifest), str):
         return untold("the window was given: steadiness is that of a run as a whole")
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
-    return steadiness(m.c, run, ok, warmup_s, asked_load(requests, manifest, m.c.origin_ns))
+    load = asked_load(requests, manifest, m.c.origin_ns)
+    limits_s = {} if m.judgement is None else m.judgement.limits.slo.limits
+    return steadiness(m.c, run, ok, warmup_s, load, limits_s)
 
 
 def _scraped(series: ServerSeries | None, m: Measured, found: dict[str, Any]) -> dict[str, Any]:
@@ -303,11 +305,12 @@ def _run(manifest: Manifest) -> dict[str, Any]:
 
 def _window(m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
     of_run = run_window(m.c, manifest, question.warmup_of(manifest))
-    steady = question.window == "steady"
+    steady = question.window_of(manifest) == "steady"
     return {
         "start": iso(m.window.start_ns),
         "end": iso(m.window.end_ns),
         "seconds": m.window.seconds,
         "rule": m.window.rule,
         "left_out": left_out(m.c, of_run, m.window, m.judgement) if steady else None,
+        "why_empty": why_empty(m.c, m.window, question.warmup_of(manifest)),
     }

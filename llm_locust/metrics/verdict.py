@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.gates import STANDSTILL, parse_gates
 from llm_locust.metrics.summary_types.completeness import Completeness
@@ -23,13 +22,11 @@ class RunVerdict:
     """An exit code and, unless it is 0, the reason in one sentence without a full stop.
 
     ``is_of_failures``: it is only because requests failed, so that ``--exit-code-on-error`` may set the code.
-    ``is_undecided``: it is only because gates cannot be judged.
     """
 
     code: int
     reason: str = ""
     is_of_failures: bool = False
-    is_undecided: bool = False
 
 
 def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> RunVerdict | None:
@@ -69,7 +66,7 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         why = f"{of}, and no gate limits that: add error_rate<1% or goodput>=95%"
         return RunVerdict(EXIT_GATE, why, is_of_failures=True)
     if undecided := [gate for gate in summary.gates if gate.undecided]:
-        return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)), is_undecided=True)
+        return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)))
     return RunVerdict(0)
 
 
@@ -105,8 +102,8 @@ def stood_still(summary: Summary) -> str:
     if part.seconds <= MOST_STILL * window_s:
         return ""
     return (
-        f"the server stood still for {quantity(part.seconds)} s of {quantity(window_s)} s, and no --gate on "
-        f"{STANDSTILL} says how long it may"
+        f"the server stood still for {part.seconds:.3g} s of {window_s:.3g} s, and no --gate on {STANDSTILL} "
+        "says how long it may"
     )
 
 
@@ -119,7 +116,11 @@ def _gap(summary: Summary, part: Completeness) -> str:
 def _invalid(summary: Summary, manifest: Manifest) -> str:
     """Why the measurement is invalid; empty if it is not."""
     if not summary.requests.scheduled and _is_judged(summary):
-        return "no request is in the measured window: nothing was measured"
+        why = f": {summary.window.why_empty}" if summary.window.why_empty else ""
+        return f"no request is in the measured window: nothing was measured{why}"
+    if n := summary.client.misplaced:
+        why = "a clock was set, and the window and its rates are wrong"
+        return f"{n} requests begin before the load or end after it: {why}"
     if raised := sum(each.count for each in manifest.task_exceptions):
         times = "an exception" if raised == 1 else f"{raised} exceptions"
         return f"the locustfile raised {times} in its tasks: the load was not the one that it describes"

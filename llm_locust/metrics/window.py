@@ -1,12 +1,12 @@
 """The window [start, end) over which a run is judged, and the requests that belong to it."""
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 
@@ -107,7 +107,7 @@ def given_window(run: Window, origin_ns: int, from_s: float, to_s: float) -> Win
     """
     ended_s = (run.end_ns - origin_ns) * 1e-9
     if from_s >= ended_s:
-        raise ValueError(f"the window begins at {from_s:g} s, but the run ended after {quantity(ended_s)} s")
+        raise ValueError(f"the window begins at {from_s:g} s, but the run ended after {ended_s:.6g} s")
     end = f"{to_s:g} s" if to_s <= ended_s else "the run's end"
     start_ns, end_ns = (origin_ns + round(s * 1e9) for s in (from_s, min(to_s, ended_s)))
     return Window(start_ns, min(end_ns, run.end_ns), f"given: {from_s:g} s after the start to {end}")
@@ -175,3 +175,17 @@ def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
         warm_ns = manifest.started_ns + round(warmup_s * 1e9)
         start_ns, start = max(manifest.kept_from_ns, warm_ns), "the end of what was dropped"
     return Window(start_ns, max(start_ns, end_ns), f"run: {start} to {end}")
+
+
+def why_empty(c: Times, window: Window, warmup_s: float) -> str | None:
+    """Why no request was scheduled in a window although some were sent, and how long to run; else None."""
+    if not len(c) or window.scheduled(c).any():
+        return None
+    before = c.scheduled_s < window.start_s(c)
+    if not warmup_s or not before.all():
+        return f"none of {len(c)} requests was scheduled in it"
+    took_s = float(np.nanmax(c.ended_s - c.scheduled_s))
+    for_s = math.ceil(2 * took_s + warmup_s)
+    began = "the only request" if len(c) == 1 else f"all {len(c)} requests"
+    what = f"{began} began in the {warmup_s:g} s of warm-up and took up to {took_s:.3g} s"
+    return f"{what}: run for {for_s} s or more, or give --warmup 0s"

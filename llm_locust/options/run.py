@@ -5,9 +5,10 @@ from functools import partial
 from llm_locust.client.http.stamping import CHOICES
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.question import parse_window
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.option import Option, OwnSpool
-from llm_locust.options.types import parse_size, parse_timeouts
+from llm_locust.options.types import parse_size, parse_timeouts, parse_warmup
 from llm_locust.scenario import forms
 
 
@@ -45,12 +46,22 @@ RUN = (
     ),
     Option(
         "--warmup",
-        "excluded from the measured window, such as 30s (default 0s)",
-        parse_time,
+        'excluded from the measured window, such as 30s (default 0s); "up to 30s" gives way if all requests '
+        "begin in it",
+        parse_warmup,
         "TIME",
         default="0s",
         form=forms.TIME,
         ui=True,
+        is_load=False,
+    ),
+    Option(
+        "--window",
+        "part of the run that the report and the gates are of: run, without warm-up and drain; steady, the "
+        "longest span in which the load stays on its plateau; 30s-90s, a span after the start (default run)",
+        parse_window,
+        "WINDOW",
+        default="run",
         is_load=False,
     ),
     Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", is_load=False),

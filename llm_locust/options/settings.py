@@ -19,6 +19,7 @@ from llm_locust.options.report import PRICES, Keep, parse_keep
 from llm_locust.options.scenario import classes_of, scenario_of
 from llm_locust.options.stages.prefix import check_prompts
 from llm_locust.options.table import OPTION, OPTIONS, recorded
+from llm_locust.options.types import UP_TO
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.scenario import DatasetSource, Scenario
 from llm_locust.scenario.request_kind import (
@@ -99,6 +100,11 @@ class Settings:
     def shared_warm_up(self) -> bool:
         """The warm-up sends the first of the run's own prompts."""
         return self.scenario is not None and self.scenario.warm_up.prompts == "shared"
+
+    @property
+    def warmup_gives_way(self) -> bool:
+        """The warm-up is left out where every request began in it."""
+        return str(self.text.get("warmup")).startswith(UP_TO)
 
     @property
     def class_slos(self) -> dict[str, dict[str, float]]:

@@ -9,18 +9,17 @@ Rules are written as text, several of them with a comma between:
 =============================== ===================================================================
 """
 
-import math
 import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.stats.certified import at_most
+from llm_locust.metrics.stats.queue import PARTS, QueueCount, grows
 
 ALLOWED_RULES = '"error_rate>20% over 30s" or "oversaturation", with a comma between several'
 
@@ -32,23 +31,6 @@ CONFIDENCE = 0.99
 
 #: Over-saturation is looked for in the last minute, two and four minutes: a small excess takes longer to see.
 SPANS_S = (60.0, 120.0, 240.0)
-
-#: Equal parts of a span, each of which has to have its share of the growth: a burst is in some of them only.
-PARTS = 6
-
-#: The least share of a part, of the mean growth of all.
-PART_OF_MEAN = 0.4
-
-TURNED_OVER_S = 300.0
-
-#: Halves of a span in which a server that fills up would have caught up.
-CAUGHT_UP = 4
-
-#: The backlog has to grow by this share of what arrives in a span.
-GROWN = 0.06
-
-#: And by so many standard deviations of the number of arrivals in it, were they a Poisson process.
-SIGMAS = 3.0
 
 #: The rule's name, with which its reason begins.
 OVERSATURATION = "oversaturation"
@@ -119,17 +101,8 @@ class ErrorRate:
 class Oversaturation:
     """Requests come faster than the server can ever answer them, so that their queue has no end.
 
-    The backlog is what is under way or held back. It has a trend in one of :data:`SPANS_S` where
-
-    - it grew by more than :data:`SIGMAS`·√(arrivals in the span), beyond the noise of a Poisson process, and
-      by more than :data:`GROWN` of them;
-    - it grew in each of :data:`PARTS` equal parts, by :data:`PART_OF_MEAN` of their mean growth at least: not
-      in a burst that is over;
-    - the server does not catch up: more requests may have ended in its second half than in the first, but so
-      few more that the queue would still grow after :data:`CAUGHT_UP` halves. While a load fills up or ramps
-      up, ever more of them end;
-    - some had ended before the first part was over, and as many have ended as were under way before it. Until
-      then nothing is known of the server: answers of a minute fill up for minutes.
+    The backlog is what is under way or held back. It has a trend in one of :data:`SPANS_S`, see
+    :func:`~llm_locust.metrics.stats.queue.grows`.
     """
 
     @property
@@ -149,17 +122,10 @@ class Oversaturation:
     def _trend(self, samples: Sequence[Sample], span_s: float) -> str | None:
         points = [_since(samples, span_s * n / PARTS).totals for n in range(PARTS, 0, -1)]
         points.append(samples[-1].totals)
-        first, middle, last = points[0], points[PARTS // 2], points[-1]
-        grown = [after.backlog - before.backlog for before, after in pairwise(points)]
-        arrived, total = last.arrived - first.arrived, sum(grown)
-        if not points[1].ended or last.ended < TURNED_OVER_S / span_s * first.backlog:
+        if not grows([QueueCount(each.arrived, each.ended) for each in points], span_s):
             return None
-        if total <= max(SIGMAS * math.sqrt(arrived), GROWN * arrived):
-            return None
-        gained = (last.ended - middle.ended) - (middle.ended - first.ended)
-        catches_up = CAUGHT_UP * gained > last.backlog - middle.backlog
-        if catches_up or min(grown) < PART_OF_MEAN * total / PARTS:
-            return None
+        first, last = points[0], points[-1]
+        arrived = last.arrived - first.arrived
         return (
             f"{OVERSATURATION}: in the last {span_s:g} s {arrived / span_s:.4g} requests/s came and "
             f"{(last.ended - first.ended) / span_s:.4g}/s ended; those under way or held back grew from "

@@ -20,6 +20,15 @@ _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _LEAST_SIZE, _MOST_SIZE = 64 << 10, 4 << 30
 
 
+#: Before a warm-up that gives way if every request begins in it.
+UP_TO = "up to "
+
+
+def parse_warmup(text: str) -> float:
+    """The warm-up in seconds, of a time such as 30s or ``up to 30s`` (raises ValueError)."""
+    return parse_time(text.removeprefix(UP_TO))
+
+
 def parse_timeouts(text: str) -> Timeouts:
     """``first=60s gap=30s total=600s``, any of the three; raises ValueError with the wrong word."""
     bounds: dict[str, float] = {}

@@ -71,7 +71,7 @@ def test_a_url_alone_is_ten_users_for_a_minute_and_the_limit_of_a_chat() -> None
         "--users": "10",
         "--spawn-rate": "10",
         "--run-time": "60s",
-        "--warmup": "5s",
+        "--warmup": "up to 5s",
         "--slo": "ttft=500ms",
     }
 
@@ -110,10 +110,10 @@ def test_a_run_takes_a_minute_unless_something_else_ends_it(
 @pytest.mark.parametrize(
     ("words", "warmup"),
     [
-        ((), "5s"),
-        (("--for=20s",), "5s"),
-        (("--for=8s",), "2s"),
-        (("--for=1s",), "0.25s"),
+        ((), "up to 5s"),
+        (("--for=20s",), "up to 5s"),
+        (("--for=8s",), "up to 2s"),
+        (("--for=1s",), "up to 0.25s"),
         (("--warmup=0s",), "0s"),
     ],
 )
@@ -158,7 +158,7 @@ def test_what_a_scenario_says_is_not_overridden_by_a_default() -> None:
 def test_a_scenario_without_a_limit_gets_none() -> None:
     words = made(URL, scenario="model: m\n")
     assert "--slo" not in words
-    assert (words["--users"], words["--run-time"], words["--warmup"]) == ("10", "60s", "5s")
+    assert (words["--users"], words["--run-time"], words["--warmup"]) == ("10", "60s", "up to 5s")
 
 
 def test_a_scenario_of_a_rate_is_an_open_loop() -> None:
@@ -176,7 +176,7 @@ def test_what_the_environment_says_is_not_overridden_by_a_default() -> None:
     }
     words = made("--preset", "chat", environ=environ)
     assert not {"--users", "--run-time", "--slo", "--input-tokens", "--host"} & words.keys()
-    assert (words["--spawn-rate"], words["--warmup"]) == ("7", "2s")
+    assert (words["--spawn-rate"], words["--warmup"]) == ("7", "up to 2s")
     assert made(environ={"LLM_LOCUST_SCENARIO": "s.yaml"})["--locustfile"] == file("scenario.py")
     assert "--users" not in made(environ={"LLM_LOCUST_REQUEST_RATE": "5"})
 

@@ -159,6 +159,13 @@ def summaries() -> tuple[dict[str, Any], ...]:
             batch(*(request(i / 10, replica="b" if i > 120 and i % 2 else "a") for i in range(240))),
             manifest(24.0, stages=[stage(0, 0.5, 8.0), stage(1, 8.5, 24.0, asked=2.0)]),
         ),
+        summarise(
+            batch(*(request(i / 10, (0.1 + i / 100, 0.2 + i / 100)) for i in range(300))),
+            manifest(30.0, open_loop=True, slo="ttft=9s"),
+        ),
+        summarise(
+            batch(*(request(i / 10, (0.1, 0.1 + i / 20)) for i in range(600))), manifest(60.0, open_loop=True)
+        ),
         summarise(batch(*(request(i / 10, name="ab"[i % 2], inputs=3) for i in range(9))), manifest()),
         summarise(
             batch(*(request(i / 10, images=i % 3 or None, pixels=64 * i) for i in range(9))), manifest()

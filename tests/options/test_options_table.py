@@ -40,6 +40,7 @@ TEXTS = {
     "slo_from": ("sent", "begun"),
     "gate": ("goodput>=95%", "goodput"),
     "warmup": ("1.5s", "3"),
+    "window": ("steady", "90s"),
     "seed": ("0", "-1"),
     "timeouts": ("first=5s, total=1m", "gap=0s"),
     "max_answer": ("1.5MiB", "1KiB"),
@@ -169,7 +170,16 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
 
 def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server() -> None:
     assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
-        *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
+        *(
+            "scenario",
+            "model",
+            "slo",
+            "gate",
+            "warmup",
+            "window",
+            "seed",
+            "host",
+        ),  # with a sentence of their own
         *("out", "restartable", "resume", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
         *("upload", "keep", "note"),
         *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),

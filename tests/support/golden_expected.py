@@ -301,7 +301,7 @@ def client(df: Frame) -> dict[str, Any]:
             "have come earlier than their TTFT says by more than 5 % of it",
             f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are from "
             "the monotonic clock, read by the program, and their times in the run may be off by the step",
-            "the clock of w2 was never measured against the master's: it is uncertain "
+            "the clock of worker-2 was never measured against the master's: it is uncertain "
             "which of its requests are in the window",
         ],
         "timestamps": "kernel",
@@ -321,6 +321,7 @@ def client(df: Frame) -> dict[str, Any]:
         "throttled_percent_max": (0.06 + 0.02) / 2,
         "coalesced_ratio": judged.coalesced.sum() / judged.reads.sum(),
         "clock_steps": stepped,
+        "misplaced": 0,
         "hub_lag_ms_p99": 0.6,
         "hub_lag_ms_max": 6.0,
         "hub_lag_master_ms_max": 4.5,

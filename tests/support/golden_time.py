@@ -93,6 +93,8 @@ def steadiness(df: Frame, seconds: float) -> dict[str, Any]:
         "steady_share": 1.0,
         "reason": f"concurrency and median TTFT of the first {seconds / 40:.3g} s "
         "are like those of the last third",
+        "slower": None,
+        "overload": None,
     }
 
 

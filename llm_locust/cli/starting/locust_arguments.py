@@ -10,6 +10,7 @@ from typing import Any
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.options.table import KEYS, OPTIONS
+from llm_locust.options.types import UP_TO
 from llm_locust.scenario import Scenario
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.workload.arrivals import Sweep, parse_rate, parse_sweep
@@ -182,7 +183,7 @@ def _default_time(known: Mapping[str, Any], sim: bool) -> int | None:
 def _defaults(preset: str | None, known: Mapping[str, Any], time_s: int | None) -> Iterator[str]:
     # A number of requests, or a trace, may be over before a warm-up is.
     if not ("warmup" in known or "num_requests" in known or _is_trace(known)):
-        yield f"--warmup={_warmup_s(known, time_s):g}s"
+        yield f"--warmup={UP_TO}{_warmup_s(known, time_s):g}s"
     usual = PRESETS[preset or DEFAULT_PRESET]
     if "slo" not in known and "scenario" not in known and usual.slo:
         yield f"--slo={usual.slo}"

@@ -1,24 +1,29 @@
-"""Steadiness of the load, and detection of a warm-up that should be left out.
+"""Steadiness of the load: a warm-up that should be left out, a server that gets slower, or is overloaded.
 
 The run's window is cut into equal parts. Concurrency and the median TTFT of each are compared with those of
 the last third: a part outside of the range of 99 % of such parts, and more than 10 % off, differs. An
-unbroken sequence of such parts at the start is a warm-up; one that reaches the middle of the run is a run
-that does not settle.
+unbroken sequence of such parts at the start, with slower first tokens or fewer requests in flight, is a
+warm-up; one that reaches the middle of the run is a run that does not settle.
+
+A run that gets slower to its end is neither: leaving out its beginning would leave out the good part. It is
+found where the load stays on its plateau (:func:`_slower`). An open loop whose queue grows to its end is
+overloaded (:func:`_overload`), and gets slower by that.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
-from llm_locust.metrics.catalogue import ttft
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY, ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, LoadOverTime, plateau
+from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, LoadOverTime, Plateau, plateau
 from llm_locust.metrics.stats.percentiles import ordered, percentile
-from llm_locust.metrics.stats.trend import Level, level_of
+from llm_locust.metrics.stats.queue import PARTS, QueueCount, grows
+from llm_locust.metrics.stats.trend import Level, fit_trend, level_of
 from llm_locust.metrics.window import Window
 
 #: Parts of the window where there are :data:`_MANY` requests, and where there are at least :data:`_FEWEST`.
@@ -26,6 +31,26 @@ PARTS_OF_MANY, PARTS_OF_FEW = 40, 20
 _MANY, _FEWEST = 400, 100
 
 _CONFIDENCE = 0.99
+
+#: Spans at the end of the run in which an overload is looked for, as shares of it, and the least of them.
+_ENDS = (1.0, 0.5, 0.25)
+_LEAST_END_S = 10.0
+
+#: What got slower by less is not told.
+_SLOWER = 1.2
+
+#: A rise that goes on: in its last half, with this confidence, and by this share of the whole.
+_STILL_RISING = 0.8
+_OF_RISE = 0.25
+
+#: A median of 0 has no logarithm.
+_MOMENT_S = 1e-6
+
+#: The load is on its plateau for this share of a run that gets slower.
+_ON_PLATEAU = 0.8
+
+#: Parts whose trend is looked at: the last half, and as many as a trend needs.
+_FEWEST_OF_TREND = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +74,31 @@ class _Beginning:
 
     @staticmethod
     def _shown(value: float) -> str:
-        return quantity(max(0.0, value))
+        return f"{max(0.0, value):.3g}"
 
 
 def steadiness(
-    c: Columns, run: Window, ok: Rows, warmup_s: float, load: LoadOverTime | None
+    c: Columns,
+    run: Window,
+    ok: Rows,
+    warmup_s: float,
+    load: LoadOverTime | None,
+    limits_s: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The ``steadiness`` of a summary.
 
     ``plateau`` is the requested load that most of the run had, in ``unit``, ``steady_share`` the share of the
     run of the longest span that stays on it (what ``--window steady`` takes). ``settled`` is whether the run
     was like its last third by its middle, ``warmup_like`` whether its start was not, ``warmup_s_suggested``
-    the whole ``--warmup`` that would leave that out, ``reason`` the reason, in a sentence.
+    the whole ``--warmup`` that would leave that out, ``slower`` what got slower to the end, ``overload`` the
+    rates of a queue that grew to it, ``reason`` the reason, in a sentence.
 
     Args:
         run: the window of the run, see :func:`~llm_locust.metrics.window.run_window`.
         ok: the requests that ended ok and were scheduled in it.
         warmup_s: what was left out before it.
         load: the requested load, None if unknown.
+        limits_s: of latencies that an SLO limits, to say when one would be reached.
     """
     if not len(c) or run.seconds <= 0:
         return untold("no request was in flight")
@@ -74,10 +106,16 @@ def steadiness(
     found: dict[str, Any] = {}
     if load is not None and level is not None:
         found = {"unit": load.unit, "plateau": level.level, "steady_share": level.share}
+    if load is not None and load.due_s is not None and (overload := _overload(c, run)) is not None:
+        return untold("") | found | {"settled": False, **overload}
     if len(ok) < _FEWEST:
         few = f"too few ok requests to detect a warm-up: {len(ok)}, {_FEWEST} are needed"
         return untold(few) | found
     parts = PARTS_OF_MANY if len(ok) >= _MANY else PARTS_OF_FEW
+    if level is not None and level.share >= _ON_PLATEAU:
+        slower = _slower(c, run, ok, parts, level, limits_s or {})
+        if slower is not None:
+            return untold("") | found | {"settled": False, "warmup_like": False, **slower}
     beginnings = [b for b in _beginnings(c, run, ok, parts) if b is not None and b.parts]
     verdict = _verdict(beginnings, parts, run.seconds / parts, warmup_s)
     return untold("") | found | verdict
@@ -86,14 +124,97 @@ def steadiness(
 def untold(reason: str) -> dict[str, Any]:
     """A ``steadiness`` without any value, and the reason."""
     keys = ("settled", "warmup_like", "warmup_s_suggested", "unit", "plateau", "steady_share")
-    return {**dict.fromkeys(keys), "reason": reason}
+    return {**dict.fromkeys(keys), "reason": reason, "slower": None, "overload": None}
+
+
+def _overload(c: Columns, run: Window) -> dict[str, Any] | None:
+    """``overload`` and ``reason`` of an open loop whose queue grew to the end of the run; None of others."""
+    due_s, ended_s = np.sort(c.scheduled_s), np.sort(c.ended_s)
+    for share in _ENDS:
+        span_s = run.seconds * share
+        if span_s < _LEAST_END_S:
+            return None
+        edges = run.end_s(c) - span_s * np.arange(PARTS, -1, -1) / PARTS
+        arrived, ended = np.searchsorted(due_s, edges), np.searchsorted(ended_s, edges)
+        counts = [QueueCount(int(a), int(e)) for a, e in zip(arrived, ended, strict=True)]
+        if not grows(counts, span_s):
+            continue
+        first, last = counts[0], counts[-1]
+        came, went = (last.arrived - first.arrived) / span_s, (last.ended - first.ended) / span_s
+        rates = {"sent_per_s": came, "answered_per_s": went, "queue_per_s": came - went, "seconds": span_s}
+        over = "" if share == 1.0 else f" in the last {span_s:.3g} s"
+        reason = (
+            f"overloaded: sent {came:.3g}/s, answered {went:.3g}/s{over}: the queue grew by "
+            f"{came - went:.3g}/s to the end, when {last.backlog:,} requests were under way"
+        )
+        return {"overload": rates, "reason": reason}
+    return None
+
+
+def _slower(
+    c: Columns, run: Window, ok: Rows, parts: int, on: Plateau, limits_s: Mapping[str, float]
+) -> dict[str, Any] | None:
+    """``slower`` and ``reason`` of a run that got slower to its end; None of others.
+
+    It is told of the medians of TTFT (E2EL without streaming) or TPOT in the parts on the plateau. A line
+    through them, through their logarithms, or through those of the last half rises beyond noise; that of the
+    last half has at least a quarter of the whole rise, so that it goes on to the end; it ends more than 20 %
+    above the mean of the first third, and above 99 % of parts as those were.
+    """
+    edges = np.linspace(run.start_s(c), run.end_s(c), parts + 1)
+    middles_s = (edges[:-1] + edges[1:]) / 2 - edges[0]
+    place = np.searchsorted(edges, c.scheduled_s[ok], side="right") - 1
+    first, last = (round(edge * parts / on.parts) for edge in (on.first, on.last))
+    for metric in ("ttft", "tpot") if c.streamed[ok].any() else ("e2el",):
+        values_s = FORMULAS[metric](c)[ok]
+        series = np.array([percentile(ordered(values_s[place == i]), 50.0) for i in range(parts)])
+        series, at_s = series[first:last], middles_s[first:last]
+        early = level_of(series[: len(series) // 3], _CONFIDENCE)
+        tail = max(_FEWEST_OF_TREND, len(series) // 2)
+        line = fit_trend(at_s[-tail:], series[-tail:])
+        if early is None or line is None or line.interval(_STILL_RISING)[0] <= 0:
+            continue
+        ends_s = line.level + line.slope * float(at_s[-1])
+        rise_s = ends_s - early.mean
+        goes_on = line.slope * float(at_s[-1] - at_s[-tail]) >= _OF_RISE * rise_s
+        lines = (line, fit_trend(at_s, series), fit_trend(at_s, np.log(np.maximum(series, _MOMENT_S))))
+        rises = any(each is not None and each.interval(_CONFIDENCE)[0] > 0 for each in lines)
+        if not (goes_on and rises and ends_s > max(_SLOWER * early.mean, early.mean + early.reach)):
+            continue
+        limit_s = limits_s.get(metric)
+        reached_s = None
+        if limit_s is not None and ends_s < limit_s:
+            reached_s = (limit_s - line.level) / line.slope
+        rising = {
+            "metric": metric,
+            "from_ms": early.mean * 1e3,
+            "to_ms": ends_s * 1e3,
+            "limit_ms": None if limit_s is None else limit_s * 1e3,
+            "limit_at_s": reached_s,
+        }
+        medians = f"{LATENCY[metric].label} median {_duration(early.mean)} to {_duration(ends_s)}"
+        return {"slower": rising, "reason": _rising(medians, limit_s, reached_s)}
+    return None
+
+
+def _rising(medians: str, limit_s: float | None, reached_s: float | None) -> str:
+    text = f"it was getting slower at the same load: {medians}"
+    if limit_s is None:
+        return f"{text}; run for longer to see where that ends"
+    if reached_s is None:
+        return f"{text}, over the limit of {_duration(limit_s)}"
+    return f"{text}; the limit of {_duration(limit_s)} would be reached after {reached_s:.0f} s"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _beginnings(c: Columns, run: Window, ok: Rows, parts: int) -> list[_Beginning | None]:
     edges = np.linspace(run.start_s(c), run.end_s(c), parts + 1)
     return [
-        _beginning("concurrency", "", Spans.of(c).means(edges)),
-        _beginning("TTFT median", " ms", _median_ttft_ms(c, ok, edges)),
+        _beginning("concurrency", "", Spans.of(c).means(edges), slower=-1),
+        _beginning("TTFT median", " ms", _median_ttft_ms(c, ok, edges), slower=1),
     ]
 
 
@@ -104,15 +225,19 @@ def _median_ttft_ms(c: Columns, ok: Rows, edges: Floats) -> Floats:
     return np.array([percentile(ordered(values_s[place == i]), 50.0) for i in range(len(edges) - 1)]) * 1e3
 
 
-def _beginning(name: str, unit: str, series: Floats) -> _Beginning | None:
-    """Parts before the first one that is like the last third; None if unknown."""
+def _beginning(name: str, unit: str, series: Floats, *, slower: int) -> _Beginning | None:
+    """Parts before the first one that is like the last third; None if unknown.
+
+    Args:
+        slower: 1 if more than that is unlike it, -1 if less is.
+    """
     third = len(series) // 3
     later = level_of(series[-third:], _CONFIDENCE)
     if later is None:
         return None
     allowed = max(later.reach, STEADY_TOLERANCE * later.mean)
     with np.errstate(invalid="ignore"):
-        unlike = np.abs(series[:-third] - later.mean) > allowed
+        unlike = slower * (series[:-third] - later.mean) > allowed
     parts = len(unlike) if unlike.all() else int(np.argmin(unlike))
     return _Beginning(name, unit, parts, float(series[:parts].mean()) if parts else math.nan, later)
 
@@ -122,7 +247,7 @@ def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: 
         return {
             "settled": True,
             "warmup_like": False,
-            "reason": f"concurrency and median TTFT of the first {quantity(part_s)} s "
+            "reason": f"concurrency and median TTFT of the first {part_s:.3g} s "
             "are like those of the last third",
         }
     what = " and ".join(b.text for b in beginnings)
@@ -138,7 +263,7 @@ def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: 
         "settled": True,
         "warmup_like": True,
         "warmup_s_suggested": suggested_s,
-        "reason": f"the first {quantity(longest * part_s)} s were like a warm-up: {what}; "
+        "reason": f"the first {longest * part_s:.3g} s were like a warm-up: {what}; "
         f"use --warmup {suggested_s:g}s{more}",
     }
 

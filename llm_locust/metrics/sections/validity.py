@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -30,6 +29,10 @@ CLOCK_ERROR_S = 1.0
 
 #: Workers that one reason names; the others it counts.
 _MOST_NAMED = 3
+
+
+#: A request may begin so much before the load, and end so much after it.
+MISPLACED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,7 @@ def client_validity(
     reads = int(c.reads[judged].sum())
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
+    misplaced = misplaced_requests(c, manifest)
     blurred = _blurred(c, judged, scale)
     gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
     findings = [
@@ -84,6 +88,7 @@ def client_validity(
         *_cpu(cpu, kernel),
         *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
         *coalesced_findings(coalesced, lag_ms),
+        *_misplaced(misplaced, len(c)),
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
         *_clock_error(manifest, scale.window_s),
@@ -102,6 +107,7 @@ def client_validity(
         "schedule_delay_ms_p99": delay_ms,
         "coalesced_ratio": coalesced,
         "clock_steps": stepped,
+        "misplaced": misplaced,
         **of_nodes,
     }
 
@@ -146,8 +152,7 @@ def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | 
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.LAG[kernel == 1].severity(lag_ms, of_ms):
-        late = f"the client read {quantity(lag_ms)} ms late (p99)"
-        compared = f"{late}, the median {of} is {quantity(of_ms)} ms"
+        compared = f"the client read {lag_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
         meaning = (
             ": each read returned several events, and what had to be sent after a read was sent late"
             if kernel == 1
@@ -161,8 +166,8 @@ def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest)
     if found:
         yield (
             found,
-            f"half of the requests were read {quantity(lag_ms)} ms late or more, and the median E2EL is "
-            f"{quantity(e2el_ms)} ms: users sent their next requests late, so the load was lighter "
+            f"half of the requests were read {lag_ms:.3g} ms late or more, and the median E2EL is "
+            f"{e2el_ms:.3g} ms: users sent their next requests late, so the load was lighter "
             "than the number of users implies",
         )
 
@@ -172,9 +177,8 @@ def _hub_lag(hub_ms: float | None, of: str, of_ms: float | None, kernel: float |
     if found:
         yield (
             found,
-            f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
-            f"the median {of} is {quantity(of_ms)} ms, and not all timestamps are the kernel's, so its lag "
-            "is part of the latencies",
+            f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms, "
+            "and not all timestamps are the kernel's, so its lag is part of the latencies",
         )
 
 
@@ -182,14 +186,14 @@ def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Fin
     if found := thresholds.DELAY.severity(delay_ms, of_ms):
         yield (
             found,
-            f"requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
-            f"the median {of} is {quantity(of_ms)} ms: the load was not the requested one",
+            f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
+            f"the median {of} is {of_ms:.3g} ms: the load was not the requested one",
         )
 
 
 def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.CPU[kernel == 1].severity(cpu):
-        text = f"the busiest worker used {quantity(cpu)} % of its core: use more workers"
+        text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
         if kernel != 1:
             text += "; not all timestamps are the kernel's, so its delays are part of the latencies"
         yield found, text
@@ -199,13 +203,13 @@ def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
     if found := thresholds.STEAL.severity(steal):
         yield (
             found,
-            f"a worker's machine got {quantity(steal)} % less CPU time than it needed: its hypervisor gave "
-            "it to others. Use a machine with dedicated CPUs",
+            f"a worker's machine got {steal:.3g} % less CPU time than it needed: its hypervisor gave it to "
+            "others. Use a machine with dedicated CPUs",
         )
     if found := thresholds.THROTTLED.severity(throttled):
         yield (
             found,
-            f"a worker was throttled in {quantity(throttled)} % of the periods of its CPU limit: "
+            f"a worker was throttled in {throttled:.3g} % of the periods of its CPU limit: "
             "raise its container's limit, or use more workers",
         )
 
@@ -252,6 +256,26 @@ def _stepped(stepped: int, n: int) -> Iterator[Finding]:
         )
 
 
+def misplaced_requests(c: Columns, manifest: Manifest) -> int:
+    """Requests that begin before the load was requested or end after the last record was in: their clock was
+    set, and when they were is not known. Records of workers that were lost may end later."""
+    errors_s = [w.clock.error_ns * 1e-9 for w in manifest.workers if w.clock]
+    allowed_s = MISPLACED_S + max(errors_s, default=0.0)
+    early = c.started_s < c.after_origin_s(manifest.started_ns) - allowed_s
+    if manifest.ended_ns is None or manifest.workers_lost:
+        return int(early.sum())
+    return int((early | (c.ended_s > c.after_origin_s(manifest.ended_ns) + allowed_s)).sum())
+
+
+def _misplaced(misplaced: int, n: int) -> Iterator[Finding]:
+    if misplaced:
+        yield (
+            "invalid",
+            f"{misplaced} of {n} requests begin before the load or end after it: a clock was set, and it is "
+            "not known when they were; the window and all rates are wrong",
+        )
+
+
 def _clocks_set(manifest: Manifest) -> Iterator[Finding]:
     names = worker_names(manifest.workers)
     stepped = [w for w in manifest.workers if w.clock and w.clock.steps]
@@ -291,8 +315,8 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,
-            f"the clock of {worker} is known only to {quantity(error_s)} s, the window is "
-            f"{quantity(window_s)} s long: it is uncertain which of its requests are inside",
+            f"the clock of {worker} is known only to {error_s:.3g} s, the window is {window_s:.6g} s long: "
+            "it is uncertain which of its requests are inside",
         )
 
 

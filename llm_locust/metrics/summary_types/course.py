@@ -14,6 +14,27 @@ _STEADY = "see [warm-up and steady state](#warm-up-and-steady-state)"
 _LINE = "the line through the bins: see [drift](#drift)"
 
 
+class SlowerFacts(SummaryPart, frozen=True):
+    """A latency that rose to the end of the run at the same load."""
+
+    metric: Annotated[str, key("the latency whose medians rose", _WHOLE)]
+    from_ms: Annotated[float, key("its median in the first third, ms", _WHOLE)]
+    to_ms: Annotated[float, key("its median at the end, by the line through the last half, ms", _WHOLE)]
+    limit_ms: Annotated[float | None, key("the SLO's limit on it, ms", _WHOLE)]
+    limit_at_s: Annotated[
+        float | None, key("when that line would reach the limit, s after the start of the window", _WHOLE)
+    ]
+
+
+class OverloadFacts(SummaryPart, frozen=True):
+    """An open loop whose queue grew to its end."""
+
+    sent_per_s: Annotated[float, key("requests due / second, over `seconds`", _WHOLE)]
+    answered_per_s: Annotated[float, key("requests ended / second, over `seconds`", _WHOLE)]
+    queue_per_s: Annotated[float, key("their difference", _WHOLE)]
+    seconds: Annotated[float, key("length of the span at the end of the run in which it grew, s", _WHOLE)]
+
+
 class Steadiness(SummaryPart, frozen=True):
     """Whether the load was steady, and whether the run began with a warm-up."""
 
@@ -29,6 +50,10 @@ class Steadiness(SummaryPart, frozen=True):
         key("longest span that stays on it (what `--window steady` takes), as a share of the run", _WHOLE),
     ]
     reason: Annotated[str, key("why, in a sentence", _WHOLE)]
+    slower: Annotated[
+        SlowerFacts | None, key("what got slower to the end, at the same load; null where nothing did")
+    ]
+    overload: Annotated[OverloadFacts | None, key("rates of a queue that grew to the end; null without one")]
 
 
 class DriftLine(SummaryPart, frozen=True):

@@ -96,6 +96,9 @@ class WindowFacts(SummaryPart, frozen=True):
     left_out: Annotated[
         LeftOut | None, key("of `--window steady`: what of the run is outside; null for other windows")
     ]
+    why_empty: Annotated[
+        str | None, key("why no request was scheduled in the window, and how long to run; null if one was")
+    ]
 
 
 class AnalysisFacts(SummaryPart, frozen=True):
@@ -189,6 +192,7 @@ class ClientFacts(SummaryPart, frozen=True):
     ]
     coalesced_ratio: Annotated[float | None, key("reads that completed several events / reads", _POPULATION)]
     clock_steps: Annotated[int, key("requests during which the wall clock was set", _POPULATION)]
+    misplaced: Annotated[int, key("requests that begin before the load or end after it", "all requests")]
     cpu_percent_max: Annotated[
         float | None, key("CPU of the busiest worker, % of a core: the largest mean of 3 s", _WORKERS)
     ]

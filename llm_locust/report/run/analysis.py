@@ -88,12 +88,13 @@ def analyse(source: Source, question: Question) -> Analysis:
 
 
 def _window(source: Source, question: Question, stages: frozenset[int] | None) -> str | FromTo | Window:
-    if stages is not None and question.window == "run":
+    asked_for = question.window_of(source.manifest)
+    if stages is not None and asked_for == "run":
         measured_part = sweep_window(source.manifest, stages)
         if measured_part is not None:
             return measured_part
     if question.where is None and len(source.runs) == 1:
-        return question.window
+        return asked_for
     return united([find_window(run.requests, run.manifest, question) for run in source.runs])
 
 

@@ -4,6 +4,7 @@ A command, so that a process whose event loop must stay free can have it done by
 """
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -14,13 +15,17 @@ from pathlib import Path
 from shlex import quote
 
 import msgspec
+import numpy as np
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
 from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.report.inputs.sources import Source
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
 from llm_locust.store.requests import note_dropped
+
+logger = logging.getLogger(__name__)
 
 #: Below a master that answers heartbeats on the same few cores, above nothing else.
 _NICENESS = 5
@@ -56,10 +61,27 @@ def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
         note_dropped(run)
     with suppress(SamplesError, OSError):  # it can be read as it is, as far as it can be read at all
         compact_samples(run / SERVER_METRICS_FILE)
+    give_way(run)
     report = build_report(run, allow_incomplete=allow_incomplete)
     if checked := report.summary.live_check:
         write_manifest(run, replace(read_manifest(run), live_check=msgspec.to_builtins(checked)))
     return report
+
+
+def give_way(run: Path) -> None:
+    """Set the warm-up of a run to 0 if it gives way and every request began in it."""
+    manifest = read_manifest(run)
+    if not manifest.warmup_gives_way or not manifest.warmup_s or manifest.is_sweep:
+        return
+    parts = [part.ints("scheduled_ns") for part in Source.of(run).requests.parts(["scheduled_ns"])]
+    scheduled_ns = np.concatenate([np.empty(0, np.int64), *parts])
+    if len(scheduled_ns) and scheduled_ns.max() < scheduled_ns.min() + manifest.warmup_s * 1e9:
+        logger.warning(
+            "all %d requests began in the first %g s: the default warm-up is left out, and they are measured",
+            len(scheduled_ns),
+            manifest.warmup_s,
+        )
+        write_manifest(run, replace(manifest, warmup_s=0.0))
 
 
 def advice(run: Path, *, out_of_memory: bool = False) -> str:

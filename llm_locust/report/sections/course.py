@@ -85,7 +85,8 @@ def warmup(summary: Summary) -> Section | None:
     part = summary.steadiness
     if not part.warmup_like and part.settled is not False:
         return None
-    return Section("Warm-up", (Line(part.reason, Tone.WARN),))
+    title = "Overload" if part.overload else "Slower with time" if part.slower else "Warm-up"
+    return Section(title, (Line(part.reason, Tone.BAD if part.overload else Tone.WARN),))
 
 
 def reliability(summary: Summary) -> Section | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
-from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.summary_types.course import GateOutcome
@@ -40,10 +39,6 @@ _RATES = {
     "images_per_s": "images/s",
     "requests": "requests",
 }
-
-#: Latencies from here on are told in seconds.
-_IN_SECONDS_MS = 10_000.0
-
 _SECONDS = frozenset({"standstill_s"})
 
 
@@ -51,10 +46,9 @@ _SECONDS = frozenset({"standstill_s"})
 class Headline:
     """What a run came to.
 
-    ``word`` is PASS, FAIL, UNKNOWN, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says
-    of what, and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is
-    none, and ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its
-    own.
+    ``word`` is PASS, FAIL, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says of what,
+    and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is none, and
+    ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its own.
     """
 
     word: str
@@ -72,7 +66,7 @@ class Headline:
     @property
     def cause_label(self) -> str:
         """What stands before the cause: a good result has it as a reservation."""
-        return "but" if self.is_good else "also" if self.word == "UNKNOWN" else "cause"
+        return "but" if self.is_good else "cause"
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -120,7 +114,7 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
     result = sentence(parts, ", ")
     sought = _sought(summary)
     cause = next((each for each in causes if each.is_of_client or each.explains & sought), None)
-    if word in ("PASS", "SO FAR", "UNKNOWN"):
+    if word in ("PASS", "SO FAR"):
         # What a passed run has to say for itself is a reservation; which requests were not good is not.
         cause = next((each for each in causes if each.box is not None), None)
         tone = Tone.WARN if cause is not None and cause.is_of_client else tone
@@ -131,11 +125,7 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
 def _undecided(summary: Summary) -> RunVerdict:
     """By the gates; without any no request may fail, and the server may not stand still."""
     if summary.gates:
-        untold = all(gate.passed or gate.undecided for gate in summary.gates)
-        if not untold:
-            return RunVerdict(EXIT_GATE)
-        is_undecided = not all(gate.passed for gate in summary.gates)
-        return RunVerdict(EXIT_INVALID if is_undecided else 0, is_undecided=is_undecided)
+        return RunVerdict(0 if all(gate.passed for gate in summary.gates) else EXIT_GATE)
     failed = summary.requests.failed
     if failed and summary.search is None:
         which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
@@ -150,8 +140,7 @@ _OF_BOTH = frozenset({"goodput", "goodput_rps", "rps", "output_tps", "total_tps"
 
 def _sought(summary: Summary) -> frozenset[str]:
     """What a cause has to explain: errors, times or both, by the gates that broke."""
-    broken = [each.text for each in summary.gates if not (each.passed or each.undecided)]
-    metrics = {gate.metric for text in broken for gate in parse_gates(text)}
+    metrics = {gate.metric for each in summary.gates if not each.passed for gate in parse_gates(each.text)}
     if not metrics:
         return frozenset({"errors"}) if summary.requests.failed else frozenset({"times"})
     errors = {"errors"} if metrics & (_OF_ERRORS | _OF_BOTH) else set()
@@ -161,20 +150,15 @@ def _sought(summary: Summary) -> frozenset[str]:
 def _word(found: RunVerdict) -> tuple[str, Tone]:
     if not found.code:
         return "PASS", Tone.GOOD
-    if found.is_undecided:
-        return "UNKNOWN", Tone.WARN
     words = {EXIT_INVALID: "INVALID", EXIT_INCOMPLETE: "INCOMPLETE"}
     return words.get(found.code, "FAIL"), Tone.BAD
 
 
 def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
-    if found.is_undecided:
-        yield from _told([gate for gate in summary.gates if gate.undecided], _MOST_BROKEN)
-        return
     if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
         yield clean(found.reason)
         return
-    broken = [gate for gate in summary.gates if not (gate.passed or gate.undecided)]
+    broken = [gate for gate in summary.gates if not gate.passed]
     if found.code:
         yield from _told(broken, _MOST_BROKEN, required=True) if broken else [clean(found.reason)]
     elif summary.gates or summary.search is not None:
@@ -228,8 +212,7 @@ def gate_words(outcome: GateOutcome, *, required: bool = False) -> str:
     name += _name(gate)
     limit = f"{_OPERATORS[gate.op]} {_limit(gate)}{' required' if required else ''}"
     value = outcome.value if outcome.value is not None else outcome.at_least
-    holds = value is not None and OPERATORS[gate.op](value, gate.limit)
-    decided = holds == outcome.passed and not outcome.undecided
+    decided = value is not None and OPERATORS[gate.op](value, gate.limit) == outcome.passed
     if value is None or not decided:
         return f"{name} ({limit}): {clean(outcome.reason or 'not known')}"
     at_least = "at least " if outcome.value is None else ""
@@ -255,12 +238,23 @@ def _limit(gate: Gate) -> str:
 
 def _value(gate: Gate, value: float) -> str:
     """The figure with as many digits as tell it from the limit."""
+    for digits in _digits():
+        text, limit = (_figure(gate, each, digits) for each in (value, gate.limit))
+        if text != limit or value == gate.limit:
+            return text
+    return _figure(gate, value, 0)
+
+
+def _digits() -> Iterator[int]:
+    """More digits than usual, one after the other."""
+    return iter(range(10))
+
+
+def _figure(gate: Gate, value: float, digits: int) -> str:
     if gate.kind is MetricKind.SHARE:
-        usual, limit = percent(value), percent(gate.limit)
-        return (
-            usual if usual != limit or value == gate.limit else f"{quantity(100 * value, 100 * gate.limit)} %"
-        )
-    if gate.kind is MetricKind.LATENCY and value >= _IN_SECONDS_MS:
-        return f"{quantity(value / 1000, gate.limit / 1000)} s"
-    unit = " ms" if gate.kind is MetricKind.LATENCY else " s" if gate.metric in _SECONDS else ""
-    return f"{quantity(value, gate.limit)}{unit}"
+        return f"{100 * value:.{digits + 1}f} %" if digits else percent(value)
+    if gate.kind is MetricKind.LATENCY:
+        scaled, unit = (value, "ms") if value < 10_000 else (value / 1000, "s")
+        return f"{scaled:,.{digits + 1}f} {unit}" if digits else f"{number(scaled)} {unit}"
+    unit = " s" if gate.metric in _SECONDS else ""
+    return (f"{value:,.{digits + 1}f}" if digits else number(value)) + unit

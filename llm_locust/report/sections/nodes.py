@@ -77,10 +77,7 @@ def _offset(node: Node) -> str:
         return ""
     error = number(node.clock_error_ms)
     decimals = len(error.partition(".")[2]) if is_defined(node.clock_error_ms) else 3
-    offset = number(node.clock_offset_ms)
-    if len(offset.partition(".")[2]) > decimals:
-        offset = f"{node.clock_offset_ms:,.{decimals}f}"
-    return f"{offset} ± {error}"
+    return f"{number(round(node.clock_offset_ms, decimals))} ± {error}"
 
 
 def _notes(more: int, others: int) -> Iterator[Line]:

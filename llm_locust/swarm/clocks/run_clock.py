@@ -80,6 +80,7 @@ class RunClock:
         self._detector = StepDetector(read)
         self._ahead_ns = self._detector.last.offset_ns  # of the monotonic clock
         self._offset_ns = 0
+        self._is_stepping = False
         self.begin()
 
     def begin(self) -> None:
@@ -110,14 +111,23 @@ class RunClock:
         return self._steps
 
     def look(self) -> int | None:
-        """Read the clocks; return the step of the realtime clock since the last call, ns, or None."""
+        """Read the clocks; return the step of the realtime clock since the last call, ns, or None.
+
+        ``on_step`` may look, too: until it returns the offset is the one before the step.
+        """
+        if self._is_stepping:
+            return None
         step_ns = self._detector.look()
         if step_ns is not None:
             logger.warning(
                 "this machine's clock was stepped by %+.6f s; the run's time goes on without the step",
                 step_ns * 1e-9,
             )
-            self._on_step()
+            self._is_stepping = True
+            try:
+                self._on_step()
+            finally:
+                self._is_stepping = False
             self._steps += 1
             self._step_ns += step_ns
         apart_ns = self._ahead_ns - self._detector.last.offset_ns

@@ -61,9 +61,10 @@ class Recorder:
 
     def add(self, record: RequestRecord) -> None:
         self.finished += 1
+        # A step that nobody has seen yet closes the batch of those before it: the next has another offset.
+        self._clock()
         if record.clock_step_ns is not None:
-            # Its times are on the clock before the step: a batch of those may just have been closed.
-            self._clock()
+            # Its times are on the clock before the step.
             record = moved(record, record.clock_step_ns)
         arrivals = len(record.arrivals_ns)
         if self._open_arrivals + arrivals > BATCH_ARRIVALS:

@@ -188,6 +188,7 @@ class ActiveRun:
             class_slos=self.settings.class_slos,
             gates=self.settings.gates,
             warmup_s=self.settings.warmup_s,
+            warmup_gives_way=self.settings.warmup_gives_way,
             open_loop=self.open_loop,
             stop_reason=self.stop_reason,
             cut_short=self.cut_short,

@@ -127,6 +127,8 @@ def test_a_run_without_requests_has_no_plateau() -> None:
         "plateau": None,
         "steady_share": None,
         "reason": "no request was in flight",
+        "slower": None,
+        "overload": None,
     }
 
 

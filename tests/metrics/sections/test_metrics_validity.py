@@ -76,6 +76,7 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "cpu_percent_max": 10.0,
         "coalesced_ratio": 0.0,
         "clock_steps": 0,
+        "misplaced": 0,
         "steal_percent_max": None,
         "throttled_percent_max": None,
         "hub_lag_ms_p99": None,

@@ -125,6 +125,23 @@ def test_a_step_is_told_while_the_offset_is_still_the_old_one_and_logged_in_one_
     ]
 
 
+@given(beyond_threshold)
+def test_who_is_told_of_a_step_may_look_and_still_finds_the_offset_of_before(step_ns: int) -> None:
+    """A batch that is closed for a step looks for its offset: that of after put it off by the step."""
+    clocks, told = FakeClocks(), list[int]()
+
+    def close_batch() -> None:
+        assert axis.look() is None
+        told.append(axis.offset_ns)
+
+    axis = RunClock(close_batch, read=clocks.read, monotonic_ns=lambda: clocks.monotonic_ns)
+    clocks.go(S, step_ns)
+    assert axis.look() == step_ns
+    assert told == [0]
+    assert axis.offset_ns == -step_ns
+    assert axis.steps == 1
+
+
 def test_a_new_run_counts_anew_and_stays_on_the_axis() -> None:
     clocks = FakeClocks()
     axis = clocks.axis()

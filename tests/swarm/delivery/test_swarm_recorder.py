@@ -124,3 +124,15 @@ def test_a_request_that_a_step_fell_into_is_placed_by_the_clock_of_after() -> No
     assert desk.headers[1].clock_offset_ns == 40 - 1_000
     assert after.ints("scheduled_ns").tolist() == [2 + 1_000]
     assert (after.ints("sent_ns") - after.ints("scheduled_ns")).tolist() == [3]
+
+
+def test_a_request_that_began_after_a_step_which_nobody_has_seen_is_in_a_batch_of_its_own() -> None:
+    """It is over before anybody looks: in the batch of before it would be off by the step."""
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, clock=clock)
+    recorder.add(record(1))
+    clock.step_ns = 1_000
+    recorder.add(record(2))
+    recorder.close_batch()
+    assert [header.clock_offset_ns for header in desk.headers] == [40, 40 - 1_000]
+    assert desk.numbers() == [1, 2]
