@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
-from llm_locust.core.input_files import TRACE, FileReading
+from llm_locust.core.input_files import FileReading
 from llm_locust.workload.traces.entry import BAILIAN_BLOCK_TOKENS, TraceError, TraceRow
 from llm_locust.workload.traces.trace import FORMATS, Trace
 
@@ -97,9 +97,8 @@ def _share(hashed: list[Hashed], block_tokens: float) -> float:
 def _fitting(hashed: list[Hashed]) -> int | None:
     """The size of block that fits nearly all prompts: a power of two if one does."""
     typical = round(median(prompt.tokens / prompt.blocks for prompt in hashed))
-    sizes = [*(1 << power for power in range(2, 17)), typical]
-    best = max(sizes, key=lambda size: _share(hashed, size))
-    return best if best and _share(hashed, best) >= _FITS else None
+    sizes = max((1 << power for power in range(2, 17)), key=lambda size: _share(hashed, size)), typical
+    return next((size for size in sizes if size and _share(hashed, size) >= _FITS), None)
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ def how_read(trace: Trace, *, stretched: bool = False) -> str:
     Raises:
         TraceError: its numbers cannot mean what they were taken for; the text says what to give instead.
     """
-    reading = FileReading(TRACE, trace.path, most_skipped=trace.asked.most_skipped)
+    reading = trace.reading()
     rows = trace.recorded(reading)
     file, sample, hashed = trace.file, _Sample(), list[Hashed]()
     for _, at_s, row in islice(rows, SAMPLE):

@@ -128,14 +128,16 @@ class Trace:
     def facts(self) -> TraceFacts:
         """Count the whole slice, which also checks every line of it."""
         entries, first_s, last_s, inputs, outputs = 0, 0.0, 0.0, 0, 0
-        for k, at_s, row in self.recorded(
-            FileReading(TRACE, self.path, most_skipped=self.asked.most_skipped)
-        ):
+        for k, at_s, row in self.recorded(self.reading()):
             first_s = first_s if k else at_s
             entries, last_s = k + 1, at_s
             inputs += row.input_tokens
             outputs += row.output_tokens
         return TraceFacts(entries, (last_s - first_s) * self.scale, inputs, outputs)
+
+    def reading(self, *, is_timed: bool = True) -> FileReading:
+        """What counts a reading of the file; a timed one is before the load."""
+        return FileReading(TRACE, self.path, most_skipped=self.asked.most_skipped, is_timed=is_timed)
 
     def recorded(self, reading: FileReading | None = None) -> Iterator[tuple[int, float, TraceRow]]:
         """k, recorded seconds after ``start_s``, and the row of each request, in order of time.
@@ -144,7 +146,7 @@ class Trace:
             reading: counts what is read; without it the load reads the file, in its own time.
         """
         if reading is None:
-            reading = FileReading(TRACE, self.path, most_skipped=self.asked.most_skipped, is_timed=False)
+            reading = self.reading(is_timed=False)
         try:
             yield from self._slice(reading)
         except InputError as e:
@@ -221,7 +223,7 @@ def open_trace(
         asked=asked,
     )
     _check_units(name, trace)
-    if next(iter(trace), None) is None:
+    if next(trace.recorded(trace.reading()), None) is None:
         raise TraceError(f"{name}: it has no request in its slice from {start_s:g} s to {end:g} s")
     return trace if rate is None else replace(trace, scale=_scale(name, trace.facts(), rate))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llm_locust.workload.trajectories.hashed import Chain, HashedPrompt
 from llm_locust.workload.trajectories.hits import possible_shares
-from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool
+from llm_locust.workload.trajectories.pool import TrajectoryPool, how_read, load_pool
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError
 
 BLOCK = 16
@@ -221,3 +221,38 @@ def test_many_hashes_of_a_short_prompt_cost_nothing(tmp_path: Path) -> None:
     facts = TrajectoryPool((found,)).facts
     assert (facts.ids, facts.possible) == (["trace_1"], [[0.0]])
     assert isinstance(found, Trajectory)
+
+
+def _sessions(folder: Path, block: int, count: int = 12) -> Path:
+    lines = [
+        {
+            "session_id": i % 3,
+            "input_length": block * 8 + 1 + i,
+            "output_length": 5.0,
+            "hash_ids": [*range(9)],
+        }
+        for i in range(count)
+    ]
+    path = folder / "sessions.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("block", [16, 64, 1024])
+def test_sessions_with_another_size_of_block_are_refused_with_the_size_that_fits(
+    tmp_path: Path, block: int
+) -> None:
+    path = _sessions(tmp_path, block)
+    with pytest.raises(TrajectoryError, match=rf"sessions\.jsonl:1: 9 hash .* --trace-block {block} "):
+        load_pool(path)
+    pool = load_pool(path, block)
+    assert {turn.hashed.block for found in pool for turn in found.turns if turn.hashed} == {block}
+    said = how_read(path, pool)
+    assert (
+        said == f"trajectories {str(path)!r}: 3 trajectories, 12 turns, no pauses, hashes of {block} tokens"
+    )
+
+
+def test_sessions_of_blocks_of_512_are_read_as_such(tmp_path: Path) -> None:
+    pool = load_pool(_sessions(tmp_path, 512))
+    assert [turn.asked_output_tokens for turn in pool[0].turns] == [5] * 4
