@@ -133,7 +133,8 @@ LATENCIES: Final = (
         key="itl",
         label="ITL",
         short="ITL",
-        definition="gaps between successive token events (a list)",
+        definition="gaps between successive token events (a list), but for those that the client does not "
+        "know, because it read late (`client.gaps_unknown`)",
         undefined="fewer than 2 events",
         formula=None,
         views=frozenset({View.REPORT, View.DISTRIBUTIONS, View.COMPARISON}),

@@ -15,6 +15,7 @@ from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, 
 
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import RequestRecord
 
@@ -83,11 +84,11 @@ def caller(
     *,
     tls: ssl.SSLContext | None = None,
     connect_timeout_s: float = 5,
-    kernel_stamps: bool = True,
+    stamping: Stamping = READ_STAMPS,
     **of: Any,
 ) -> Iterator[Caller]:
     """A client of the server at ``url``; ``of`` are further arguments of :class:`LlmClient`."""
-    pool = Pool(Target.parse(url), tls=tls, connect_timeout_s=connect_timeout_s, kernel_stamps=kernel_stamps)
+    pool = Pool(Target.parse(url), tls=tls, connect_timeout_s=connect_timeout_s, stamping=stamping)
     answers: list[Answer] = []
     try:
         yield Caller(LlmClient(pool, sink=answers.append, **of), answers)

@@ -26,6 +26,7 @@ COMPONENTS = {
     POD_DISCOVERY: "headless",
     "monitoring": "headless",
     "gateway-api": "soak",
+    "packet-stamps": "headless",
     "kept-spools": "soak",
     "report-container": "headless",
 }

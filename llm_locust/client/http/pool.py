@@ -9,6 +9,7 @@ from gevent.lock import RLock
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
+from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
 
@@ -30,7 +31,7 @@ class Pool:
 
     Args:
         most_requests: a connection is closed after this many; None keeps it.
-        kernel_stamps: ask the kernel for the time of what is received.
+        stamping: source of the stamps of what is received.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         connect_timeout_s: float = 10.0,
         most_requests: int | None = None,
-        kernel_stamps: bool = True,
+        stamping: Stamping = READ_STAMPS,
     ) -> None:
         self.target = target
         self._tls = (tls or tls_context()) if target.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
         self._most_requests = most_requests
-        self._kernel_stamps = kernel_stamps
+        self._stamping = stamping
         self._idle: dict[Connection, None] = {}
         self._closed = False
         self._addresses: list[Address] = []
@@ -104,7 +105,7 @@ class Pool:
         self.dialling += 1
         try:
             with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
-                connection = dial(address, tls, kernel_stamps=self._kernel_stamps)
+                connection = dial(address, tls, self._stamping)
         finally:
             self.dialling -= 1
         connection.on_closed, connection.limit = self._dropped, self._most_requests

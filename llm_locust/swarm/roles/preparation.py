@@ -28,6 +28,7 @@ from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
+from llm_locust.swarm.run.foreseen import foreseen, reach_upload
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
@@ -105,6 +106,8 @@ class RunPreparation:
             check_upload(settings)
             check_other_disk(settings)
             check_metrics(settings)
+            if at_once:
+                self._foresee(settings)
         except UsageError as e:
             leave(e)
         try:
@@ -149,6 +152,29 @@ class RunPreparation:
             users=users if shape is None else None,
             run_time_s=options.run_time,
         )
+
+    def _foresee(self, settings: Settings) -> None:
+        """Log what is known of the run before its first request."""
+        options, classes = self._options, list(self._environment.user_classes)
+        shape = self._environment.shape_class
+        shaped = shape is not None or open_loop_class(classes, settings) is not None
+        hosts = [*settings.deployment.targets, *(arm.url for arm in settings.deployment.arms)]
+        told = foreseen(
+            settings,
+            hosts or [host_of(self._environment, settings)],
+            users=None if shaped else options.num_users,
+            spawn_rate=options.spawn_rate,
+            run_time_s=options.run_time,
+        )
+        for line in told:
+            logger.warning("%s", line)
+        if settings.upload is not None and (why := reach_upload(settings.upload)) is not None:
+            logger.warning(
+                "--upload: %r does not answer now: %s; if it does not at the end, the run ends with 4, "
+                "and `llm-locust upload` copies its files later",
+                settings.upload,
+                why,
+            )
 
     def _check_room(self, settings: Settings, users: object, workers: int) -> None:
         check_room(settings, self._environment.user_classes, users, self._options.run_time, max(1, workers))

@@ -133,16 +133,24 @@ def _check_prompts(settings: Settings, classes: Sequence[Any]) -> None:
 
 def _check_gates(settings: Settings) -> None:
     """Check that gates are on what the run will have: figures of one load, or the edge of a search."""
-    load = settings.load
-    of_edge = [gate.metric == EDGE for gate in parse_gates(settings.gates)]
+    load, gates = settings.load, parse_gates(settings.gates)
+    of_edge = [gate.metric == EDGE for gate in gates]
     if any(of_edge) and load.search is None:
         raise UsageError(f"--gate: {EDGE} is the answer of a search; add --find, or limit another figure")
+    if load.sweep is not None and settings.text.get("window") not in (None, "", "run"):
+        raise UsageError("--window: a sweep has several loads, and each stage has its own measured part")
     if load.sweep is not None and not all(of_edge):
         flag = "--sweep" if load.search is None else "--find"
         only = "" if load.search is None else f" only {EDGE} is of all loads, as in {EDGE}>=30;"
         raise UsageError(
             f"--gate beside {flag}: a gate holds for one load;{only} judge a stage afterwards, by "
             "`llm-locust report RUN --where stage==3 --gate ...`"
+        )
+    of_goodput = next((gate for gate in gates if gate.metric in ("goodput", "goodput_rps")), None)
+    if of_goodput is not None and not settings.slo and not settings.class_slos:
+        raise UsageError(
+            f"--gate: {of_goodput.text} needs limits of a request, without which none is good: add "
+            '--slo "ttft=500ms tpot=50ms", or limit error_rate'
         )
 
 

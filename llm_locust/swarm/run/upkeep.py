@@ -11,7 +11,7 @@ from llm_locust.swarm.process.offload import off_the_hub
 logger = logging.getLogger(__name__)
 
 #: Environment variables that an object store's client reads.
-_CREDENTIALS = (
+CREDENTIALS = (
     *("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_"),
     *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
 )
@@ -44,7 +44,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
             "llm_locust.cli.upload",
             [*words, "--", str(run), to],
             heard=(STDOUT, STDERR),
-            prefixes=_CREDENTIALS,
+            prefixes=CREDENTIALS,
             within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
         )
     except LateError as e:
@@ -64,7 +64,7 @@ def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> No
             "llm_locust.report.run.dropping",
             words,
             heard=(STDOUT, STDERR),
-            prefixes=_CREDENTIALS,
+            prefixes=CREDENTIALS,
             within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
         )
     except (LateError, OSError) as e:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Routes
 from llm_locust.deployment.arms import RandomArm
@@ -37,19 +38,13 @@ def make_pool(target: Target, settings: Settings) -> Pool:
     return make_pools([target], settings)[0]
 
 
-def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
+def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping = READ_STAMPS) -> list[Pool]:
     """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
     secure = any(target.scheme == "https" for target in targets)
     tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
     bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
     return [
-        Pool(
-            target,
-            tls=tls,
-            connect_timeout_s=bound_s,
-            most_requests=most,
-            kernel_stamps=settings.stamps == "kernel",
-        )
+        Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most, stamping=stamping)
         for target in targets
     ]
 
@@ -57,6 +52,7 @@ def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
 def make_routes(
     run: RunInfo,
     settings: Settings,
+    stamping: Stamping,
     worker: int,
     together: Callable[[Call], str | None],
 ) -> Routes:
@@ -67,20 +63,22 @@ def make_routes(
         together: key of sticky requests.
     """
     if bases := run.get("arms"):
-        return _arm_routes(bases, settings, RandomArm(_shares(settings), run["seed"], worker))
+        return _arm_routes(bases, settings, stamping, RandomArm(_shares(settings), run["seed"], worker))
     targets = [Target.at(url) for url in run.get("targets") or ()]
     if not targets:
         host = Target.parse(run["host"]).with_base(run["base"])
-        return Routes(make_pools([host], settings), session_header=settings.session_header)
+        return Routes(make_pools([host], settings, stamping), session_header=settings.session_header)
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
-    pools = make_pools(targets, settings)
+    pools = make_pools(targets, settings, stamping)
     return Routes(pools, chooser, together, session_header=settings.session_header)
 
 
-def _arm_routes(bases: Sequence[str], settings: Settings, random_arm: RandomArm) -> Routes:
+def _arm_routes(
+    bases: Sequence[str], settings: Settings, stamping: Stamping, random_arm: RandomArm
+) -> Routes:
     """A route to each arm of an interleaved comparison, of which every request or session draws one."""
-    pools = make_pools([Target.at(url) for url in bases], settings)
+    pools = make_pools([Target.at(url) for url in bases], settings, stamping)
     names = [arm.name for arm in settings.deployment.arms]
     return Routes(pools, random_arm, arms=names, session_header=settings.session_header)
 
