@@ -85,6 +85,17 @@ _PIECE = MIB
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 
+_MOST_MAGIC = 16
+
+#: First bytes of what is compressed in a way that is not read.
+_COMPRESSED = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+}
+
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "Is a directory"),
     (stat.S_ISFIFO, "it is a pipe, not a file: write what comes out of it to a file first"),
@@ -209,9 +220,12 @@ def open_input(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:
     """
     file = open_plain(path, name)
     try:
-        packed = file.read(len(_GZIP)) == _GZIP
+        begin = file.read(_MOST_MAGIC)
+        for magic, name_of in _COMPRESSED.items():
+            if begin.startswith(magic):
+                raise OSError(f"it is compressed by {name_of}; unpack it first, or compress it by gzip")
         file.seek(0)
-        return cast(BinaryIO, _Unpacked(file)) if packed else file
+        return cast(BinaryIO, _Unpacked(file)) if begin.startswith(_GZIP) else file
     except OSError as e:
         file.close()
         raise InputError.of(name, path, 0, _unreadable(e)) from e

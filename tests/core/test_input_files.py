@@ -1,7 +1,9 @@
 """Files within bounds: what is read, what is refused, and what is said of a long reading."""
 
+import bz2
 import gzip
 import logging
+import lzma
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +94,21 @@ def test_a_packed_file_may_expand_to_some_times_its_size_only(
     assert "cannot be read: it expands to more than" in refusal(path, DATASET)
     with pytest.raises(InputError, match="200 times its size; unpack it first"):
         read_input(path, DATASET)
+
+
+@pytest.mark.parametrize(
+    ("begin", "name"),
+    [
+        (b"\x28\xb5\x2f\xfd\x04", "zstd"),
+        (bz2.compress(b"a"), "bzip2"),
+        (lzma.compress(b"a"), "xz"),
+        (b"PK\x03\x04\x14", "zip"),
+    ],
+)
+def test_what_is_compressed_in_another_way_is_named(tmp_path: Path, begin: bytes, name: str) -> None:
+    assert f"cannot be read: it is compressed by {name}; unpack it" in refusal(
+        written(tmp_path, begin), DATASET
+    )
 
 
 @pytest.mark.parametrize("cut", [12, 40, -5])

@@ -9,14 +9,14 @@ The first of these keys that a value has is its prompt:
 ``conversations``,               a conversation in ShareGPT's form, of which the first question is the prompt:
 ``conversation``                 :mod:`llm_locust.workload.datasets.sharegpt`
 ``turns``                        the questions of a conversation, the first of which is the prompt (MT-bench)
-``body``                         the body of a request (OpenAI's batch files), with any of these keys in it
+``body``, ``params``             the body of a request (OpenAI's, Anthropic's batch files), with these keys
 ``text``, ``input``,             a text; ``input`` may be a list of messages, or of the texts of an embeddings
 ``question``, ``text_input``     request
 ``instruction``                  a text, which ``input`` follows if it is there (Alpaca)
 ================================ ===========================================================================
 
-A value that is a list of messages, or a text, is a prompt by itself. A text ``system`` goes before the prompt
-as its system message.
+A value that is a list of messages, or a text, is a prompt by itself. A text ``system``, or
+``system_prompt``, goes before the prompt as its system message.
 """
 
 from collections import Counter
@@ -93,8 +93,8 @@ class RowReader:
             return DatasetRow(Prompt(messages=_messages(value)), line)
         if isinstance(value, dict):
             value = self._with_expected(value)
-            body = value.get("body")
-            if isinstance(body, dict) and "messages" not in value and "prompt" not in value:
+            body = next((value[key] for key in ("body", "params") if isinstance(value.get(key), dict)), None)
+            if body is not None and "messages" not in value and "prompt" not in value:
                 return self._of_batch(value, body, line)
         return self._of_object(value, line, lambda key: self.sent is None or key in self.sent)
 
@@ -120,8 +120,9 @@ class RowReader:
         if form is None:
             return None
         prompt, used = form
-        if isinstance(value.get("system"), str):
-            prompt, used = _with_system(prompt, value["system"]), used | {"system"}
+        for key in ("system", "system_prompt"):
+            if isinstance(value.get(key), str):
+                prompt, used = _with_system(prompt, value[key]), used | {key}
         if isinstance(line.expected, dict):
             expected_answer(line.expected)
         others = {key: v for key, v in value.items() if key not in {*used, *_UNDERSTOOD, *RUN_FIELDS}}
@@ -158,7 +159,7 @@ _MOST_UNSENT = 1000
 _TYPES: Mapping[str, type | tuple[type, ...]] = {"tools": list, "text": dict, "system": list}
 
 #: Keys of a batch file's lines, beside the body.
-_BATCH_KEYS = frozenset({"body", "custom_id", "method", "url"})
+_BATCH_KEYS = frozenset({"body", "params", "custom_id", "method", "url"})
 
 
 class _Part(msgspec.Struct):

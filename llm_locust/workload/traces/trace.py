@@ -9,7 +9,8 @@ from zlib import crc32
 
 import msgspec
 
-from llm_locust.core.input_files import TRACE, FileReading, InputError, text_lines
+from llm_locust.core.arrow.parquet_input import MAGIC
+from llm_locust.core.input_files import TRACE, FileReading, InputError, first_bytes, text_lines
 from llm_locust.workload.traces import azure, burstgpt, mooncake, sessions
 from llm_locust.workload.traces.entry import (
     BAILIAN_BLOCK_TOKENS,
@@ -256,6 +257,8 @@ def _format(path: Path, asked: str | None) -> str:
             raise TraceError(f"trace {str(path)!r}: no format {asked!r}; allowed are {allowed}")
         return asked
     try:
+        if first_bytes(path, TRACE.name, len(MAGIC)) == MAGIC:
+            raise TraceError(f"trace {str(path)!r}: a Parquet file; write it as CSV or JSON lines: {allowed}")
         texts = enumerate(text_lines(path, FileReading(TRACE, path)), 1)
         number, first = next(((n, text) for n, text in texts if text.strip()), (0, ""))
     except InputError as e:

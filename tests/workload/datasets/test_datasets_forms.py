@@ -72,6 +72,11 @@ FORMS: dict[str, tuple[Any, Any]] = {
     ),
     "batch of a prompt": ({"custom_id": "7", "body": {"prompt": "Why?"}}, "Why?"),
     "batch of an input": ({"body": {"input": "Why?", "model": "x"}}, "Why?"),
+    "batch of Anthropic's": (
+        {"custom_id": "a", "params": {"system": "Be brief.", "messages": [ASKED], "max_tokens": 9}},
+        [SYSTEM, ASKED],
+    ),
+    "system_prompt": ({"system_prompt": "Be brief.", "question": "Why?", "response": "So."}, [SYSTEM, ASKED]),
     "turns": ({"question_id": 81, "turns": ["Why?", "And?"]}, "Why?"),
     "turns of messages": ({"turns": [ASKED, ANSWER]}, "Why?"),
     "conversation": ({"conversation": [ASKED, ANSWER, ASKED]}, "Why?"),
@@ -179,7 +184,7 @@ def test_what_is_no_field_of_an_api_is_not_sent_and_is_named(tmp_path: Path, for
     dataset = load_dataset(write(tmp_path, META | {"temperature": 0} | value), most_skipped=0)
     (prompt,) = dataset.prompts
     assert content(prompt) == sent
-    assert "body" in value or prompt.extra == {"temperature": 0}
+    assert "custom_id" in value or "body" in value or prompt.extra == {"temperature": 0}
     assert set(META) - {"model"} <= set(dataset.unsent)
     assert "model" not in dataset.unsent  # which is the run's
     assert (

@@ -249,6 +249,19 @@ def test_a_file_of_another_kind_is_refused_with_the_option_for_it(
     assert flag in refusal(write(tmp_path, [first]))
 
 
+def test_a_parquet_file_is_refused_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    path.write_bytes(b"PAR1" + bytes(range(256)))
+    assert "a Parquet file; write it as CSV or JSON lines: azure, mooncake, bailian, " in refusal(path)
+
+
+def test_the_unit_of_a_table_s_times_may_be_said(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\n1000,5,6\n2500,7,8\n")
+    assert [e.at_s for e in opened(path, unit="ms")] == [0, 1.5]
+    assert [e.at_s for e in open_trace(path)] == [0, 1500]
+
+
 def test_a_line_of_many_hashes_takes_no_more_than_its_prompt_needs(tmp_path: Path) -> None:
     path = write(tmp_path, [line(0, 1000, 40_000)])
     assert "40,000 hash ids for a prompt of 1,000 tokens: blocks of 512 do not fit; no siz" in refusal(path)
