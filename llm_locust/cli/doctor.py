@@ -54,8 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--body", metavar="JSON", help="further fields of the requests, such as '{\"temperature\": 0}'"
     )
     for row in ACCESS:
-        action = "append" if row.kind == "list" else "store"
-        parser.add_argument(row.flag, metavar=row.metavar, action=action, help=row.help)
+        if row.kind == "truth":
+            parser.add_argument(row.flag, action="store_true", help=row.help)
+        else:
+            action = "append" if row.kind == "list" else "store"
+            parser.add_argument(row.flag, metavar=row.metavar, action=action, help=row.help)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
@@ -106,6 +109,8 @@ def _asked(args: argparse.Namespace) -> Examination:
         secrets=access_secrets(key, own),
         ca_cert=given["ca_cert"],
         client_cert=given["client_cert"],
+        tls_name=given["tls_name"],
+        insecure=bool(given["insecure"]),
     )
 
 

@@ -9,6 +9,12 @@ UNITS_NS = {
     "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000,
 }  # fmt: skip
 
+_LONG_UNITS = {
+    "s": ("sec", "secs", "second", "seconds"),
+    "m": ("mins", "minute", "minutes"),
+    "h": ("hr", "hrs", "hour", "hours"),
+}
+
 LONGEST_S = 10 * 365 * 86_400
 _MOST_CHARACTERS = 100
 
@@ -49,6 +55,9 @@ def _nanoseconds(text: str) -> Decimal:
     if len(text) > _MOST_CHARACTERS:
         raise ValueError(f"too long: at most {_MOST_CHARACTERS} characters")
     parts = [(found["number"], found["unit"]) for found in _PART.finditer(text)]
+    if (joined := "".join(text.split())) != text:
+        _nanoseconds(joined)  # something else may be wrong
+        raise ValueError(f"a duration has no blanks: write {joined}")
     if not parts or "".join(map("".join, parts)) != text:
         raise ValueError("not a duration: write a number with its unit, as 500ms or 1h30m")
     total, below = Decimal(0), None
@@ -57,7 +66,9 @@ def _nanoseconds(text: str) -> Decimal:
             raise ValueError(f"a number without a unit: add one, as {number}ms or {number}s")
         unit_ns = UNITS_NS.get("m" if unit == "min" else unit)
         if unit_ns is None:
-            raise ValueError(f'unknown unit "{unit}": write one of {listed(tuple(UNITS_NS))}')
+            meant = next((short for short in ("s", "m", "h") if unit.lower() in _LONG_UNITS[short]), None)
+            advice = f"write {number}{meant}" if meant else f"write one of {listed(tuple(UNITS_NS))}"
+            raise ValueError(f'unknown unit "{unit}": {advice}')
         if below is not None and unit_ns >= below:
             raise ValueError("units must go from the largest to the smallest, as in 1h30m")
         total, below = total + Decimal(number) * unit_ns, unit_ns

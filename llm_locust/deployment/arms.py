@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from llm_locust.client.http.target import Target
 from llm_locust.core.arms import ArmFacts
 from llm_locust.core.terms import listed, nearest
+from llm_locust.wire.secrecy import public_url
 
 #: Most arms of a run: each is compared with the first, and widens all intervals.
 MOST_ARMS = 8
@@ -80,7 +81,9 @@ class Arm:
         """Parse ``NAME=URL``, or ``NAME=URL share=2`` (raises ValueError)."""
         match = _NAMED.fullmatch(text.strip())
         if match is None:
-            raise ArmError(f"{text[:80]!r} is not NAME=URL, such as {_EXAMPLE}, or {_EXAMPLE} share=2")
+            raise ArmError(
+                f"{public_url(text)[:80]!r} is not NAME=URL, such as {_EXAMPLE}, or {_EXAMPLE} share=2"
+            )
         name, url = match["name"], match["url"]
         share = None if match["share"] is None else _parsed_share(match["share"])
         return cls(checked_name(name), checked_url(url), share)
@@ -89,9 +92,9 @@ class Arm:
 def checked_url(url: str) -> str:
     """The URL of an arm (raises ValueError)."""
     if url.startswith("dns+"):
-        raise ArmError(f"{url!r}: an arm is one URL, such as that of a balancer or of a Service")
+        raise ArmError(f"{public_url(url)!r}: an arm is one URL, such as that of a balancer or of a Service")
     if Target.parse(url).query:
-        raise ArmError(f"{url!r}: ?api-version= may stand in the URL of -H only")
+        raise ArmError(f"{public_url(url)!r}: ?api-version= may stand in the URL of -H only")
     return url
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from llm_locust.metrics.deployment.pools.names import split_role
-from llm_locust.wire.secrecy import public_url, url_secret
+from llm_locust.wire.secrecy import public_url, url_fault, url_secret
 
 _SCHEMES = {"http": 80, "https": 443}
 _DNS = "dns+"
@@ -151,7 +151,7 @@ def _split(text: str, url: str) -> tuple[SplitResult, int | None]:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as e:
-        raise EndpointError(f"metrics URL {public_url(url)!r}: {e}") from e
+        raise EndpointError(f"metrics URL {public_url(url)!r}: {url_fault(e)}") from None
     if not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
         raise EndpointError(f"metrics URL {public_url(url)!r} holds a character that is invalid in a URL")
     return parts, port

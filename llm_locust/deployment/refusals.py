@@ -9,6 +9,9 @@ from llm_locust.core.record import Outcome, RequestRecord
 #: Statuses that waiting does not change: the request itself is refused.
 PERMANENT = frozenset({400, 401, 403, 405, 413, 422})
 
+#: Statuses of a server that may take requests later.
+NOT_READY = frozenset({408, 425, 429, 502, 503, 504})
+
 _TOO_LONG = re.compile(
     r"context.{0,12}(length|window|size)|(too|so) (long|many|large)|max\w*.{0,20}(token|length|len\b)"
     r"|token.{0,20}(exceed|limit|max)|(exceed|longer).{0,40}(token|length|context)",
@@ -62,7 +65,7 @@ def advice(record: RequestRecord, sent: SentRequest) -> str:
         return "check the key given" if sent.has_key else "give a key by --api-key-env NAME or --header"
     if status in (404, 405, 410):
         return _of_not_found(error, sent)
-    if status in (408, 425, 429, 502, 503, 504):
+    if status in NOT_READY:
         return "wait until the server takes requests, or let --ready-timeout 5m wait for it"
     return "look at the server's log" if status >= 500 else _of_content(error, sent)
 

@@ -35,6 +35,8 @@ class Examination:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     ca_cert: Path | None = None
     client_cert: Path | None = None
+    tls_name: str | None = None
+    insecure: bool = False
 
 
 class OutOfTimeError(Exception):

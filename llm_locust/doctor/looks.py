@@ -146,13 +146,17 @@ class ServerSeen:
     others: Mapping[str, SeenStream | str] = field(default_factory=dict)
 
 
+def _tls(asked: Examination) -> ssl.SSLContext:
+    return tls_context(asked.ca_cert, asked.client_cert, insecure=asked.insecure)
+
+
 def look_at_server(asked: Examination, target: Target, time_left: TimeLeft) -> ServerSeen:
     """Look at the server, as far as one look after another succeeds and time is left.
 
     Raises:
         TargetError: a certificate of this machine's cannot be used.
     """
-    tls = tls_context(asked.ca_cert, asked.client_cert) if target.scheme == "https" else None
+    tls = _tls(asked) if target.scheme == "https" else None
     seen = ServerSeen(resolved=_resolve(target, time_left))
     seen = replace(seen, attempts=_attempts(seen.resolved, time_left))
     reached = next((attempt.address for attempt in seen.attempts if attempt.seconds is not None), None)
@@ -194,7 +198,9 @@ def _shake_hands(
     """A verified handshake; if the certificate is not accepted, a second one that only reads it."""
 
     def handshake(context: ssl.SSLContext) -> probing.Session:
-        return probing.handshake(address, target.host, context, time_left.at_most(CONNECT_S))
+        return probing.handshake(
+            address, asked.tls_name or target.host, context, time_left.at_most(CONNECT_S)
+        )
 
     now_s = time.time()
     try:
@@ -202,7 +208,7 @@ def _shake_hands(
         return TlsSeen(target.host, session, Certificate.of(session.certificate), None, now_s)
     except ssl.SSLCertVerificationError as e:
         try:
-            looked = handshake(probing.lenient(tls_context(asked.ca_cert, asked.client_cert)))
+            looked = handshake(probing.lenient(_tls(asked)))
             return TlsSeen(target.host, None, Certificate.of(looked.certificate), e, now_s)
         except (OSError, OutOfTimeError):
             return TlsSeen(target.host, None, None, e, now_s)
@@ -217,7 +223,7 @@ def _list(
 ) -> tuple[Listing | str, ServerTime | None]:
     """The list of models, or why there is none; and the server's clock."""
     try:
-        pool = Pool(target, tls=tls, connect_timeout_s=time_left.at_most(CONNECT_S))
+        pool = Pool(target, tls=tls, tls_name=asked.tls_name, connect_timeout_s=time_left.at_most(CONNECT_S))
     except OutOfTimeError:
         return NO_TIME, None
     before_s = time.time()

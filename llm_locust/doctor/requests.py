@@ -49,7 +49,7 @@ class DoctorRequester:
         self, asked: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
     ) -> None:
         self._asked = asked
-        self._pool = Pool(target, tls=tls, connect_timeout_s=connect_s)
+        self._pool = Pool(target, tls=tls, tls_name=asked.tls_name, connect_timeout_s=connect_s)
         self._client = LlmClient(
             self._pool,
             sink=_ignore,

@@ -121,6 +121,8 @@ def plan_of(args: argparse.Namespace) -> OverlayPlan:
     folders = {path.parent for path in (args.scenario, args.locustfile) if path is not None}
     sys.path[:0] = [str(folder.resolve()) for folder in sorted(folders)]
     scenario = load_scenario(args.scenario, GRAMMAR)
+    if args.upload is None and (said := scenario.options.get("upload")) is not None:
+        _one("upload", str(said), checks.destination)
     if args.overlay in WITH_TARGET and args.target is not None:
         raise RenderError(f"--target with --overlay {args.overlay}, which has a target of its own")
     return OverlayPlan(
@@ -134,11 +136,11 @@ def plan_of(args: argparse.Namespace) -> OverlayPlan:
         cidrs=tuple(args.target_cidr),
         locustfile=args.locustfile,
         files=_files(args.file),
-        api_key_secret=args.api_key_secret,
+        api_key_secret=_one("--api-key-secret", args.api_key_secret, checks.key_of_secret),
         pod_discovery=args.pod_discovery,
         monitoring=args.monitoring,
-        upload=args.upload,
-        upload_secret=_name_of(args.upload_secret, "--upload-secret"),
+        upload=_one("--upload", args.upload, checks.destination),
+        upload_secret=_one("--upload-secret", args.upload_secret, checks.object_name),
         cloud_identity=args.cloud_identity,
         network_policies=not args.no_network_policies,
         deadline_s=args.deadline,
@@ -181,8 +183,8 @@ def _files(texts: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _name_of(text: str | None, flag: str) -> str | None:
-    return None if text is None else _each(flag, [text], checks.object_name)[0]
+def _one(flag: str, text: str | None, check: Callable[[str], str]) -> str | None:
+    return None if text is None else _each(flag, [text], check)[0]
 
 
 def _each(flag: str, texts: Sequence[str], check: Callable[[str], T]) -> list[T]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from llm_locust.core.durations import parse_time
 from llm_locust.options.table import OPTION
-from llm_locust.wire.secrecy import is_key_name
+from llm_locust.store.upload.destination import check_address
+from llm_locust.wire.secrecy import is_key_name, public_url
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(_LABEL)
@@ -19,6 +20,7 @@ _LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _LABEL_KEY = re.compile(rf"(?:{_DOTTED.pattern}/)?{_LABEL_NAME}")
 _LABEL_VALUE = re.compile(rf"(?:{_LABEL_NAME})?")
 _MEMORY = re.compile(r"[1-9][0-9]*(?:[KMGT]i|[kMGT])")
+_SECRET_KEY = re.compile(r"[-._A-Za-z0-9]{1,253}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _HEADER = OPTION["header"].variable
@@ -140,6 +142,22 @@ def volume(text: str) -> tuple[str, str]:
     if path in ("/load", "/tmp") or path.startswith(("/load/", "/tmp/")):
         raise ValueError(f"{text!r}: {path} is taken; choose another path, such as /data")
     return claim, path
+
+
+def key_of_secret(text: str) -> str:
+    """``SECRET/KEY``: a key of a Secret of the run's namespace."""
+    name, _, key = text.partition("/")
+    if not _DOTTED.fullmatch(name) or not _SECRET_KEY.fullmatch(key):
+        raise ValueError(f"{text!r} is not SECRET/KEY, the name of a Secret and one of its keys")
+    return text
+
+
+def destination(text: str) -> str:
+    """Where a pod can copy its run to: an object store, or a folder of a volume."""
+    if not text.startswith(("s3://", "gs://", "file:///", "/")):
+        raise ValueError(f"{public_url(text)!r} is no destination: write s3://bucket/prefix or gs://bucket")
+    check_address(text)
+    return text
 
 
 def twice(texts: Iterable[str]) -> str | None:

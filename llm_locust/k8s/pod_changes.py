@@ -98,8 +98,6 @@ def _variables(plan: OverlayPlan, role: str) -> list[dict[str, Any]]:
         found.append({"name": "LOCUST_MASTER_NODE_HOST", "value": plan.named("llm-locust-master")})
     if plan.api_key_secret is not None:
         secret, _, key = plan.api_key_secret.partition("/")
-        if not secret or not key:
-            raise RenderError(f"--api-key-secret {plan.api_key_secret!r} is not SECRET/KEY")
         source = {"secretKeyRef": {"name": secret, "key": key, "optional": False}}
         found.append({"name": key_variable(plan), "valueFrom": source})
     return found + [{"name": name, "value": value} for name, value in plan.pods.env.items()]

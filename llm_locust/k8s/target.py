@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llm_locust.k8s.scenario_files import RenderError
-from llm_locust.wire.secrecy import public_url
+from llm_locust.wire.secrecy import public_url, url_fault
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -41,7 +41,7 @@ class ServerTarget:
             parts = urlsplit(url)
             port = parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError as e:
-            raise RenderError(f"{what} {shown!r}: {e}") from e
+            raise RenderError(f"{what} {shown!r}: {url_fault(e)}") from None
         if parts.scheme not in _PORTS or not parts.hostname:
             raise RenderError(f"{what} {shown!r} is not a URL such as http://vllm.models.svc:8000")
         return cls(shown, parts.hostname, port)

@@ -299,6 +299,7 @@ def _run(manifest: Manifest) -> dict[str, Any]:
         "versions": dict(manifest.versions),
         "stop_reason": manifest.stop_reason or None,
         "task_exceptions": [to_builtins(each) for each in manifest.task_exceptions],
+        **({"insecure": True} if manifest.options.get("insecure") is True else {}),
         **({"is_sweep": True} if manifest.is_sweep else {}),
     }
 

@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Iterable, Mapping
+from re import fullmatch
 
 from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_header
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_template, secret_texts
-from llm_locust.wire.secrecy import is_key_name, is_variable, shown_variable
+from llm_locust.wire.secrecy import is_key_name, is_variable, public_url, shown_variable
 
 #: Where SDKs and their users have the key.
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
@@ -45,6 +46,14 @@ def parse_header_env(text: str) -> tuple[str, str]:
         raise ValueError("write NAME=VARIABLE, a header and the environment variable that holds its value")
     header_template(name, "")
     return name, variable
+
+
+def parse_host_name(text: str) -> str:
+    """A host name of a certificate (raises ValueError)."""
+    name = text.strip().rstrip(".")
+    if not fullmatch(r"[A-Za-z0-9*]([A-Za-z0-9_.:-]{0,252})", name):
+        raise ValueError(f"{public_url(text)[:60]!r} is no host name: write one such as llm.example.org")
+    return name
 
 
 def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
@@ -137,6 +146,19 @@ ACCESS = (
         "client certificate and key in one PEM file",
         metavar="FILE",
         kind="path",
+        is_load=False,
+    ),
+    Option(
+        "--tls-name",
+        "host name that the server's certificate has, where the URL has another one, or an address",
+        parse_host_name,
+        "NAME",
+        is_load=False,
+    ),
+    Option(
+        "--insecure",
+        "accept any certificate of the server: who is on the way can read the API key; the report says so",
+        kind="truth",
         is_load=False,
     ),
 )

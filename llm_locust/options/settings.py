@@ -76,6 +76,8 @@ class Settings:
     api_key: str | None = field(repr=False)
     ca_cert: Path | None
     client_cert: Path | None
+    tls_name: str | None
+    insecure: bool
     require_valid: bool
     allow_incomplete: bool
     upload: str | None
@@ -198,6 +200,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         api_key=parse_api_key(given["api_key_env"], environ),
         ca_cert=_path(given["ca_cert"]),
         client_cert=_path(given["client_cert"]),
+        tls_name=given["tls_name"],
+        insecure=given["insecure"],
         require_valid=given["require_valid"],
         allow_incomplete=given["allow_incomplete"],
         upload=given["upload"],
@@ -208,8 +212,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         scenario=scenario,
         kinds=kinds,
     )
-    _check_headers(found)
-    check_models(kinds, found.model, found.deployment.arms)
+    _check(found)
     return found
 
 
@@ -218,8 +221,9 @@ def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
     return {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}
 
 
-def _check_headers(found: Settings) -> None:
-    """Check the headers that are made of other options (raises ValueError)."""
+def _check(found: Settings) -> None:
+    """Check the models, and the headers that are made of other options (raises ValueError)."""
+    check_models(found.kinds, found.model, found.deployment.arms)
     given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
     if found.session_header is not None:
         check_once("--session-header", {found.session_header.sends.decode()}, found.kinds, given)

@@ -9,7 +9,7 @@ from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.durations import parse_time
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
-from llm_locust.wire.headers import header_template
+from llm_locust.wire.headers import header_template, shown_name
 
 #: ``auto`` is ``rich`` on a terminal, ``plain`` elsewhere; ``locust`` leaves Locust's own table.
 ProgressMode = Literal["auto", "rich", "plain", "locust"]
@@ -56,6 +56,9 @@ def parse_size(text: str) -> int:
 def parse_header(text: str) -> tuple[str, str]:
     """``Name=value`` as a pair, the value a template; raises ValueError, which never shows the value."""
     name, equals, value = text.partition("=")
+    colon = name.find(":")
+    if colon > 0:  # as curl writes it, with an '=' in the value; what is behind the colon is not shown
+        raise ValueError(f"{shown_name(name)} has a colon: write NAME=VALUE")
     if not equals:  # the whole text may be a value
         raise ValueError("a header has no '=': write NAME=VALUE")
     header_template(name, value)

@@ -54,6 +54,15 @@ class HeaderTemplate:
         return "".join(pieces)
 
 
+def shown_name(text: str) -> str:
+    """A header's name for an error text: only what is before a colon or blank, as what is behind may be its
+    value."""
+    name = _NAME.match(text.strip())
+    if name is None or name[0] == text:
+        return "what is there" if name is None else repr(name[0][:40])
+    return f"what begins with {name[0][:40]!r}"
+
+
 def header_template(name: str, value: str) -> HeaderTemplate:
     """A header as its user writes it.
 
@@ -61,7 +70,7 @@ def header_template(name: str, value: str) -> HeaderTemplate:
         HeaderError: a name or a value that no header can have, a reserved name, an unknown field.
     """
     if not _NAME.fullmatch(name):
-        raise HeaderError(f"{name[:40]!r} is no header name: write one such as X-Team, no spaces and colons")
+        raise HeaderError(f"{shown_name(name)} is no header name: write NAME=VALUE, such as X-Team=inference")
     if why := RESERVED.get(name.lower()):
         raise HeaderError(f"the header {name!r} cannot be set: {why}")
     if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value):

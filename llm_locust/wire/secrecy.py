@@ -104,6 +104,14 @@ def public_url(url: str) -> str:
     return scheme + place.rpartition("@")[2]
 
 
+def url_fault(error: ValueError) -> str:
+    """What is wrong with a URL, by urllib's error, whose own text may quote a key."""
+    text = str(error)
+    if "ort" in text:
+        return "Port out of range 0-65535" if "range" in text else "Port is no number"
+    return "Invalid IPv6 URL" if "IPv6" in text else "it is no valid URL"
+
+
 def is_variable(name: str) -> bool:
     """Whether an environment variable can have this name."""
     return name.isascii() and name.isidentifier()

@@ -53,7 +53,12 @@ def test_seconds_are_the_nearest_float() -> None:
         *[("nan", "not a duration"), ("infs", "not a duration"), ("٣ms", "not a duration")],
         *[("20", "a number without a unit: add one, as 20ms or 20s"), ("1m30", "a number without a unit")],
         *[
-            ("20 parsecs", 'unknown unit " parsecs"'),
+            ("20 parsecs", 'unknown unit "parsecs"'),
+            ("1m 30s", "no blanks: write 1m30s"),
+            ("90 s", "no blanks: write 90s"),
+            ("90 seconds", 'unknown unit "seconds": write 90s'),
+            ("5Minutes", 'unknown unit "Minutes": write 5m'),
+            ("2hrs", 'unknown unit "hrs": write 2h'),
             ("1e3ms", 'unknown unit "e"'),
             ("1d", 'unknown unit "d"'),
         ],

@@ -284,7 +284,16 @@ def test_an_overlay_that_is_written_is_patches_on_a_base_with_a_version_and_rend
             TARGET,
             "the header 'x-api-key' would be in a ConfigMap, which others can read",
         ),
-        (LOAD, (*TARGET, "--api-key-secret", "x"), "is not SECRET/KEY"),
+        *(
+            (LOAD, (*TARGET, "--api-key-secret", text), "is not SECRET/KEY")
+            for text in ("x", "a/b/c", "/b", "a/", "A/b", "a/b c")
+        ),
+        *(
+            (LOAD, (*TARGET, "--upload", text), "write s3://bucket/prefix or gs://bucket")
+            for text in ("nonsense", "runs/copy", "http://store/x", "S3:bucket")
+        ),
+        (LOAD, (*TARGET, "--upload", "s3://"), "names no bucket"),
+        (f"{LOAD}upload: nonsense\n", TARGET, "write s3://bucket/prefix or gs://bucket"),
         (LOAD, (*TARGET, "--locustfile", "/no/such.py"), "/no/such.py"),
     ],
 )

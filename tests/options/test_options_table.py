@@ -79,6 +79,7 @@ TEXTS = {
     "expect_replicas": ("2", "-2"),
     "ready_timeout": ("2m", "2"),
     "canary": ("off", "yes"),
+    "tls_name": ("llm.example.org", "llm example"),
     "metrics_interval": ("500ms", "fast"),
     "profile_server": ("30s@120s", "0s@5s"),
     "reset_prefix_cache": ("both", "end"),
@@ -182,7 +183,16 @@ def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server()
         ),  # with a sentence of their own
         *("out", "restartable", "resume", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
         *("upload", "keep", "note"),
-        *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),
+        *(
+            "api_key_env",
+            "ca_cert",
+            "client_cert",
+            "tls_name",
+            "insecure",
+            "require_valid",
+            "allow_incomplete",
+            "canary",
+        ),
         *("processes", "expect_workers", "stop_timeout"),
     }
 

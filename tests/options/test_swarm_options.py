@@ -1,6 +1,7 @@
 """Options as checked values, and secrets that stay where they are."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.manifest import Manifest
-from llm_locust.options.access import access_headers, take_default_key
+from llm_locust.options.access import access_headers, parse_header_env, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.store import read_manifest
@@ -154,8 +155,29 @@ def test_a_header_that_is_taken_can_be_sent_and_one_that_is_not_never_shows_its_
 
 @pytest.mark.parametrize("text", ["secret", "a b=c", "=c", "a:=c", "é=c", "a=b\nc", "a=b\r", "a=\0", "a=€"])
 def test_what_is_no_header_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="header"):
+    with pytest.raises(ValueError, match=r"header|a colon: write NAME=VALUE"):
         parse_header(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer SECRET==",
+        "Authorization:Bearer SECRET=x",
+        "Authorization Bearer SECRET=x",
+        "Authorization: SECRET",
+        "X-Key\tSECRET=1",
+        " X-Key: SECRET=1",
+        ": SECRET=1",
+        "Ä: SECRET=1",
+        "Connection: SECRET=1",
+    ],
+)
+@pytest.mark.parametrize("parse", [parse_header, parse_header_env])
+def test_no_error_quotes_what_stands_behind_a_headers_name(parse: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=r"NAME=|=VALUE") as raised:
+        parse(text.replace("SECRET", "c2VjcmV0"))
+    assert "c2VjcmV0" not in str(raised.value)
 
 
 # -- secrets --------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ def test_a_preset_at_the_top_level_fills_options() -> None:
             "preset: chatt",
             "s.yaml:1:9: preset 'chatt': did you mean \"chat\"? allowed is one of chat, code, voice",
         ),
-        ("headers: {'a b': c}", "s.yaml:1:11: 'a b' is no header name"),
+        ("headers: {'a b': c}", "s.yaml:1:11: what begins with 'a' is no header name"),
         ("headers: {X-A: a, x-a: b}", "s.yaml:1:19: the header 'x-a' is there twice"),
     ],
 )

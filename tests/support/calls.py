@@ -83,12 +83,15 @@ def caller(
     url: str,
     *,
     tls: ssl.SSLContext | None = None,
+    tls_name: str | None = None,
     connect_timeout_s: float = 5,
     stamping: Stamping = READ_STAMPS,
     **of: Any,
 ) -> Iterator[Caller]:
     """A client of the server at ``url``; ``of`` are further arguments of :class:`LlmClient`."""
-    pool = Pool(Target.parse(url), tls=tls, connect_timeout_s=connect_timeout_s, stamping=stamping)
+    pool = Pool(
+        Target.parse(url), tls=tls, tls_name=tls_name, connect_timeout_s=connect_timeout_s, stamping=stamping
+    )
     answers: list[Answer] = []
     try:
         yield Caller(LlmClient(pool, sink=answers.append, **of), answers)

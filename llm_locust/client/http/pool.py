@@ -30,6 +30,8 @@ class Pool:
     name is resolved again.
 
     Args:
+        tls_name: host name that the certificate must have, and that the server is told (SNI); default: the
+            target's.
         most_requests: a connection is closed after this many; None keeps it.
         stamping: source of the stamps of what is received.
     """
@@ -39,12 +41,14 @@ class Pool:
         target: Target,
         *,
         tls: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
         connect_timeout_s: float = 10.0,
         most_requests: int | None = None,
         stamping: Stamping = READ_STAMPS,
     ) -> None:
         self.target = target
         self._tls = (tls or tls_context()) if target.scheme == "https" else None
+        self._tls_name = tls_name or target.host
         self._connect_timeout_s = connect_timeout_s
         self._most_requests = most_requests
         self._stamping = stamping
@@ -101,7 +105,7 @@ class Pool:
 
     def _dial(self, address: Address, timeout_s: float) -> Connection:
         """As :func:`dial`, with a timeout (raises TimeoutError, an OSError)."""
-        tls = None if self._tls is None else Tls.to(self.target.host, self._tls)
+        tls = None if self._tls is None else Tls.to(self._tls_name, self._tls)
         self.dialling += 1
         try:
             with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):

@@ -1,11 +1,11 @@
 """Server address as given by the user."""
 
 from dataclasses import dataclass, replace
-from re import ASCII, fullmatch, search
+from re import ASCII, fullmatch, search, split
 from urllib.parse import SplitResult, quote, urlsplit
 
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.wire.secrecy import public_url
+from llm_locust.wire.secrecy import public_url, url_fault
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -47,7 +47,7 @@ class Target:
         parts, port = _split(url if "://" in url else f"http://{url}")
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise TargetError(
-                f"host {url!r} is not a URL such as http://localhost:8000 or https://example.org/v1"
+                f"host {public_url(url)!r} is not a URL such as http://localhost:8000 or https://example.org/v1"
             )
         endpoint = endpoint_at_end(url)
         base = quote(parts.path.rstrip("/").removesuffix(endpoint), safe="/%:@!$&'()*+,;=~")
@@ -109,14 +109,15 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
             "?api-version=DATE may be there; give keys by --api-key-env or --header"
         )
     if search(r"[\s\x00-\x1f\x7f]", url):
-        raise TargetError(f"host {url!r} holds a space or a control character")
+        shown = public_url(split(r"[\s\x00-\x1f\x7f]", url)[0])  # a key may stand behind it
+        raise TargetError(f"host {shown!r} holds a space or a control character")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as e:
-        raise TargetError(f"host {url!r}: {e}") from e
+        raise TargetError(f"host {public_url(url)!r}: {url_fault(e)}") from None
     if port == 0:
-        raise TargetError(f"host {url!r}: port 0 cannot be connected to")
+        raise TargetError(f"host {public_url(url)!r}: port 0 cannot be connected to")
     return parts, port
 
 

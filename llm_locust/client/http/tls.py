@@ -14,6 +14,9 @@ _RECORD_HEAD = 5
 #: ``verify_code`` of a certificate whose authority is unknown: itself, or at the end of its chain.
 _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 
+#: ``verify_code`` of a certificate for another host, name or address.
+_OTHER_NAME = frozenset({62, 63, 64})
+
 _HUNG_UP = "UNEXPECTED_EOF_WHILE_READING"
 
 _ADVICE = {
@@ -25,9 +28,11 @@ _ADVICE = {
 }
 
 
-def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) -> ssl.SSLContext:
+def tls_context(
+    ca_cert: Path | None = None, client_cert: Path | None = None, *, insecure: bool = False
+) -> ssl.SSLContext:
     """Verify against the system's CAs, or against ``ca_cert`` alone; ``client_cert`` holds certificate and
-    key in one PEM file.
+    key in one PEM file. ``insecure``: accept any certificate, of any name.
 
     Raises:
         TargetError: a file cannot be read as PEM.
@@ -37,6 +42,8 @@ def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) ->
         context = ssl.create_default_context(cafile=None if ca_cert is None else str(ca_cert))
     except (OSError, ssl.SSLError) as e:
         raise TargetError(f"--ca-cert {str(ca_cert)!r} cannot be used: {e}") from e
+    if insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if client_cert is not None:
         try:
             context.load_cert_chain(str(client_cert))
@@ -61,8 +68,11 @@ def tls_reason(error: ssl.SSLError) -> str:
     """Reason of a TLS error in words, with advice if there is any."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"certificate not accepted: {error.verify_message}"
-        unknown = error.verify_code in _UNKNOWN_AUTHORITY
-        return f"{text} (--ca-cert names an authority of your own)" if unknown else text
+        if error.verify_code in _UNKNOWN_AUTHORITY:
+            return f"{text} (--ca-cert names an authority of your own; --insecure accepts any certificate)"
+        if error.verify_code in _OTHER_NAME:
+            return f"{text} (--tls-name gives the name that the certificate has)"
+        return text
     # What hangs up passes for what ends the session, before Python 3.11.4.
     reason = _HUNG_UP if isinstance(error, ssl.SSLZeroReturnError) else error.reason or ""
     words = reason.replace("_", " ").lower() or error.strerror or str(error)

@@ -50,6 +50,10 @@ class RunFacts(SummaryPart, frozen=True):
             _RUN,
         ),
     ]
+    insecure: Annotated[
+        bool | UnsetType,
+        key("true where `--insecure` accepted any certificate of the server; absent in others", _RUN),
+    ] = UNSET
     so_far: Annotated[
         bool | UnsetType, key("true in the rolling summary of a run that goes on; absent in others", _RUN)
     ] = UNSET

@@ -47,10 +47,14 @@ def heading(summary: Summary) -> Section:
         Line(f"window {seconds(window.seconds)} · {clean(window.rule)}", Tone.FAINT),
         *_left_out(window.left_out),
         Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
+        Line(_INSECURE if run.insecure is True else "", Tone.WARN),
         *_nothing(summary),
         *_asked(summary.analysis),
     )
     return Section(clean(run.name or run.id), tuple(line for line in lines if line.text))
+
+
+_INSECURE = "--insecure: no certificate was checked, the answers may be anybody's"
 
 
 def _nothing(summary: Summary) -> Iterator[Line]:

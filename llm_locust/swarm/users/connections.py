@@ -1,8 +1,10 @@
 """Connections to the servers under test and the headers of every request, from the settings."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.client.http.proxies import refuse_proxy
 from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Routes
@@ -40,11 +42,20 @@ def make_pool(target: Target, settings: Settings) -> Pool:
 
 def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping = READ_STAMPS) -> list[Pool]:
     """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
+    for target in targets:
+        refuse_proxy(target, os.environ)
     secure = any(target.scheme == "https" for target in targets)
-    tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
+    tls = tls_context(settings.ca_cert, settings.client_cert, insecure=settings.insecure) if secure else None
     bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
     return [
-        Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most, stamping=stamping)
+        Pool(
+            target,
+            tls=tls,
+            tls_name=settings.tls_name,
+            connect_timeout_s=bound_s,
+            most_requests=most,
+            stamping=stamping,
+        )
         for target in targets
     ]
 

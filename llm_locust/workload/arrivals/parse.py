@@ -22,6 +22,7 @@ Rates are requests per second of all workers together; times are durations such 
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from re import IGNORECASE, fullmatch
 
 from llm_locust.core.durations import parse_duration
 from llm_locust.workload.arrivals.process import Process
@@ -78,12 +79,30 @@ def parse_rate(text: str) -> Profile:
     """
     name, colon, rest = text.strip().partition(":")
     try:
+        if meant := _meant(name) if not colon else "":
+            raise ValueError(meant)
         profile = _profile(name, rest) if colon else constant(_rate("the rate", name))
         if not any(s.rate or s.slope for s in profile.segments):
             raise ValueError("the rate is always 0, so that no request would be sent")
     except ValueError as e:
         raise ArrivalError(f"request rate {text!r}: {e}; allowed are {ALLOWED_RATES}") from None
     return profile
+
+
+def _meant(word: str) -> str:
+    """What a word that other tools take for a rate is called here; empty if it is none of those."""
+    if word.lower() in ("inf", "infinity", "max", "unlimited"):
+        return (
+            "a load without a rate is a closed loop: leave the rate out, and give the requests at once by "
+            "--users 100; all at once is --users N --num-requests N"
+        )
+    per_second = fullmatch(r"(\d+(?:\.\d*)?) *(?:/ *s(?:ec(?:ond)?)?|rps|r/s|req/s|qps|hz)", word, IGNORECASE)
+    per_minute = fullmatch(r"(\d+(?:\.\d*)?) *(?:/ *m(?:in(?:ute)?)?|rpm)", word, IGNORECASE)
+    if per_second:
+        return f"rates are per second: write {per_second[1]}"
+    if per_minute:
+        return f"rates are per second: write {float(per_minute[1]) / 60:.4g}"
+    return ""
 
 
 def _profile(name: str, rest: str) -> Profile:

@@ -141,7 +141,7 @@ def test_the_systems_authorities_do_not_know_ours_and_the_text_says_what_to_do(
     assert (record.outcome, record.sent_ns) == (Outcome.CONNECT_ERROR, None)
     error = record.error or ""
     assert error.startswith(f"TLS with 127.0.0.1:{tls_server.port} failed: certificate not accepted: ")
-    assert error.endswith(" (--ca-cert names an authority of your own)")
+    assert error.endswith(" (--ca-cert names an authority of your own; --insecure accepts any certificate)")
     assert "unknown ca" in (tls_server.wait_closed(1)[0].error or "").lower(), "the server is told why"
 
 
@@ -153,6 +153,29 @@ def test_a_certificate_for_another_host_is_refused(tls_files: TlsFiles) -> None:
         error = ask.ask([GOOD]).record.error or ""
     assert "certificate is not valid for '127.0.0.3'" in error
     assert "--ca-cert" not in error
+
+
+def test_another_name_of_the_server_is_told_it_and_checked(tls_files: TlsFiles) -> None:
+    with (
+        scripted_server(tls=tls_files, host="127.0.0.3") as server,
+        caller(server.url, tls=tls_context(Path(tls_files.ca)), tls_name="localhost") as ask,
+    ):
+        assert ask.ask([GOOD]).record.outcome is Outcome.OK
+    with (
+        scripted_server(tls=tls_files, host="127.0.0.3") as server,
+        caller(server.url, tls=tls_context(Path(tls_files.ca)), tls_name="other.example.org") as ask,
+    ):
+        error = ask.ask([GOOD]).record.error or ""
+    assert "not valid for 'other.example.org'" in error
+    assert error.endswith("(--tls-name gives the name that the certificate has)")
+
+
+def test_without_a_check_any_certificate_is_accepted(tls_files: TlsFiles) -> None:
+    with (
+        scripted_server(tls=tls_files, host="127.0.0.3") as server,
+        caller(server.url, tls=tls_context(insecure=True)) as ask,
+    ):
+        assert ask.ask([GOOD]).record.outcome is Outcome.OK
 
 
 def test_a_name_is_what_the_certificate_is_checked_for(
