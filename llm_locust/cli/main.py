@@ -82,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words else ""
     if name in COMMANDS:
         if argv is None:  # the process is the command's own
+            if COMMANDS[name].splits:  # it becomes a load test
+                from llm_locust.swarm.process.told_early import end_at_a_signal
+
+                end_at_a_signal()
             from llm_locust.report.without_pandas import forgo_pandas
 
             forgo_pandas()

@@ -28,6 +28,7 @@ from llm_locust.report.output import one_line
 from llm_locust.scenario import Scenario, load_scenario
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.scenario.protocols import FOLDER, protocol_names
+from llm_locust.swarm.process.told_early import keep_for_the_next_program
 
 DESCRIPTION = (
     "Send load to the server at URL, print the report, and keep it in a run directory. Without options: "
@@ -185,6 +186,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         command = _command(args, os.environ)
         sys.stdout.flush()
+        keep_for_the_next_program()
         os.execv(command[0], command)
     except (ValueError, OSError) as e:
         print(f"llm-locust run: {one_line(e)}", file=sys.stderr)

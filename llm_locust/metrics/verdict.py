@@ -116,7 +116,8 @@ def _gap(summary: Summary, part: Completeness) -> str:
 def _invalid(summary: Summary, manifest: Manifest) -> str:
     """Why the measurement is invalid; empty if it is not."""
     if not summary.requests.scheduled and _is_judged(summary):
-        why = f": {summary.window.why_empty}" if summary.window.why_empty else ""
+        reason = summary.run.stop_reason if manifest.task_exceptions else summary.window.why_empty
+        why = f": {reason}" if reason else ""
         return f"no request is in the measured window: nothing was measured{why}"
     if n := summary.client.misplaced:
         why = "a clock was set, and the window and its rates are wrong"

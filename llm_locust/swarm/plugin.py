@@ -5,6 +5,7 @@ which take as long to import as all the rest.
 """
 
 import sys
+from typing import Any
 
 import locust
 from locust.argument_parser import LocustArgumentParser
@@ -12,11 +13,13 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.options.parser import add_arguments
-from llm_locust.swarm.channel.securing import end_with_parent, guard_channels
+from llm_locust.swarm.channel.securing import guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
+from llm_locust.swarm.process.forking import end_with_parent, meet_on_loopback
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.leaving import give_exits_back, take_exits
-from llm_locust.swarm.process.signals import Interrupts, leave_once, spare_sources
+from llm_locust.swarm.process.log_lines import take_log
+from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
 from llm_locust.swarm.process.tuning import interrupt_threads
 from llm_locust.swarm.roles.rejoining import limit_search
 from llm_locust.swarm.tracing.setup import attach_tracing
@@ -25,17 +28,25 @@ from llm_locust.swarm.users.joining import users_join
 
 def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
     add_arguments(parser)
+    parse = parser.parse_args
+
+    def parse_args(*args: Any, **more: Any) -> Any:
+        options = parse(*args, **more)
+        meet_on_loopback(options, sys.argv)
+        return options
+
+    patched: Any = parser
+    patched.parse_args = parse_args
 
 
 def _on_init(environment: Environment, **_: object) -> None:
-    interrupts = Interrupts()
     attach_hush(environment)
     if isinstance(environment.runner, WorkerRunner):
-        _be_worker(environment, interrupts)
+        _be_worker(environment)
     elif isinstance(environment.runner, MasterRunner):
-        _be_master(environment, interrupts)
+        _be_master(environment)
     else:
-        _be_all_in_one(environment, interrupts)
+        _be_all_in_one(environment)
     interrupt_threads()
     keep_bounded(environment)
     spare_sources()
@@ -43,30 +54,30 @@ def _on_init(environment: Environment, **_: object) -> None:
     leave_once(environment)
 
 
-def _be_worker(environment: Environment, interrupts: Interrupts) -> None:
+def _be_worker(environment: Environment) -> None:
     from llm_locust.swarm.roles.worker import WorkerRole
 
     role = WorkerRole(environment)
     end_with_parent()
     users_join(environment, role)
-    interrupts.take = role.on_interrupt
+    SIGNALS.take = role.on_interrupt
     attach_tracing(environment)
 
 
-def _be_master(environment: Environment, interrupts: Interrupts) -> None:
+def _be_master(environment: Environment) -> None:
     from llm_locust.swarm.roles.master import MasterRole
 
-    interrupts.take = MasterRole(environment).on_interrupt
+    SIGNALS.take = MasterRole(environment).on_interrupt
     attach_tracing(environment)
     _show(environment)
 
 
-def _be_all_in_one(environment: Environment, interrupts: Interrupts) -> None:
+def _be_all_in_one(environment: Environment) -> None:
     from llm_locust.swarm.roles.local import LocalRole
 
     role = LocalRole(environment)
     users_join(environment, role)
-    interrupts.take = role.on_interrupt
+    SIGNALS.take = role.on_interrupt
     attach_tracing(environment)
     _show(environment)
 
@@ -86,5 +97,7 @@ guard_channels()
 limit_search()
 if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
     take_exits()
+    SIGNALS.take_over()
+    take_log()
 locust.events.init_command_line_parser.add_listener(_on_parser)
 locust.events.init.add_listener(_on_init)

@@ -145,7 +145,7 @@ def names(master: Process) -> tuple[str, str]:
     master.wait_for("reported as ready")
     (run,) = (line.split(" run ")[1].split()[0] for line in master.lines if " writes to " in line)
     first = next(line for line in master.lines if "reported as ready" in line)
-    return run, first.split("runners: ")[1].split()[0]
+    return run, first.split()[2]
 
 
 def finished(master: Process, sim: Simulation, folder: Path) -> dict[str, Any]:

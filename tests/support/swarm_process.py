@@ -34,8 +34,8 @@ PATIENCE_S = 120.0
 #: Tests count what servers are sent, and make failures fast: neither canary nor back-off, if not asked for.
 QUIET = {"LLM_LOCUST_CANARY": "off", "LLM_LOCUST_BACKOFF": "off"}
 
-#: What Locust itself says on stderr, whatever happens: its log below WARNING.
-_OWN_LOG = re.compile(r"\[[-0-9 :,]+\] \S+/(INFO|DEBUG)/")
+#: What Locust itself says on stderr, whatever happens: its log below WARNING, which names no level.
+_OWN_LOG = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8} (?!WARNING: |ERROR: |CRITICAL: )|\[[-0-9 :,]+\] \S+/DEBUG/")
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:

@@ -58,7 +58,7 @@ PRELOADED = {
 
 #: What a module drew for its process as it was imported, and how a fork draws its own.
 _OWN = (
-    ("llm_locust.swarm.channel.securing", "_PARENT", os.getpid),
+    ("llm_locust.swarm.process.forking", "_PARENT", os.getpid),
     ("llm_locust.swarm.channel.securing", "_FAMILY_SECRET", lambda: secrets.token_bytes(32)),
     ("llm_locust.core.replacing", "_STARTED_S", time.time),
 )

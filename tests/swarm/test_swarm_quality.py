@@ -353,7 +353,7 @@ def test_listeners_hear_of_the_record_that_is_written(runs: dict[str, Any], resu
 
 def test_an_exception_of_a_users_function_is_said_once(process: Process, result: Result) -> None:
     assert len(named(result, "broken")) > 1
-    said = [line for line in process.lines if "function stumbles" in line and "/WARNING/" in line]
+    said = [line for line in process.lines if "function stumbles" in line and " WARNING: " in line]
     assert len(said) == 1
     assert "RuntimeError('of my own'): its answers count as rejected" in said[0]
     assert "Traceback" not in process.stderr

@@ -167,7 +167,7 @@ def test_nothing_but_the_run_directory_stays(run: Finished) -> None:
 
 def test_no_traceback_and_no_error_is_logged(run: Finished) -> None:
     assert "Traceback" not in run.errors
-    assert "/ERROR/" not in run.errors
+    assert " ERROR: " not in run.errors
     assert "/CRITICAL/" not in run.errors
 
 

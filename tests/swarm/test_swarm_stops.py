@@ -351,6 +351,6 @@ def test_a_run_that_cannot_even_write_its_manifest_does_not_begin(tmp_path: Path
     ):
         assert process.exit_code() == 2
         assert sim.entries() == []
-    (line,) = [line for line in process.said if "/ERROR/" in line]
+    (line,) = [line for line in process.said if " ERROR: " in line]
     assert "File too large" in line
     assert "Traceback" not in process.stderr

@@ -75,7 +75,7 @@ def test_a_run_that_could_not_be_copied_gives_exit_code_4_and_keeps_its_files(
 ) -> None:
     code, process, _ = runs["refused"]
     assert code == 4
-    assert len([line for line in process.stderr.splitlines() if "taken" in line and "/ERROR/" in line]) <= 1
+    assert len([line for line in process.stderr.splitlines() if "taken" in line and " ERROR: " in line]) <= 1
     assert "taken" in process.stderr
     assert "Traceback" not in process.stderr
 

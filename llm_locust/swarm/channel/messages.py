@@ -27,6 +27,7 @@ FLUSH = "llm_flush"  # master to worker: stop the load, drain, send all batches
 CUT = "llm_cut"  # master to worker: stop waiting for requests in flight
 DONE = "llm_done"  # worker to master: nothing more will come of this run
 REFUSED = "llm_refused"  # worker to master: this worker cannot take part in the run
+END = "llm_end"  # worker to master: a user has asked for the end of the run
 OVER = "llm_over"  # master to worker: the run has ended, its batches are no longer accepted
 SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent, and all of them have ended
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
@@ -89,7 +90,7 @@ class AckMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of FLUSH, CUT and OVER."""
+    """Body of FLUSH, CUT, OVER and END."""
 
     run: Name
 

@@ -1,25 +1,23 @@
-"""Guard of the channel between workers and master, and end of the child processes of a master."""
+"""Guard of the channel between workers and master."""
 
 import logging
-import os
 import secrets
-import signal
 from collections.abc import Callable
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
-import gevent
 from locust import argument_parser
 from locust.env import Environment
+from locust.exception import RPCError
 from locust.rpc import zmqrpc
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
 from llm_locust.swarm.channel.proof import secret_of
+from llm_locust.swarm.process.forking import forked
 from llm_locust.swarm.process.leaving import leave
-from llm_locust.swarm.process.loops import spawn_loop
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +25,8 @@ logger = logging.getLogger(__name__)
 _ATTRIBUTE = "llm_locust_guard"
 
 #: Set at import: processes forked by ``--processes`` inherit the parent's value.
-_PARENT = os.getpid()
 _FAMILY_SECRET = secrets.token_bytes(32)
 
-_LOOK_INTERVAL_S = 1.0
 _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
@@ -47,7 +43,13 @@ def guard_channels() -> None:
                 _open(environment, channel_secret(environment.parsed_options))
             except UsageError as e:
                 leave(e)
-        return create(environment, runner_class, *args, **kwargs)
+        try:
+            return create(environment, runner_class, *args, **kwargs)
+        except RPCError as e:
+            if not issubclass(runner_class, MasterRunner):
+                raise
+            place = ":".join(str(kwargs.get(name)) for name in ("master_bind_host", "master_bind_port"))
+            leave(UsageError(f"--master-bind-port: {place} cannot be listened at: {_reason(e)}"))
 
     patched: Any = Environment
     patched._create_runner = create_guarded
@@ -78,17 +80,6 @@ def channel_secret(options: Any) -> bytes | None:
     return _FAMILY_SECRET
 
 
-def forked() -> bool:
-    """Whether this process was forked by another one, as ``--processes`` does."""
-    return os.getpid() != _PARENT
-
-
-def end_with_parent() -> None:
-    """End a forked worker when its parent has ended, so that it does not join another master."""
-    if forked():
-        spawn_loop(_follow_parent, "the watch on the parent process")
-
-
 def warn_of_strangers(environment: Environment, guard: Guard) -> None:
     """Warn if anyone who can reach the master's port can join the run."""
     host = getattr(environment.parsed_options, "master_bind_host", None) or "*"
@@ -99,6 +90,13 @@ def warn_of_strangers(environment: Environment, guard: Guard) -> None:
             "--master-bind-host 127.0.0.1",
             "all interfaces" if _is_any(host) else host,
         )
+
+
+def _reason(error: RPCError) -> str:
+    text = str(error)
+    if "in use" in text:
+        return "it is in use by another process; give another --master-bind-port, and workers --master-port"
+    return text
 
 
 def _is_any(host: str) -> bool:
@@ -122,13 +120,6 @@ def _is_worker_by_command() -> bool:
     argument_parser.setup_parser_arguments(parser)
     options, _ = parser.parse_known_args()
     return bool(options.worker)
-
-
-def _follow_parent() -> None:
-    while os.getppid() == _PARENT:
-        gevent.sleep(_LOOK_INTERVAL_S)
-    logger.warning("the process that started this worker has ended, so this worker ends too")
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 _CLIENT = zmqrpc.Client

@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar
 import gevent
 from greenlet import getcurrent, greenlet
 
+from llm_locust.swarm.process.stopping import SENDERS
+
 T = TypeVar("T")
 
 
@@ -39,6 +41,7 @@ class Greenlets(Generic[T]):
 
     def _live(self, item: T) -> None:
         me = getcurrent()
+        SENDERS.add(me)
         while True:
             self._work(item)
             self._busy.discard(me)

@@ -44,10 +44,10 @@ class Hush(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._secrets: tuple[str, ...] = ()
+        self._secrets: dict[str, None] = {}  # in order; users may have thousands of tokens
 
     def add(self, secrets: Iterable[str]) -> None:
-        self._secrets = tuple(dict.fromkeys((*self._secrets, *secrets)))
+        self._secrets |= dict.fromkeys(secrets)
 
     def blank(self, text: str) -> str:
         """Replace secrets, and each control character by U+FFFD."""

@@ -4,10 +4,14 @@ Locust exits with 1 or -1 if it cannot start: no user class, no workers in time,
 that a gate broke, so these become 2. Once a run's result decides, Locust exits with that code as it is.
 """
 
+import re
 import sys
+import sysconfig
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import PurePath
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
@@ -17,6 +21,7 @@ from llm_locust.options.settings import UsageError
 
 if TYPE_CHECKING:
     from locust.env import Environment
+    from locust.event import EventHook
 
 #: Modules of Locust that end the process by ``sys.exit``.
 _LEAVING = (
@@ -24,11 +29,12 @@ _LEAVING = (
     "locust.util.load_locustfile",
 )
 
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in (\S+)', re.MULTILINE)
+
 #: Parts of a path whose code is not a locustfile's.
 _LIBRARIES = frozenset({"site-packages", "dist-packages", "llm_locust"})
 
-#: Code of a process that Ctrl-C ended before it could do anything, as shells have it.
-_EXIT_INTERRUPTED = 130
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def leave(error: UsageError) -> NoReturn:
@@ -82,6 +88,30 @@ def give_exits_back(environment: "Environment") -> None:
     environment.events.quitting.add_listener(lambda **_: _give_back())
 
 
+def keep_exits(environment: "Environment", settle: Callable[[], None]) -> None:
+    """Let no listener to the end of a load, or of the process, decide the exit code alone.
+
+    Args:
+        settle: called after all listeners to ``quitting``: sets the code.
+    """
+    events = environment.events
+    for hook in (events.test_stopping, events.test_stop, events.quitting, events.quit):
+        vars(hook)["fire"] = partial(_fire, environment, hook)
+    events.quitting._handlers.insert(0, lambda **_: settle())  # they are called from the last to the first
+
+
+def _fire(whose: "Environment", hook: "EventHook", /, *, reverse: bool = False, **given: Any) -> None:
+    """As Locust's, but a listener that calls ``sys.exit`` sets the exit code only, and the others follow."""
+    for handler in [*hook._handlers][:: -1 if reverse else 1]:
+        one = type(hook)()
+        one.add_listener(handler)
+        try:
+            one.fire(**given)
+        except SystemExit as e:
+            if whose.process_exit_code is None and isinstance(e.code, int):
+                whose.process_exit_code = e.code
+
+
 def _give_back() -> None:
     for name in _LEAVING:
         if name in sys.modules:
@@ -96,7 +126,8 @@ def _on_uncaught(_: type[BaseException], error: BaseException, trace: TracebackT
 def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
     """Print the traceback from the locustfile on, and one line that says what failed; give the exit code."""
     if isinstance(error, KeyboardInterrupt):
-        return _EXIT_INTERRUPTED
+        print("llm-locust: error: interrupted (Ctrl-C)", file=sys.stderr, flush=True)
+        return EXIT_USAGE
     frames = traceback.extract_tb(trace)
     loading = [n for n, frame in enumerate(frames) if frame.name == "load_locustfile"]
     shown = [f for f in frames[loading[0] + 1 :] if "importlib" not in f.filename] if loading else frames
@@ -110,6 +141,29 @@ def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
     what = "the locustfile cannot be loaded" if loading else "Locust failed"
     print(f"llm-locust: error: {what}: {told.splitlines()[-1]}{where}", file=sys.stderr, flush=True)
     return EXIT_USAGE
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Where code stands: the innermost line that is not a library's, or the innermost one."""
+    innermost = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        where = f"{PurePath(file).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if not is_library(file) and not file.startswith((_STANDARD_LIBRARY, "<")):
+            return where
+        innermost, frame = innermost or where, frame.f_back
+    return innermost or "an unknown place"
+
+
+def innermost(traceback: str) -> str:
+    """The innermost line of a formatted traceback that is not a library's, or the last one, as ``file:line in
+    function``; empty if there is none. The file is without its folders.
+    """
+    frames = _FRAME.findall(traceback)
+    if not frames:
+        return ""
+    file, line, function = next((f for f in reversed(frames) if not is_library(f[0])), frames[-1])
+    return f"{PurePath(file).name}:{line} in {function}"
 
 
 def is_library(file: str) -> bool:

@@ -5,15 +5,11 @@ loop's schedule begins on all workers, would be part of the run time. So its tim
 a load shape the run time stays Locust's, which ends such a run by its shape.
 """
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from locust.env import Environment
-
-#: What Locust logs where it finds no run time; with the run time taken over it would be wrong.
-_NO_LIMIT = "No run time limit set, use CTRL+C to interrupt"
 
 
 class RunTime:
@@ -34,7 +30,6 @@ class RunTime:
         options = self._environment.parsed_options
         if self._environment.shape_class is None and options is not None and options.run_time:
             self._taken, options.run_time = options.run_time, None
-            logging.getLogger("locust.main").addFilter(self._told)
 
     def give_back(self) -> float | None:
         """Put the run time back into the options; return that of the run which begins now, or None.
@@ -43,7 +38,6 @@ class RunTime:
         """
         if self._taken is None or self._environment.parsed_options is None:
             return None
-        logging.getLogger("locust.main").removeFilter(self._told)
         found, self._taken = self._taken, None
         self._environment.parsed_options.run_time = found
         return float(found)
@@ -53,8 +47,3 @@ class RunTime:
         """The run time of the form, which Locust keeps in the options."""
         found = getattr(self._environment.parsed_options, "run_time", None)
         return float(found) if isinstance(found, int | float) else None
-
-    def _told(self, record: logging.LogRecord) -> bool:
-        if record.msg == _NO_LIMIT:
-            record.msg = f"Run time limit set to {self._taken:g} seconds of load"
-        return True

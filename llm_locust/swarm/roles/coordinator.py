@@ -24,6 +24,8 @@ from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.run_time import RunTime
+from llm_locust.swarm.process.signals import SIGNALS
+from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.outcome import (
     failed_elsewhere,
@@ -39,6 +41,9 @@ from llm_locust.swarm.soak.disk import watch_disk
 from llm_locust.swarm.soak.going_on import go_on
 
 logger = logging.getLogger(__name__)
+
+#: Longest time that the locustfile's own listeners to the end of the process have.
+QUITTING_S = 300.0
 
 #: Appended to the message of a drain that can be cut short at this process's terminal.
 CUT_HINT = "; Ctrl-C cuts them"
@@ -88,6 +93,7 @@ class RunCoordinator:
         self._leaving: gevent.Greenlet[[], None] | None = None
         vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
+        SIGNALS.has_begun = lambda: self.run is not None
         go_on(self._options, self.clock.now_ns(), environment.parsed_locustfiles or ())
 
     @property
@@ -119,12 +125,17 @@ class RunCoordinator:
             self.run = self._preparation.new_run(workers, expected)
             if run_time_s is not None:
                 self.run.end_after(run_time_s)
+                SIGNALS.look_in(run_time_s)
             # Sent to every worker with the first spawn message, and to workers that join later.
             self._options.llm_run = self.run.info
         except (UsageError, OSError) as e:
             self.refuse(str(e))
             raise gevent.GreenletExit from e
         logger.info("run %s writes to %s", self.run.info["id"], self.run.path)
+        if run_time_s is not None:
+            logger.info("the load lasts %g s", run_time_s)
+        elif self.headless and not self.ends_by_itself(self.run):
+            logger.info("the load goes on until Ctrl-C: no -t, and nothing else, ends it")
         self._watch(self.run)
         return self.run
 
@@ -164,6 +175,16 @@ class RunCoordinator:
         assert runner is not None
         gevent.spawn(runner.quit if self.headless else runner.stop)
 
+    def end_by_locustfile(self) -> None:
+        """End the load because a user has called ``runner.stop`` or ``quit``.
+
+        That is an end which the locustfile gives the run: it is not cut short by it.
+        """
+        run = self.run
+        if run is not None and run.stopped_ns is None:
+            run.stop_reason = run.stop_reason or "the locustfile (runner.stop or runner.quit)"
+            self.end_load()
+
     def refuse(self, reason: str) -> None:
         """Refuse a run: log why, once; stop the load; without a web UI the process ends."""
         if self._refused:
@@ -187,8 +208,11 @@ class RunCoordinator:
         if run is not None and not run.finishing:
             run.stopped()
             run.finishing = True
+            SIGNALS.look_no_more()
             self._finishing = gevent.spawn(self._finish, run)
             self._autoquit()
+            if self.headless:  # whoever has stopped the load: there is nothing more to do
+                self.end_load()
 
     def _autoquit(self) -> None:
         """Leave ``--autoquit`` seconds after the run of ``--autostart``; with a load shape Locust does so."""
@@ -238,8 +262,37 @@ class RunCoordinator:
             wait_until(lambda: run.finishing, self.end_patience_s(run))
         self.finish()
         self._join_finishing()
-        if self.environment.process_exit_code is None:
-            self.environment.process_exit_code = self.verdict().code
+        gevent.spawn_later(QUITTING_S, self._leave_listeners)
+
+    def settle_code(self) -> None:
+        """Set the exit code, after all listeners: the run's own, or a listener's where that is 0."""
+        own = self.verdict().code
+        self.environment.process_exit_code = own or self.environment.process_exit_code or 0
+
+    def _leave_listeners(self) -> None:
+        """End the process although a listener to its end has not returned."""
+        logger.error("a listener to `quitting` has not ended within %g s: it is left behind", QUITTING_S)
+        self.settle_code()
+        self.print_once()
+        code = self.environment.process_exit_code
+        gevent.get_hub().handle_system_error(SystemExit, SystemExit(code))
+
+    def expect_end(self, stopping: Stopping, go_on: Callable[[], None]) -> None:
+        """Go on without the end of the load's stop if something holds it up, such as a listener of the
+        locustfile.
+
+        Args:
+            go_on: takes what there is, and makes the report.
+        """
+        run = self.run
+        assert run is not None
+
+        def look() -> None:
+            if not run.finishing:
+                stopping.overdue("the report is made without waiting any longer")
+                go_on()
+
+        gevent.spawn_later(self.end_patience_s(run) + 2 * LEAVE_WITHIN_S, look)
 
     def end_patience_s(self, run: ActiveRun) -> float:
         """Longest time from the end of a run until all its records are in."""
@@ -252,7 +305,10 @@ class RunCoordinator:
             return
         is_autostarted, self._printed = self._options.autostart and self._printed is None, run
         ends = self.headless or is_autostarted
-        found = verdict(run.report.summary, self.verdict() if ends else run.report.verdict)
+        own = self.verdict() if ends else run.report.verdict
+        if ends and not (own and own.code) and (given := self.environment.process_exit_code):
+            own = RunVerdict(given, "the locustfile has set it (process_exit_code)")
+        found = verdict(run.report.summary, own)
         if not ends:
             found = replace(found, code=None)
         print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.full)

@@ -1,6 +1,6 @@
 """Single-process mode: users, records and run directory in one process."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from locust.env import Environment
 from locust.runners import LocalRunner
@@ -12,7 +12,9 @@ from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.live.local import LocalLive
+from llm_locust.swarm.process.leaving import keep_exits
 from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.run.run import ActiveRun
@@ -30,6 +32,7 @@ class LocalRole:
         runner = environment.runner
         assert isinstance(runner, LocalRunner)
         self._runner = runner
+        self._stopping = Stopping(runner, self._on_own_end)
         self._shipper = Shipper(self._hand_over)
         self._runs = RunCoordinator(
             environment,
@@ -47,6 +50,7 @@ class LocalRole:
         events.test_stop.add_listener(self._on_test_stop)
         self._live = LocalLive(environment, runner, self._worker_state, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
+        keep_exits(environment, self._runs.settle_code)
         events.quit.add_listener(lambda **_: self._runs.print_once())
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         self._runs.check()
@@ -54,6 +58,12 @@ class LocalRole:
     @property
     def session(self) -> LoadSession | None:
         return self._users.session
+
+    def _on_own_end(self, end: Callable[[], None]) -> None:
+        if self._runs.run is None or self._runs.run.stopped_ns is not None:
+            end()
+        else:
+            self._runs.end_by_locustfile()
 
     # -- GeneratorHost -------------------------------------------------------------------------
 
@@ -87,6 +97,7 @@ class LocalRole:
     # -- events of Locust ----------------------------------------------------------------------
 
     def _on_test_start(self, **_: object) -> None:
+        self._stopping.begin()
         run = self._runs.begin([self._users.worker])
         self._shipper.begin(run.info["id"], None, run.info["manifest"])
         try:
@@ -131,6 +142,7 @@ class LocalRole:
         run = self._runs.run
         if run is not None:
             run.stopped()
+            self._runs.expect_end(self._stopping, self._on_test_stop)
             self._users.drain()
             self._look(run)
             run.drained()

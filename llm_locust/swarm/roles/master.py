@@ -34,6 +34,8 @@ from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.clocks.run_clock import pong
 from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live.receiving import LiveReceiver
+from llm_locust.swarm.process.leaving import keep_exits
+from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.departed import note_departed, note_rate
@@ -60,7 +62,8 @@ class MasterRole:
         assert isinstance(runner, MasterRunner)
         self._environment = environment
         self._runner = runner
-        self._cutting = self._is_deserted = False
+        self._stopping = Stopping(runner)
+        self._cutting = False
         self._is_built = Event()  # a killed master's workers send to this one from its first moment on
         guard = guard_of(environment)
         guard.custom = runner.custom_messages
@@ -83,6 +86,7 @@ class MasterRole:
         mail.listen(messages.SPENT, CountsMessage, self._on_counts)
         mail.listen(messages.STAGED, StagedMessage, self._runs.staged)
         mail.listen(messages.REFUSED, RefusedMessage, self._on_refused)
+        mail.listen(messages.END, RunMessage, self._on_end)
         mail.listen(messages.PING, PingMessage, self._on_ping)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -93,6 +97,7 @@ class MasterRole:
         self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
+        keep_exits(environment, self._runs.settle_code)
         events.quit.add_listener(lambda **_: self._runs.print_once())
         self._is_built.set()
         self._runs.check(self._await_workers)
@@ -113,6 +118,7 @@ class MasterRole:
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
         ready = [client.id for client in self._runner.clients.ready]
+        self._stopping.begin()
         conflict = next((self._conflicts[worker] for worker in ready if worker in self._conflicts), None)
         if conflict is not None:
             self._runs.refuse(conflict)
@@ -227,6 +233,10 @@ class MasterRole:
         if self._current(refused.run) is not None:
             self._runs.refuse(" ".join(printable(refused.reason, 1000).split()))
 
+    def _on_end(self, _: str, end: RunMessage) -> None:
+        if self._current(end.run) is not None:
+            self._runs.end_by_locustfile()
+
     def _on_ping(self, worker: str, ping: PingMessage) -> None:
         received_ns = self._runs.clock.now_ns()
         self._mail.send(messages.PONG, pong(ping, self._runs.clock, received_ns), worker)
@@ -241,7 +251,8 @@ class MasterRole:
         if run is None or run.stopped_ns is not None:
             return
         run.stopped()
-        self._is_deserted = note_desertion(self._runner, run, self._runs.ends_by_itself(run))
+        self._runs.expect_end(self._stopping, self._on_test_stop)
+        note_desertion(self._runner, run, self._runs.ends_by_itself(run))
         # No ramp or shape may spawn users from now on. Locust sets the same state right after this.
         self._runner.update_state(STATE_STOPPING)
         if run.settings.drain_s:
@@ -257,8 +268,6 @@ class MasterRole:
         if self._runs.run is not None:
             note_departed(self._runs.run)
         self._runs.finish()
-        if self._is_deserted:
-            self._runs.end_load()
 
     def _await_last_words(self, run: ActiveRun) -> None:
         patience_s = self._runs.end_patience_s(run)

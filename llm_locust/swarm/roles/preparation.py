@@ -37,6 +37,7 @@ from llm_locust.swarm.run.preflight import (
     check_metrics,
     check_run_dir,
     check_target,
+    check_tasks,
     check_upload,
     check_workload,
     choose_run_dir,
@@ -92,6 +93,8 @@ class RunPreparation:
         """
         try:
             check_hosts(self._environment)
+            if at_once:
+                check_tasks(self._environment)
             if take_default_key(self._options, os.environ):
                 logger.info("the API key is in %s; it goes to the host of the load only", DEFAULT_KEY_ENV)
             settings = self._settings()

@@ -20,7 +20,7 @@ from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.mailbox import WorkerMailbox
 from llm_locust.swarm.channel.messages import StrangerMessage
-from llm_locust.swarm.channel.securing import forked
+from llm_locust.swarm.process.forking import forked
 from llm_locust.swarm.process.loops import every
 from llm_locust.swarm.process.master_watch import GIVE_UP_S, MasterWatch
 

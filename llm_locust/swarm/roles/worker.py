@@ -3,7 +3,9 @@
 import logging
 import math
 import os
+from collections.abc import Callable
 
+import gevent
 from locust import log
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
@@ -34,9 +36,11 @@ from llm_locust.swarm.delivery.own_spool import own_spool
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.live.sending import LiveSender
+from llm_locust.swarm.process.forking import parent_is_gone
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import every, spawn_loop
 from llm_locust.swarm.process.own_code import check_own_code
+from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
 from llm_locust.swarm.process.tuning import remember_default_arguments
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.load_generator import LoadGenerator
@@ -59,6 +63,7 @@ class WorkerRole:
     def __init__(self, environment: Environment) -> None:
         runner = environment.runner
         assert isinstance(runner, WorkerRunner)
+        self._stopping = Stopping(runner, self._on_own_end, lambda: self._ending is None)
         remember_default_arguments()
         self._environment = environment
         self._runner = runner
@@ -81,7 +86,7 @@ class WorkerRole:
         mail.listen(messages.CUT, RunMessage, self._on_cut)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
-        events.test_stopping.add_listener(lambda **_: self._users.drain())
+        events.test_stopping.add_listener(lambda **_: self._drain())
         events.test_stop.add_listener(lambda **_: self._users.close())
         self._live = LiveSender(environment, mail)
         events.report_to_master.add_listener(self._on_report)
@@ -118,6 +123,29 @@ class WorkerRole:
         index = places.index(key) if key in places else max(self._runner.worker_index, len(places))
         return index, max(int(getattr(options, "expect_workers", 1) or 1), len(places))
 
+    def _drain(self) -> None:
+        session = self.session
+        if session is None:
+            return
+        stop_timeout_s = float(self._environment.stop_timeout or 0)
+        within_s = session.settings.drain_s + stop_timeout_s + 1.5 * LEAVE_WITHIN_S
+        gevent.spawn_later(within_s, self._expect_end, session)
+        self._users.drain()
+
+    def _expect_end(self, session: LoadSession) -> None:
+        """Send everything although something holds up the end of the load, such as a listener."""
+        if not session.closed:
+            self._stopping.overdue("the records are sent without waiting any longer")
+            self._flush(session)
+
+    def _on_own_end(self, end: Callable[[], None]) -> None:
+        """Let the master end the run, for all workers: it first takes everything that is recorded."""
+        session = self.session
+        if session is None or session.closed:
+            end()
+        else:
+            self._mail.send(messages.END, RunMessage(run=session.run["id"]))
+
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
         if not hasattr(options, "llm_run"):
@@ -134,6 +162,7 @@ class WorkerRole:
             logger.error("%s", conflict)
             self.refuse(conflict)
             return
+        self._stopping.begin()
         self._clock.begin()
         spool = own_spool(options, self._runner.client_id, run)
         self._shipper.begin(run["id"], spool, run["manifest"])
@@ -238,8 +267,8 @@ class WorkerRole:
         run = session.run["id"]
         self._users.close()
         self._shipper.foretell(run, self._facts())
-        # After Locust has ended the receiving greenlet no acknowledgement can arrive.
-        receives = len(self._runner.greenlet) > 0
+        # After Locust has ended the receiving greenlet, or the master itself, no acknowledgement can arrive.
+        receives = len(self._runner.greenlet) > 0 and not parent_is_gone()
         timeout_s = min(session.settings.flush_timeout_s, within_s)
         if not self._shipper.flush(timeout_s, hears=receives) and receives:
             logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)

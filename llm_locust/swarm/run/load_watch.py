@@ -19,6 +19,7 @@ from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.stages.listed import looks_for
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
@@ -214,7 +215,7 @@ def describe(load: LoadSettings, users: int) -> str:
     """Log text for the start of an open loop."""
     if load.users_are_rate:
         return f"open loop: users mean requests per second, {users} now; changing their number changes it"
-    return "open loop: the schedule sets when requests are sent; the number of users is ignored"
+    return "open loop: the schedule sets when requests are sent"
 
 
 class Tell(Protocol):
@@ -270,7 +271,8 @@ class LoadWatch:
             reason = self._reason()
             if reason is not None and run.stopped_ns is None:
                 run.stop_reason = reason
-                logger.warning("the run is stopped: %s", reason)
+                level = logging.WARNING if run.cut_short else logging.INFO
+                logger.log(level, "the load ends: %s", reason)
                 self._end()
                 return
 
@@ -300,10 +302,25 @@ class LoadWatch:
             told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
             self._run.cut(f"{told}: start as many users as there are workers")
             return self._run.stop_reason
+        if gone := self._users_gone():
+            return gone
         reason = self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
         if reason is not None and not looks_for(self._run.settings.load, reason):
             self._run.cut(reason, in_order=True)
         return reason
+
+    def _users_gone(self) -> str | None:
+        """Why no user is left, if all have ended by an exception: nothing would be sent any more."""
+        runner, users = self._runner, self._runner.target_user_count
+        raised = raised_in_tasks(self._run.exceptions)
+        is_over = runner.state == "running" and users and not runner.user_count
+        if not is_over or sum(each.count for each in raised) < users or self._run.open_loop:
+            return None
+        if runner.environment.shape_class is not None:
+            return None
+        most = raised[0]
+        where = f" at {most.where}" if most.where else ""
+        return f"no user is left: an exception has ended each of them, most often {most.error}{where}"
 
     def _with_a_share(self, participants: dict[str, Participant]) -> list[str] | None:
         """Connected workers of the run's start that have requests of their share left; None if all have."""

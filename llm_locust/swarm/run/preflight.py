@@ -1,17 +1,18 @@
 """Checks before any load: the host answers, the model exists, the run directory can be written."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.client.http.target import endpoint_at_end
 from llm_locust.client.models import list_models
+from llm_locust.deployment.refusals import NOT_READY
 from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario import sole_class
@@ -68,7 +69,11 @@ def host_of(environment: "Environment", settings: Settings) -> str:
     if not hosts:
         raise UsageError("no host: give -H http://HOST:PORT, or set host in the locustfile")
     if len(hosts) > 1:
-        raise UsageError(f"the users have {len(hosts)} hosts, give one by -H: {', '.join(map(repr, hosts))}")
+        shown = ", ".join(repr(public_url(host)) for host in hosts)
+        raise UsageError(
+            f"the user classes have {len(hosts)} hosts: {shown}. Give one by -H; or spread the load by "
+            "--targets URL,URL, compare the two by --arm NAME=URL, or start a run for each"
+        )
     return next(iter(hosts))
 
 
@@ -87,6 +92,39 @@ def check_hosts(environment: "Environment") -> None:
                 f"{where}: {public_url(host)!r} has {found} in it: leave user, query and fragment out of the "
                 "URL; give keys by --api-key-env or --header"
             )
+
+
+def check_tasks(environment: "Environment") -> None:
+    """Leave out user classes that ``--tags`` and ``--exclude-tags`` leave without a task.
+
+    Raises:
+        UsageError: a class has none anyway, or none is left. Each of its users would raise an exception.
+    """
+    classes = list(environment.user_classes)
+    for cls in classes:
+        if not _has_tasks(cls):
+            raise UsageError(f"user class {cls.__name__} has no task: mark a method with @task")
+    tags = sorted({tag for cls in classes for tag in _tags(cls)})
+    environment._filter_tasks_by_tags()
+    left = [cls for cls in classes if _has_tasks(cls)]
+    without = ", ".join(cls.__name__ for cls in classes if cls not in left)
+    if not left:
+        have = f"tasks have the tags {', '.join(map(repr, tags))}" if tags else "no task has a tag"
+        raise UsageError(f"--tags and --exclude-tags leave no task of {without}: {have}")
+    if without:
+        logger.warning("the tags leave no task of %s: no user of that class is started", without)
+        environment.user_classes[:] = left
+
+
+def _has_tasks(cls: "type[User]") -> bool:
+    return bool(cls.tasks or getattr(cls, "functions", None))  # those of pytest
+
+
+def _tags(holder: Any, depth: int = 0) -> Iterator[str]:
+    """Tags of the tasks of a user class or a task set."""
+    for task in getattr(holder, "tasks", ()) if depth < 10 else ():
+        yield from getattr(task, "locust_tag_set", ())
+        yield from _tags(task, depth + 1)
 
 
 def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
@@ -158,9 +196,13 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
     Raises:
         UsageError: no answer, access refused, or a model that the server does not have.
     """
+    asked = [*settings.models, *([settings.model] if settings.asks_for_one else [])]
     try:
         target = Target.parse(host)
-        base, models = _list_models(target, settings, own)
+        if settings.deployment.canary or None in asked:
+            base, models = _list_models(target, settings, own, needs_list=None in asked)
+        else:  # nothing has to be known, and nothing is to be asked
+            base, models = target.base, None
     except TargetError as e:
         raise UsageError(str(e)) from e
     except ClientError as e:
@@ -171,8 +213,16 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
     return CheckedServer(base, _choose(settings.model, models, host) if settings.asks_for_one else named[0])
 
 
-def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:
-    """Return the base under which ``/models`` answers, and the models; None if the server has no list."""
+def _list_models(
+    target: Target, settings: Settings, own: Sequence[Dialect], *, needs_list: bool
+) -> tuple[str, list[str] | None]:
+    """Return the base under which ``/models`` answers, and the models; None if the server has no list.
+
+    Raises:
+        RefusedError: it refuses access.
+        UsageError: it takes no requests yet, and its list is needed.
+        ClientError: no complete answer.
+    """
     headers = request_headers(settings, *DIALECTS.values(), *own, target=target)
     pool = make_pool(target, settings)
     try:
@@ -182,6 +232,11 @@ def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> 
     if listing.is_refused:
         raise RefusedError(_refusal(target, listing.answer.status, settings))
     names = listing.names
+    if names is None and needs_list and listing.answer.status in NOT_READY:
+        raise UsageError(
+            f"{target.url} takes no requests (HTTP {listing.answer.status} for its models): let "
+            "--ready-timeout 5m wait for it, or give --model NAME"
+        )
     return listing.base, None if names is None else [blanked_name(name, settings.secrets) for name in names]
 
 
@@ -194,7 +249,11 @@ def _refusal(target: Target, status: int, settings: Settings) -> str:
     elif any(is_key_name(name) for name in settings.headers):
         given, advice = "the key in --header", "is it a key of this server, and may it use the API?"
     else:
-        given, advice = "requests without a key", "give one by --api-key-env NAME or --header-env"
+        given = "requests without a key"
+        advice = (
+            "give one by --api-key-env NAME or --header-env; if users get theirs themselves, as in on_start, "
+            "--model NAME --canary off starts without asking"
+        )
     return f"{target.url} refuses {given} (HTTP {status}): {advice}"
 
 

@@ -3,17 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from llm_locust.core.task_exceptions import TaskException, task_exceptions
 from llm_locust.report.text import clean, short
-from llm_locust.swarm.process.leaving import is_library
+from llm_locust.swarm.process.leaving import innermost
 
 _LONGEST_ERROR, _LONGEST_WHERE = 500, 300
-
-_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in (\S+)', re.MULTILINE)
-
 
 #: Exceptions by which the SDK reports a failed request.
 _OF_REQUEST = re.compile(r"(?:openai\.(?!OpenAIError\b)|httpx2?\.)\w+")
@@ -33,14 +29,3 @@ def raised_in_tasks(table: Mapping[int, Mapping[str, Any]]) -> list[TaskExceptio
         where = short(clean(innermost(str(row["traceback"]))), _LONGEST_WHERE)
         kinds[error, where] += row["count"]
     return task_exceptions(kinds)
-
-
-def innermost(traceback: str) -> str:
-    """The innermost line of a formatted traceback that is not a library's, or the last one, as ``file:line in
-    function``; empty if there is none. The file is without its folders.
-    """
-    frames = _FRAME.findall(traceback)
-    if not frames:
-        return ""
-    file, line, function = next((f for f in reversed(frames) if not is_library(f[0])), frames[-1])
-    return f"{PurePath(file).name}:{line} in {function}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import NoReturn, Protocol
 from weakref import WeakSet
 
 import gevent
@@ -40,6 +40,9 @@ from llm_locust.swarm.users.locust_statistics import LocustStatistics
 from llm_locust.swarm.users.traffic import TrafficTable
 
 logger = logging.getLogger(__name__)
+
+#: Pause of a greenlet that asks for a request again although no more may start.
+TURNED_AWAY_S = 1.0
 
 
 class Closable(Protocol):
@@ -96,6 +99,7 @@ class LoadSession:
         self._stopped_s = math.nan
         self._cutting = False
         self._leaving: set[greenlet] = set()
+        self._turned_away: WeakSet[greenlet] = WeakSet()
         self.event_gap_s = math.nan
         self.answers: WeakSet[Closable] = WeakSet()
         self.load: OpenLoad | None = None
@@ -148,15 +152,23 @@ class LoadSession:
         Raises:
             StopUser: this worker's share of ``--num-requests`` is used up.
             gevent.GreenletExit: the load has ended, and this is not a user's ``on_stop``. It passes every
-                ``except Exception`` of the user or the SDK: a user that retried forever would hold the event
-                loop.
+                ``except Exception`` of the user or the SDK.
         """
         self.gate.wait()
         if self._over:
-            raise gevent.GreenletExit
+            self._turn_away(gevent.GreenletExit())
         if self.exhausted:
-            raise StopUser
+            self._turn_away(StopUser())
         return self
+
+    def _turn_away(self, error: BaseException) -> NoReturn:
+        """Raise ``error``. A greenlet that has caught the last one waits first: a user who tries again
+        forever would hold the event loop."""
+        me = getcurrent()
+        if me in self._turned_away:
+            gevent.sleep(TURNED_AWAY_S)
+        self._turned_away.add(me)
+        raise error
 
     @contextmanager
     def taking_leave(self) -> Iterator[None]:
@@ -282,9 +294,9 @@ class LoadSession:
         """Count one more request; raises as :meth:`enter`."""
         self.gate.wait()
         if self._over:
-            raise gevent.GreenletExit
+            self._turn_away(gevent.GreenletExit())
         if self.load is None and self._quota is not None and not self._quota.take():
-            raise StopUser
+            self._turn_away(StopUser())
 
     def _note_gap(self, record: RequestRecord) -> None:
         """Update the usual time between two reads of one call: an exponential mean over some 20 calls."""

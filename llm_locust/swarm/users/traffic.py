@@ -80,6 +80,8 @@ class TrafficTable:
         self._settings = settings
         self._client = client
         self._place = place
+        self._hidden: set[str] = set(client.secrets)
+        hush(environment, client.secrets)
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
@@ -90,6 +92,9 @@ class TrafficTable:
 
     def traffic(self, kind: RequestKind) -> Traffic:
         """Traffic of a kind: created at its first request, then reused.
+
+        A user whose headers are its own, such as a token from a login, has heads of its own beside what its
+        class shares.
 
         Raises:
             HeaderError: one of its own headers cannot be sent.
@@ -110,7 +115,10 @@ class TrafficTable:
                 if kind.spec.models is None
                 else ModelChooser(kind.spec.models, kind.seed(self._run["seed"]), self._place[0]),
             )
-        return self._traffic[kind.key]
+        shared = self._traffic[kind.key]
+        if kind.headers is shared.kind.headers or dict(kind.headers) == dict(shared.kind.headers):
+            return shared
+        return replace(shared, kind=kind, heads=self._heads(kind))
 
     def _workload(self, kind: RequestKind, *, warm_up: bool = False) -> Workload:
         """This worker's part of the workload, shared by kinds with the same source."""
@@ -139,8 +147,10 @@ class TrafficTable:
 
     def _heads(self, kind: RequestKind) -> Heads:
         own = dict(kind.headers)
-        self._client.secrets += secret_texts(own)
-        hush(self._environment, self._client.secrets)
+        hidden = [text for text in secret_texts(own) if text not in self._hidden]
+        self._hidden.update(hidden)
+        self._client.secrets += tuple(hidden)
+        hush(self._environment, hidden)
         ours = kind_headers(self._settings, kind, self._client.pool.target)
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:

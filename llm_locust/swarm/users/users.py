@@ -107,7 +107,7 @@ class PromptUser(LlmUser):
     Attributes:
         endpoint: a name of :data:`~llm_locust.wire.dialects.table.DIALECTS`, or a dialect of your own.
         headers: of its requests; they override the run's of the same name. Values may be templates, such as
-            ``{session}``; see :mod:`llm_locust.wire.headers`.
+            ``{session}``; see :mod:`llm_locust.wire.headers`. A user may set its own, as after a login.
     """
 
     abstract = True
@@ -117,6 +117,7 @@ class PromptUser(LlmUser):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._requester: Requester | None = None
+        self._sent_headers: Mapping[str, str] | None = None
 
     @property
     def kind(self) -> RequestKind:
@@ -139,6 +140,9 @@ class PromptUser(LlmUser):
         """Sender of this user's requests."""
         if self._requester is None:
             self._requester = Requester(self.session, self.kind, self.number)
+        elif self._sent_headers is not self.headers:  # a new token, for example
+            self._requester.traffic = self.session.kinds.traffic(self.kind)
+        self._sent_headers = self.headers
         return self._requester
 
     def next_prompt(self) -> Prompt:

@@ -1,0 +1,325 @@
+"""What Locust documents for a locustfile, tried on users of this package: it works, or one line says why not.
+
+No run here has an end of its own within the test's patience: each ends by its locustfile, or at once.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm_process import Result, forked, in_parallel, locust, simulation
+
+USER = """
+import gevent
+from locust import constant, events, tag, task
+from locust.runners import WorkerRunner
+
+from llm_locust import ChatUser, events as ours
+
+
+class Asker(ChatUser):
+    wait_time = constant(0.02)
+
+    @task
+    def ask_one(self):
+        self.chat("hello")
+        {task}
+"""
+
+COUNTED = "asked = vars(type(self)).get('asked', 0) + 1; type(self).asked = asked\n        if asked == 10: "
+
+LISTENER = """
+
+@events.init.add_listener
+def begin(environment, **_):
+    @{hook}.add_listener
+    def end(**_):
+        if environment.runner.stats.total.num_requests >= 10:
+            environment.runner.quit()
+"""
+
+CHECKER = """
+
+def check(runner):
+    while runner.stats.total.num_requests < 10:
+        gevent.sleep(0.05)
+    runner.stop()
+
+
+@events.init.add_listener
+def begin(environment, **_):
+    if not isinstance(environment.runner, WorkerRunner):
+        gevent.spawn(check, environment.runner)
+"""
+
+NESTED = """
+
+@events.test_stopping.add_listener
+@events.test_stop.add_listener
+def again(environment, **_):
+    environment.runner.quit()
+"""
+
+CODE = """
+
+@events.quitting.add_listener
+def decide(environment, **_):
+    environment.process_exit_code = {code}
+
+
+@events.quit.add_listener
+def leave(**_):
+    {leave}
+"""
+
+CATCHING = """
+        while True:
+            try:
+                self.chat("hello")
+            except:
+                pass
+"""
+
+TAGGED = """
+from locust import tag, task
+
+from llm_locust import ChatUser
+
+
+class Admin(ChatUser):
+    @tag("admin")
+    @task
+    def ask_one(self):
+        self.chat("hello")
+
+
+class Guest(ChatUser):
+    @tag("guest")
+    @task
+    def ask_one(self):
+        self.chat("hello")
+"""
+
+DYING = """
+from locust import task
+
+from llm_locust import ChatUser
+
+
+class Asker(ChatUser):
+    def on_start(self):
+        {}["token"]
+
+    @task
+    def ask_one(self):
+        self.chat("hello")
+"""
+
+LOGIN = """
+import requests
+from locust import task
+
+from llm_locust import ChatUser
+
+
+class Member(ChatUser):
+    def on_start(self):
+        self.asked = 0
+        self.log_in("first")
+
+    def log_in(self, time):
+        known = {"user": f"{self.number}-{time}"}
+        answer = requests.post(f"{self.host}/login", json=known, timeout=10)
+        self.headers = {"Authorization": f"Bearer {answer.json()['token']}"}
+
+    @task
+    def ask_one(self):
+        self.chat("hello")
+        self.asked += 1
+        if self.asked == 5:
+            self.log_in("again")
+"""
+
+USUAL = ("--headless", "-r", "100", "--out", "run", "--output-tokens", "4", "--drain", "20s")
+LONG = ("-u", "3", "-t", "600s")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    said: str
+    page: str
+    result: Result | None
+
+    @property
+    def last(self) -> str:
+        return self.page.rstrip().rpartition("\n")[2]
+
+    @property
+    def reason(self) -> str:
+        assert self.result is not None
+        return self.result.manifest.stop_reason
+
+
+def _user(task: str = "pass", *more: str) -> str:
+    return USER.replace("{task}", task) + "".join(more)
+
+
+def _run(locustfile: str, *options: str) -> Callable[[Path], Ended]:
+    def run(folder: Path) -> Ended:
+        (folder / "asker.py").write_text(locustfile)
+        with (
+            simulation(folder / "sim") as sim,
+            locust(folder, *USUAL, *options, "-H", sim.url, locustfile=folder / "asker.py") as process,
+        ):
+            code = process.exit_code()
+            done = (folder / "run" / "summary.json").exists()
+            result = Result.read(folder / "run") if done else None
+            return Ended(code, process.stderr, process.stdout, result)
+
+    return run
+
+
+@contextmanager
+def _members_only() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """A server that gives each user a token, and refuses all other requests without one; what it was sent."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked.append((self.path, self.headers.get("Authorization")))
+            if self.path == "/login":
+                self._answer(200, json.dumps({"token": f"t{json.loads(body)['user']}"}))
+            elif not (self.headers.get("Authorization") or "").startswith("Bearer t"):
+                self._answer(401, "{}")
+            else:
+                chunk = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}
+                self._answer(200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "text/event-stream")
+
+        def _answer(self, status: int, text: str, kind: str = "application/json") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+ENDING = {
+    "quit in a task": _run(_user(COUNTED + "self.environment.runner.quit()"), *LONG),
+    "stop in a task": _run(_user(COUNTED + "self.environment.runner.stop()"), *LONG),
+    "quit in a task of a worker": _run(_user(COUNTED + "self.environment.runner.quit()"), *LONG, *forked(2)),
+    "quit in a listener to requests": _run(_user("pass", LISTENER.format(hook="events.request")), *LONG),
+    "quit in a listener to our records": _run(_user("pass", LISTENER.format(hook="ours.llm_request")), *LONG),
+    "stop by a checking greenlet": _run(_user("pass", CHECKER), *LONG),
+    "quit again in listeners to the end": _run(
+        _user(COUNTED + "self.environment.runner.quit()", NESTED), *LONG
+    ),
+}
+GATE = ("-u", "2", "-t", "2s", "--gate", "p50_ttft<0.001ms")
+OTHERS = {
+    "0 and a broken gate": _run(_user("pass", CODE.format(code=0, leave="pass")), *GATE),
+    "sys.exit(0) by a listener": _run(_user("pass", CODE.format(code=0, leave="raise SystemExit(0)")), *GATE),
+    "7 by a listener": _run(_user("pass", CODE.format(code=7, leave="pass")), "-u", "2", "-t", "2s"),
+    "catching everything": _run(_user("pass\n" + CATCHING), "-u", "2", "-t", "2s"),
+    "a tag of one class": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "guest"),
+    "a tag of none": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "gest"),
+    "dying in on_start": _run(DYING, *LONG),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return in_parallel(tmp_path_factory.mktemp("hooks"), {**ENDING, **OTHERS})
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_load_that_the_locustfile_ends_is_over_complete_and_not_cut_short(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    run = runs[name]
+    assert run.result is not None, run.said
+    assert run.code == 0, run.said + run.page
+    assert run.result.manifest.complete
+    assert not run.result.manifest.cut_short
+    assert 10 <= len(run.result.requests) < 300, "it ended soon, not after 600 s"
+    if name != "stop by a checking greenlet":
+        assert run.reason == "the locustfile (runner.stop or runner.quit)"
+    assert "Traceback" not in run.said
+
+
+@pytest.mark.parametrize("name", ["0 and a broken gate", "sys.exit(0) by a listener"])
+def test_no_listener_turns_a_broken_gate_into_a_success(name: str, runs: dict[str, Ended]) -> None:
+    assert runs[name].code == 1, runs[name].said
+    assert runs[name].last == "Exit code 1: 1 of 1 gates failed."
+
+
+def test_a_listener_may_make_a_failure_of_a_run_that_is_none(runs: dict[str, Ended]) -> None:
+    run = runs["7 by a listener"]
+    assert (run.code, run.last) == (7, "Exit code 7: the locustfile has set it (process_exit_code).")
+
+
+def test_users_that_catch_everything_end_with_the_load(runs: dict[str, Ended]) -> None:
+    run = runs["catching everything"]
+    assert run.result is not None
+    assert run.result.manifest.complete
+    assert run.code == 0, run.said
+
+
+def test_a_class_without_a_task_of_the_tags_is_left_out_and_a_tag_of_none_refused(
+    runs: dict[str, Ended],
+) -> None:
+    one, none = runs["a tag of one class"], runs["a tag of none"]
+    assert one.code == 0, one.said
+    assert "the tags leave no task of Admin: no user of that class is started" in one.said
+    assert "Traceback" not in one.said + none.said
+    assert none.code == 2
+    assert none.said.rstrip().rpartition("\n")[2] == (
+        "llm-locust: error: --tags and --exclude-tags leave no task of Admin, Guest: tasks have the tags "
+        "'admin', 'guest'"
+    )
+
+
+def test_users_that_all_die_in_on_start_end_the_run_at_once_with_one_traceback(
+    runs: dict[str, Ended],
+) -> None:
+    run = runs["dying in on_start"]
+    assert run.code == 3
+    assert run.said.count("Traceback") == 1
+    assert run.last == (
+        "Exit code 3: no request is in the measured window: no user is left: an exception has ended each of "
+        "them, most often KeyError: 'token' at asker.py:9 in on_start."
+    )
+
+
+def test_users_log_in_in_on_start_and_each_sends_its_own_token(tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text(LOGIN)
+    with _members_only() as (url, asked):
+        options = ["-u", "3", "-t", "2s", "-H", url, "--model", "m", "--canary", "off"]
+        with locust(tmp_path, *USUAL, *options, locustfile=tmp_path / "asker.py") as process:
+            assert process.exit_code() == 0, process.stderr
+    assert {path for path, _ in asked} == {"/login", "/v1/chat/completions"}, "no look at /models"
+    tokens = {token for path, token in asked if path != "/login"}
+    assert tokens == {f"Bearer t{user}-{time}" for user in range(3) for time in ("first", "again")}
