@@ -212,8 +212,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         scenario=scenario,
         kinds=kinds,
     )
-    _check(found)
-    return found
+    return _checked(found)
 
 
 def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
@@ -221,7 +220,7 @@ def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
     return {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}
 
 
-def _check(found: Settings) -> None:
+def _checked(found: Settings) -> Settings:
     """Check the models, and the headers that are made of other options (raises ValueError)."""
     check_models(found.kinds, found.model, found.deployment.arms)
     given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
@@ -230,6 +229,7 @@ def _check(found: Settings) -> None:
     if found.slo_headers_prefix is not None:
         limits = {**found.class_slos, "": parse_slo(found.slo).limits}
         check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
+    return found
 
 
 def _check_needs(scenario: Scenario | None, options: argparse.Namespace) -> None:

