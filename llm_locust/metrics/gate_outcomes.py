@@ -290,7 +290,27 @@ def _result(case: _Case) -> dict[str, Any]:
         return found | {"passed": False, "reason": case.is_not(value)}
     if (few := _too_few(case) or _left_open(case)) is not None:
         return found | case.unknown(few)
+    if (lost := _not_by_time(case)) is not None:
+        return found | {"passed": False, "reason": lost}
     return found | _of_failures(case, value)
+
+
+def _not_by_time(case: _Case) -> str | None:
+    """Why a lower limit on goodput that the requests hold is broken by the time of their users; None if not.
+
+    Bad requests are longer ones too where they are so by chance: the limit is broken only if the bad time
+    keeps together, in some users or at some times.
+    """
+    times = case.summary.get("user_time") if case.gate.metric == "goodput" else None
+    if times is None or times.good_share is None or case.holds(times.good_share):
+        return None
+    ends = (times.by_user_at_most, times.by_moment_at_most)
+    if all(end is None or case.holds(end) for end in ends):
+        return None
+    shares = f"{100 * (case.value or 0.0):.3g} % of the requests were good, and"
+    of_time = f"{100 * times.good_share:.3g} % of the users' time"
+    hung = f": {times.hung_text}" if times.hung.n else ""
+    return f"{shares} {of_time}, which is not {case.gate.op} {100 * case.gate.limit:.6g} %{hung}"
 
 
 def _too_few(case: _Case) -> str | None:

@@ -50,8 +50,10 @@ from llm_locust.metrics.sections.interventions import interventions
 from llm_locust.metrics.sections.littles_law import littles_law
 from llm_locust.metrics.sections.live_check import LiveEnd, live_check
 from llm_locust.metrics.sections.sessions import sessions
+from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import LoadOverTime, asked_load, left_out, plateau
+from llm_locust.metrics.sections.user_time import user_time
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.select.unrecorded import Unrecorded, judged
@@ -104,6 +106,7 @@ def summarise(
     law = littles_law(c, m.window, requests, manifest, of_selection=selection or manifest.dropped is not None)
     client = _client(m, population, manifest, found["latency_ms"], law)
     told_live = None if selection or manifest.is_sweep or manifest.dropped is not None else live
+    silences = Silences.of(c, m.holes, m.window, m.judgement)
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
@@ -115,7 +118,7 @@ def summarise(
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
-        "reliability": reliability(requests, c, population, m.judgement, m.window, m.holes),
+        "reliability": reliability(requests, c, population, m.judgement, m.window, silences),
         **_servers(requests, m, manifest, client, None if selection else missing.placed.known, pools),
         **_stages(requests, m, manifest, question, None if selection else (rows, missing.placed.known)),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
@@ -127,6 +130,7 @@ def summarise(
         **_scraped(None if selection else server, m, found),
         "roofline": roofline(requests, m, manifest, question, pools, of_selection=selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
+        **_user_time(requests, m, manifest, silences, of_selection=selection),
     }
     return _plain(summary | _gated(summary, requests, m, manifest, question, missing, of_selection=selection))
 
@@ -285,6 +289,16 @@ def _curves(kept: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     if any(stage.lengths for stage in manifest.stages):
         return {"curves": curves(kept, manifest.seed)}
     return {"curve": curve(kept, manifest.seed)}
+
+
+def _user_time(
+    requests: Requests, m: Measured, manifest: Manifest, silences: Silences, *, of_selection: bool
+) -> dict[str, Any]:
+    """The time of the users of a closed loop."""
+    if of_selection or manifest.is_sweep or manifest.open_loop:
+        return {}
+    found = user_time(requests, m.c, m.window, m.judgement, silences)
+    return {} if found is None else {"user_time": found}
 
 
 def _run(manifest: Manifest) -> dict[str, Any]:

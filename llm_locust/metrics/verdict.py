@@ -36,8 +36,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     1: a gate broke in a run that was cut short, and the rest of the run could not have repaired it. 4:
     records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
     invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
-    of the window, and no gate says how long it may. 1: requests failed, and no gate limits that. 3: a gate
-    cannot be judged. A gate on a part of the records, or on numbers that are the client's own, says nothing
+    of the window, and no gate says how long it may. 1: users hung to the end, and no gate is on goodput. 1:
+    requests failed, and no gate limits that. 3: a gate cannot be judged. A gate on a part of the records, or
+    on numbers that are the client's own, says nothing
     about the server: therefore 4 and 3 come before 1.
     """
     part = summary.completeness
@@ -57,6 +58,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     is_limited = any(gate.metric == STANDSTILL and gate.is_upper for gate in asked)
     if summary.gates and not is_limited and (still := stood_still(summary)):
         return RunVerdict(EXIT_GATE, still)
+    of_users = any(gate.metric == "goodput" and not gate.is_upper for gate in asked)  # and of their time
+    if summary.gates and not of_users and (hung := users_hung(summary)):
+        return RunVerdict(EXIT_GATE, hung)
     is_search = summary.search is not None  # beyond its edge requests may fail
     if not summary.gates:
         return RunVerdict(0) if is_search else None
@@ -105,6 +109,14 @@ def stood_still(summary: Summary) -> str:
         f"the server stood still for {part.seconds:.3g} s of {window_s:.3g} s, and no --gate on {STANDSTILL} "
         "says how long it may"
     )
+
+
+def users_hung(summary: Summary) -> str:
+    """That users hung to the end for more than :data:`MOST_STILL` of the time of all; else empty."""
+    times = summary.user_time
+    if times is None or times.hung.seconds <= MOST_STILL * times.users * summary.window.seconds:
+        return ""
+    return f"{times.hung_text}, and no --gate on goodput says how much of their time may be lost"
 
 
 def _gap(summary: Summary, part: Completeness) -> str:

@@ -13,7 +13,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.verdict import RunVerdict, stood_still, verdict
+from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung, verdict
 from llm_locust.swarm.roles.outcome import without_gates
 
 
@@ -46,7 +46,8 @@ class Truth:
             warmup_s=self.warmup_s,
         )
         summary = typed(summarise(batch(*records), run))
-        found = verdict(summary, run) or without_gates(summary.requests.failed, stood_still(summary))
+        lost = stood_still(summary) or users_hung(summary)
+        found = verdict(summary, run) or without_gates(summary.requests.failed, lost)
         return found, summary
 
 
@@ -97,6 +98,7 @@ def thinking(least_s: float, most_s: float, **of_load: Any) -> Load:
 
 READERS = "ttft=2s tpot=50ms"
 FROZEN = "the server stood still for"
+GATE, BY_TIME = "1 of ", "% of the users' time, which is not"
 
 BAD = {
     "frozen, long answers within the SLO": Truth(
@@ -146,6 +148,71 @@ BAD = {
     "hangs from its start": Truth(hanging(-1, 10), gates="standstill_s<=2"),
     "users time out one after another": Truth(
         hanging(20, 10), load=Load(timeout=5.0), gates="p50_ttft<1s error_rate<60%", says=FROZEN
+    ),
+    "half of the users hang": Truth(
+        hanging(8, 5), load=Load(40), slo="ttft=2s", gates="goodput>=90% error_rate<50%", says=BY_TIME
+    ),
+    "nine of ten users hang": Truth(hanging(12, 9), slo="ttft=2s", gates="goodput>=90%", says=BY_TIME),
+    "half of the users hang, no SLO": Truth(hanging(8, 5), says="5 of 10 users hung from 8"),
+    "half of the users hang, a limit on tpot": Truth(
+        hanging(8, 5), slo="tpot=1s", gates="goodput>=90%", says=BY_TIME
+    ),
+    "half of the users hang in their streams": Truth(
+        lambda asked: Course(pauses={20: FOR_EVER} if asked.at_s > 20 and asked.user % 2 else {}),
+        says="5 of 10 users hung from 20",
+    ),
+    "a quarter of twenty users hang": Truth(
+        hanging(8, 5), 20, slo="ttft=2s", gates="goodput>=90%", says=BY_TIME
+    ),
+    "half of the users are always late": Truth(
+        lambda asked: Course(ttft=3 if asked.user % 2 else 0.05, n=20),
+        slo="ttft=1s",
+        gates="goodput>=85%",
+        says=BY_TIME,
+    ),
+    "late for 10 s of every 25 s": Truth(
+        now_and_then(25, 10, {"ttft": 4.0}, ttft=0.05, n=20),
+        8,
+        slo="ttft=1s",
+        gates="goodput>=85%",
+        says=BY_TIME,
+    ),
+    "slow tokens for 10 s of every 25 s": Truth(
+        now_and_then(25, 10, {"gap": 0.3}, n=40), 8, slo="tpot=50ms", gates="goodput>=80%", says=BY_TIME
+    ),
+    "slow tokens for 5 s of every 20 s, once a user": Truth(
+        now_and_then(20, 5, {"gap": 0.15}, n=40),
+        20,
+        Load(120),
+        slo="tpot=50ms",
+        gates="goodput>=85%",
+        says=BY_TIME,
+    ),
+    "down for half of the time, users back off": Truth(
+        now_and_then(10, 5, {"status": 503, "ttft": 0.3}, n=5, ttft=0.02),
+        slo="ttft=2s",
+        gates="goodput>=70%",
+        says=BY_TIME,
+    ),
+    "half of the users leave without a token": Truth(
+        some(0.5, {}, {"ttft": 1.6}),
+        load=Load(30, patience=1.0),
+        slo="ttft=2s",
+        gates="goodput>=90%",
+        says=GATE,
+    ),
+    "80 % fail, a gate on a rate": Truth(
+        some(0.8, {"n": 20}, {"status": 500}),
+        8,
+        Load(14, backoff=0),
+        gates="output_tps>50",
+        says="requests failed",
+    ),
+    "45 % fail, a gate on a median": Truth(
+        some(0.45, {"n": 20}, {"status": 500}),
+        8,
+        Load(14, backoff=0),
+        gates="p50_ttft<500ms",
     ),
     "stuck from the warm-up on": Truth(
         lambda asked: Course(ttft=20 if asked.at_s < 4 else 0.1), 4, Load(30), warmup_s=6.0, says=FROZEN
@@ -236,6 +303,35 @@ HEALTHY = {
     "open loop of few requests": Truth(
         some(0.2, {}, {"ttft": 6}), load=Load(300), due_s=poisson(0.2, 300), gates="error_rate<50%"
     ),
+    "by chance half of the answers are too long": Truth(
+        lambda asked: Course(ttft=asked.rng.uniform(1, 19), n=20, gap=0),
+        30,
+        Load(30),
+        slo="e2el=10s",
+        gates="goodput>=40%",
+    ),
+    "by chance one answer in twenty is too long": Truth(
+        lambda asked: Course(n=1 + int(asked.rng.lognormvariate(4, 1)), gap=0.01),
+        10,
+        slo="e2el=3s",
+        gates="goodput>=90%",
+    ),
+    "by chance three in a hundred stall": Truth(
+        some(0.03, {"n": 20}, {"n": 20, "ttft": 4}), 10, slo="ttft=1s", gates="goodput>=95%"
+    ),
+    "by chance three in a hundred stall, one user": Truth(
+        some(0.03, {"n": 20}, {"n": 20, "ttft": 4}), 1, Load(120), slo="ttft=1s", gates="goodput>=90%"
+    ),
+    "by chance one in a hundred fails": Truth(
+        some(0.01, {"n": 20}, {"status": 500}), 10, slo="ttft=1s", gates="goodput>=95%"
+    ),
+    "failures in the warm-up": Truth(
+        lambda asked: Course(status=503 if asked.at_s < 3 else 200), 8, Load(20), warmup_s=6.0, gates=""
+    ),
+    "one of twenty users hangs at the end": Truth(hanging(55, 1), 20),
+    "cut by the end, all users": Truth(
+        same(n=1000, gap=0.02), load=Load(50, drain=0), slo=READERS, gates="goodput>=50%"
+    ),
     "a trace with a gap": Truth(
         varied, load=Load(100), due_s=tuple(t for t in poisson(3, 100) if not 30 < t < 70), slo=READERS
     ),
@@ -246,8 +342,9 @@ HEALTHY = {
 def test_a_bad_server_fails_its_run(name: str) -> None:
     truth = BAD[name]
     found, summary = truth.judged()
-    assert found.code == 1, summary.reliability
-    assert found.reason.startswith(truth.says)
+    assert found.code == 1, (found, summary.reliability, summary.goodput.ratio, summary.user_time)
+    said = " ".join([found.reason, *(gate.reason or "" for gate in summary.gates)])
+    assert truth.says in said
 
 
 @pytest.mark.parametrize("name", list(HEALTHY))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -136,6 +137,9 @@ def summaries() -> tuple[dict[str, Any], ...]:
         ),
         summarise(batch(*some), manifest(), Question(window="steady")),
         summarise(batch(*some, hung), manifest()),
+        summarise(
+            batch(*(replace(each, user=i % 3) for i, each in enumerate(some))), manifest(slo="ttft=1s")
+        ),
         summarise(batch(*some), manifest(), server=series(rows("a", "power_w", [9] * 3, UUID="g"))),
         summarise(
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), Question(roof=ROOF), rows_of_run=len(some)

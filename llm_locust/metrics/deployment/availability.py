@@ -5,7 +5,7 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.sections.standstill import Silences, StreamHoles
+from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
 from llm_locust.metrics.window import Population, Window
 
@@ -16,7 +16,7 @@ def reliability(
     population: Population,
     judgement: Judgement | None,
     window: Window,
-    holes: StreamHoles,
+    silences: Silences,
 ) -> Reliability:
     """The ``reliability`` of a summary.
 
@@ -42,7 +42,7 @@ def reliability(
         good_share=_share(good, c, window) if asked and good is not None else None,
         longest_without_ok=_longest_without(ok, c, window) if asked else None,
         longest_without_good=_longest_without(good, c, window) if asked and good is not None else None,
-        standstill=Silences.of(c, holes, window, judgement).standstills() if asked else None,
+        standstill=silences.standstills() if asked else None,
         retries=_retries(requests, population.judged),
     )
 

@@ -273,9 +273,9 @@ class Usual:
     def are(self, waits: Waits, lasted_s: Floats, k: Rows, alone: Rows, times: float) -> Mask:
         """Whether requests are usually silent for ``lasted_s``, where each of ``waits`` is in its answer.
 
-        It is usual if at least 2 % of the others were, by themselves. A habit is usual too: at least 10 % of
-        them, in the same place (before the first token, or after as many), alone or together. So is what
-        three gaps of the pace of the median answer take.
+        It is usual if at least 2 % of the others were, by themselves (one, if nobody else waits). A habit is
+        usual too: at least 10 % of them, in the same place (before the first token, or after as many), alone
+        or together. So is what three gaps of the pace of the median answer take.
 
         Args:
             k: requests of each silence, which are none of the others.
@@ -294,6 +294,11 @@ class Usual:
                     theirs, own, waits.among(asked), lasted_s[asked], k[asked], alone[asked], times
                 )
         return usual
+
+    def is_strange(self, waits: Waits, lasted_s: Floats) -> Mask:
+        """Whether not even a third of this is usual, of requests by themselves that were given up."""
+        none = np.zeros(len(waits), np.int64)
+        return ~self.are(waits, lasted_s, none, none, _TIMES)
 
     def chance(self, waits: Waits, lasted_s: Floats, silence: Rows, n: int, window_s: float) -> Floats:
         """Probability of each of ``n`` silences, if the requests in it waited independently of each other.
@@ -356,7 +361,7 @@ class Usual:
         by_one = _as_long(every, lasted_s / times) - _as_long(not_alone, lasted_s / times) - alone
         habit = _as_long(every, lasted_s / times) - k
         return (
-            _enough(by_one, _RARE, others)
+            _enough(by_one, _of_one(k), others)
             | _enough(habit, _HABIT, others)
             | ((others <= 0) & self.kinds.c.ok[waits.rows])
         )
@@ -376,7 +381,7 @@ class Usual:
         at_least = np.searchsorted(place, _placed(waits.events, lasted_s / times))
         habit = np.searchsorted(place, _placed(waits.events + 1, np.zeros(len(waits)))) - at_least - k
         slow = lasted_s <= _GAPS * self.kinds.gap_s(streams)  # False without a stream
-        return _enough(by_one, _RARE, others) | _enough(habit, _HABIT, others) | slow
+        return _enough(by_one, _of_one(k), others) | _enough(habit, _HABIT, others) | slow
 
 
 def _as_long(ascending: Floats, lasted_s: Floats) -> Rows:
@@ -385,8 +390,13 @@ def _as_long(ascending: Floats, lasted_s: Floats) -> Rows:
     return found
 
 
-def _enough(n: Rows, share: float, of: Rows) -> Mask:
+def _enough(n: Rows, share: Floats | float, of: Rows) -> Mask:
     return np.asarray(n >= np.maximum(1, share * of), dtype=np.bool_)
+
+
+def _of_one(k: Rows) -> Floats:
+    """The share of others whose waits make one usual: beside one that waits alone a single other does."""
+    return np.where(k == 1, 0.0, _RARE)
 
 
 def _placed(events: Rows, seconds: Floats) -> Floats:

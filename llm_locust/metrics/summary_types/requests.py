@@ -233,6 +233,58 @@ class Goodput(GroupGoodput, frozen=True):
     on_time: OnTime
 
 
+_OF_USERS = "requests of users, in the window"
+
+
+class HungUsers(SummaryPart, frozen=True):
+    """Users whose last request got nothing more to the end, for longer than is usual."""
+
+    n: Annotated[
+        int,
+        key("number of users that hung to the end: see [the time of users](#the-time-of-users)", _OF_USERS),
+    ]
+    from_s: Annotated[
+        float | None, key("since when the first of them did, s after the window's start", _OF_USERS)
+    ]
+    seconds: Annotated[float, key("for how long they did in all, s", _OF_USERS)]
+
+
+class UserTime(SummaryPart, frozen=True):
+    """A closed loop by the time of its users."""
+
+    users: Annotated[int, key("number of users that had a request under way", _OF_USERS)]
+    seconds: Annotated[float, key("how long they had one in all, s", _OF_USERS)]
+    backoff_s: Annotated[float, key("how long they backed off after failures, s", _OF_USERS)]
+    hung: HungUsers
+
+    @property
+    def hung_text(self) -> str:
+        """As "5 of 10 users hung from 8 s on"."""
+        hung = self.hung
+        return f"{hung.n} of {self.users} users hung from {hung.from_s or 0.0:.3g} s on"
+
+    good_share: Annotated[
+        float | None,
+        key(
+            "time in good requests / time in good and bad ones and in back-off; null without an SLO",
+            _OF_USERS,
+        ),
+    ]
+    by_user: Annotated[
+        float | None,
+        key("the same, where what a user got next stands for the time that it waited", _OF_USERS),
+    ]
+    by_user_at_most: Annotated[float | None, key("the upper end of that", _OF_USERS)]
+    by_moment: Annotated[
+        float | None,
+        key(
+            "the same, where what the latest request got stands for each moment; null of a few users",
+            _OF_USERS,
+        ),
+    ]
+    by_moment_at_most: Annotated[float | None, key("the upper end of that", _OF_USERS)]
+
+
 class RequestPart(SummaryPart, frozen=True):
     """What a summary has of all requests, and again of those of one name or of one class."""
 

@@ -29,6 +29,7 @@ from llm_locust.metrics.summary_types.requests import (
     RequestCounts,
     RequestPart,
     Throughput,
+    UserTime,
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
@@ -72,6 +73,7 @@ ASKED = (
     "autoscaling",
     "inputs",
     "images",
+    "user_time",
 )
 
 
@@ -145,6 +147,7 @@ class Summary(SummaryPart, frozen=True):
     autoscaling: Autoscaling | None = None
     inputs: Inputs | None = None
     images: Images | None = None
+    user_time: UserTime | None = None
 
     def curve_of(self, lengths: str) -> CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""

@@ -17,7 +17,7 @@ from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness, first_loss
 from llm_locust.report.sections.fairness import BOXED
 from llm_locust.report.sections.quality import doubtful
-from llm_locust.report.text import clean, count, moment, plural, short
+from llm_locust.report.text import clean, count, moment, plural, seconds, short
 
 #: Before what a person can do.
 _DO = "what to do: "
@@ -146,6 +146,18 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding("stuck", "Stuck requests", text, Tone.BAD, stuck)
 
 
+def _hung(summary: Summary) -> Iterator[RunFinding]:
+    """Users that got nothing more to the end: where nobody did, that is the standstill."""
+    times = summary.user_time
+    if times is None or not times.hung.n or course.standstill(summary) is not None:
+        return
+    text = times.hung_text
+    lost = f"for {seconds(times.hung.seconds)} in all: a share of requests counts each of them once"
+    when = f"{_DO}look at the logs of server and gateway at {_at(summary, times.hung.from_s or 0.0)}"
+    section = Section("Hung users", (Line(f"HUNG: {text}", Tone.BAD), Line(lost), Line(when)), alarm=True)
+    yield RunFinding("hung", "Hung users", text, Tone.BAD, section)
+
+
 def _at(summary: Summary, after_s: float) -> str:
     """The time of day so long after the window's start."""
     return moment((datetime.fromisoformat(summary.window.start) + timedelta(seconds=after_s)).isoformat())
@@ -242,6 +254,7 @@ _FINDERS: tuple[Callable[[Summary], Iterator[RunFinding]], ...] = (
     _incomplete,
     _invalid_client,
     _long_still,
+    _hung,
     _many_failures,
     _doubtful,
     _replicas,

@@ -12,7 +12,7 @@ from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.verdict import RunVerdict, stood_still
+from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.report.section import Line, Tone
 from llm_locust.report.sections.findings import RunFinding, findings
 from llm_locust.report.text import clean, count, number, percent, plural, sentence
@@ -130,7 +130,8 @@ def _undecided(summary: Summary) -> RunVerdict:
     if failed and summary.search is None:
         which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
         return RunVerdict(1, f"{which} failed, and no gate says how many may")
-    return RunVerdict(1, still) if (still := stood_still(summary)) else RunVerdict(0)
+    still = stood_still(summary) or users_hung(summary)
+    return RunVerdict(1, still) if still else RunVerdict(0)
 
 
 #: Metrics of gates that failures break; of those that late answers break are all but the first.

@@ -151,6 +151,7 @@ def goodput(summary: Summary) -> Section:
     text = sentence(
         [
             sentence([f"{percent(part.ratio)} of {plural(part.judged, 'request')}", *missing], ", "),
+            _by_time(summary),
             f"{number(part.requests_per_s)} requests/s",
             "" if summary.is_without_output else f"{number(part.output_tokens_per_s)} output tokens/s",
         ]
@@ -162,6 +163,19 @@ def goodput(summary: Summary) -> Section:
         Table(columns, tuple(_limit_rows(part))),
         (*_not_counted(summary), *_not_judged(part), *_smoothness(part)),
     )
+
+
+def _by_time(summary: Summary) -> str:
+    """The share of the users' time, where it is another one than that of the requests."""
+    ratio, times = summary.goodput.ratio, summary.user_time
+    if times is None or times.good_share is None or ratio is None:
+        return ""
+    is_alike = abs(times.good_share - ratio) < _ALIKE
+    return "" if is_alike else f"{percent(times.good_share)} of the users' time"
+
+
+#: Shares that differ by less are one figure.
+_ALIKE = 0.01
 
 
 def unplaced(summary: Summary, counts: RequestCounts) -> str:

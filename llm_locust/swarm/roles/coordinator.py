@@ -12,7 +12,7 @@ from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.metrics.summary_types.summary import Summary, as_json
-from llm_locust.metrics.verdict import RunVerdict, stood_still
+from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
@@ -336,7 +336,7 @@ class RunCoordinator:
         runner = self.environment.runner
         assert runner is not None
         elsewhere = failed_elsewhere(summary, sum(e.occurrences for e in runner.errors.values()))
-        return without_gates(summary.requests.failed + elsewhere, stood_still(summary))
+        return without_gates(summary.requests.failed + elsewhere, stood_still(summary) or users_hung(summary))
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

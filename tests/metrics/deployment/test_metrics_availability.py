@@ -13,7 +13,7 @@ from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo
-from llm_locust.metrics.sections.standstill import StreamHoles
+from llm_locust.metrics.sections.standstill import Silences, StreamHoles
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Population, Window
 
@@ -24,7 +24,8 @@ def told(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) 
     c = columns(*records)
     population = Population.of(c, window.scheduled(c), c.scheduled_s.argsort())
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
-    of = (batch(*records), c, population, judgement, window, StreamHoles.of(c))
+    silences = Silences.of(c, StreamHoles.of(c), window, judgement)
+    of = (batch(*records), c, population, judgement, window, silences)
     found: dict[str, Any] = to_builtins(reliability(*of))
     return found
 

@@ -1,0 +1,185 @@
+"""A closed loop by the time of its users: what a share of its requests does not show.
+
+A user who waits sends nothing. One that hangs is one request, beside the hundreds of those who are served;
+a server that is down half of the time is asked seldom then, for users back off. So a share of requests is a
+share of the fast ones.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from llm_locust.core.batch import Requests
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.requests.cut import begun_s
+from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
+from llm_locust.metrics.summary_types.requests import HungUsers, UserTime
+from llm_locust.metrics.window import Window
+
+#: A share is below a limit beyond chance if it is so by this many standard deviations: 0.5 % of chances are.
+_SIGMAS = 2.58
+
+#: Fewest users whose latest request tells of a moment: of a few the slow requests are the latest for longer.
+_FEWEST_USERS = 5
+
+
+def user_time(
+    requests: Requests, c: Columns, window: Window, judgement: Judgement | None, silences: Silences
+) -> UserTime | None:
+    """The ``user_time`` of a summary; None where the records name no users."""
+    parts = [batch.floats("user") for batch in requests.parts(["user"])]
+    users = np.concatenate([np.empty(0), *parts])
+    begins_s = begun_s(c)
+    known = np.flatnonzero(~np.isnan(users) & ~np.isnan(begins_s))
+    rows = known[np.lexsort((begins_s[known], users[known]))]
+    found = _Walks.of(c, window, rows, users[rows])
+    present = np.unique(found.users[found.lasted_s > 0])
+    if not len(present):
+        return None
+    hung = found.hung(silences)
+    of_hung = HungUsers(
+        n=int(hung.sum()),
+        from_s=float(found.last_sign_s()[hung].min()) - window.start_s(c) if hung.any() else None,
+        seconds=float(found.left_s()[hung].sum()),
+    )
+    whole = UserTime(
+        users=len(present),
+        seconds=float(found.lasted_s.sum()),
+        backoff_s=float(found.backoff_s().sum()),
+        hung=of_hung,
+        good_share=None,
+        by_user=None,
+        by_user_at_most=None,
+        by_moment=None,
+        by_moment_at_most=None,
+    )
+    if judgement is None:
+        return whole
+    bad = hung | (judgement.judged & ~judgement.good)[rows]
+    return replace(whole, **found.shares(judgement.good[rows], bad, hung, len(present)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Walks:
+    """The requests of each user one after another, in the order of users and of their beginnings.
+
+    Arrays of shape (requests,): ``lasted_s`` in the window, ``is_first`` and ``is_last`` of its user.
+    """
+
+    c: Columns
+    window: Window
+    rows: Rows
+    users: Floats
+    begins_s: Floats
+    ends_s: Floats
+    lasted_s: Floats
+    is_first: Mask
+    is_last: Mask
+
+    @classmethod
+    def of(cls, c: Columns, window: Window, rows: Rows, users: Floats) -> "_Walks":
+        begins_s, ends_s = begun_s(c)[rows], c.ended_s[rows]
+        changes = users[1:] != users[:-1]
+        edge = np.ones(min(1, len(rows)), np.bool_)
+        return cls(
+            c,
+            window,
+            rows,
+            users,
+            begins_s,
+            ends_s,
+            np.maximum(_inside(c, window, ends_s) - _inside(c, window, begins_s), 0.0),
+            np.concatenate([edge, changes]),
+            np.concatenate([changes, edge]),
+        )
+
+    def last_sign_s(self) -> Floats:
+        """When a request was sent, or its last token came."""
+        return np.fmax(self.begins_s, self.c.sent_s[self.rows] + self.c.last_event_s[self.rows])
+
+    def left_s(self) -> Floats:
+        """The time of the window after that."""
+        end_s = np.full(len(self.rows), self.window.end_s(self.c))
+        return _inside(self.c, self.window, end_s) - _inside(self.c, self.window, self.last_sign_s())
+
+    def hung(self, silences: Silences) -> Mask:
+        """The last requests of users that got nothing more to the end, for longer than is usual."""
+        c, left_s = self.c, self.left_s()
+        to_the_end = c.cancelled[self.rows] & ~c.abandoned[self.rows] & (self.ends_s >= self.window.end_s(c))
+        found = np.flatnonzero(self.is_last & to_the_end & (left_s > LEAST_S))
+        rows = self.rows[found]
+        waits = Waits(rows, c.events[rows].astype(np.int64), self.last_sign_s()[found], self.ends_s[found])
+        hung = np.zeros(len(self.rows), np.bool_)
+        hung[found[silences.usual.is_strange(waits, left_s[found])]] = True
+        return hung
+
+    def backoff_s(self) -> Floats:
+        """How much longer each user paused after a request that failed than users do after others.
+
+        After its last one it pauses to the window's end.
+        """
+        nexts_s = np.append(self.begins_s[1:], np.inf)
+        nexts_s[self.is_last] = self.window.end_s(self.c)
+        pauses_s = _inside(self.c, self.window, nexts_s) - _inside(self.c, self.window, self.ends_s)
+        ok = self.c.ok[self.rows]
+        thought = pauses_s[ok & ~self.is_last]
+        usual_s = float(np.median(thought)) if len(thought) else 0.0
+        failed = ~ok & ~self.c.cancelled[self.rows]
+        return np.where(failed, np.maximum(pauses_s - usual_s, 0.0), 0.0)
+
+    def shares(self, good: Mask, bad: Mask, hung: Mask, users: int) -> dict[str, float | None]:
+        """The time of good requests as a share of that of good and bad ones and of back-off, three times."""
+        lost_s = float(self.backoff_s().sum())
+        time_s = _share(self.lasted_s, good, bad, lost_s)
+        # What a user would have got while it waited is what it got next. The only request of a user stands
+        # for itself, and one that hung for what was left.
+        stands_s = np.where(self.is_first, 0.0, np.append(0.0, self.lasted_s[:-1])[: len(self.lasted_s)])
+        stands_s = np.where(self.is_first & self.is_last & ~hung, self.lasted_s, stands_s)
+        hung_s = lost_s + float(self.lasted_s[hung].sum())
+        by_user = _share(stands_s, good, bad, hung_s)
+        by_moment, moments_s = None, np.empty(0)
+        if users >= _FEWEST_USERS:
+            order = np.argsort(self.begins_s, kind="stable")
+            moments_s = np.zeros(len(order))
+            moments_s[order] = self._until_the_next(order)
+            by_moment = _share(moments_s, good, bad, 0.0)
+        n = int((good | bad).sum())
+        chance = math.sqrt(max(int(good.sum()) * int(bad.sum()), n - 1) / n**2) if n else 0.0
+        judged = good | bad
+        return {
+            "good_share": time_s,
+            "by_user": by_user,
+            "by_user_at_most": _at_most(by_user, stands_s[judged], hung_s, chance),
+            "by_moment": by_moment,
+            "by_moment_at_most": _at_most(by_moment, moments_s[judged[: len(moments_s)]], 0.0, chance),
+        }
+
+    def _until_the_next(self, order: Rows) -> Floats:
+        """The time from each request to the next one of any user, while any was under way."""
+        begins_s, ends_s = self.begins_s[order], np.maximum.accumulate(self.ends_s[order])
+        until_s = np.minimum(np.append(begins_s[1:], np.inf), ends_s)
+        return np.maximum(_inside(self.c, self.window, until_s) - _inside(self.c, self.window, begins_s), 0.0)
+
+
+def _share(seconds: Floats, good: Mask, bad: Mask, lost_s: float) -> float | None:
+    well_s = float(seconds[good].sum())
+    all_s = well_s + float(seconds[bad].sum()) + lost_s
+    return well_s / all_s if all_s > 0 else None
+
+
+def _at_most(share: float | None, seconds: Floats, lost_s: float, deviation: float) -> float | None:
+    """The upper end of a share of time, if each request is good or bad by chance, for its ``seconds``."""
+    total_s = float(seconds.sum()) + lost_s
+    if share is None or total_s <= 0:
+        return share
+    return min(1.0, share + _SIGMAS * deviation * math.sqrt(float((seconds**2).sum())) / total_s)
+
+
+def _inside(c: Columns, window: Window, times_s: Floats) -> Floats:
+    """How much of the window is before each of these times."""
+    spans = [(span.start_s(c), span.end_s(c)) for span in window.spans]
+    found: Floats = np.sum([np.clip(times_s, start_s, end_s) - start_s for start_s, end_s in spans], axis=0)
+    return found

@@ -1,0 +1,121 @@
+"""A closed loop by the time of its users, beside that by its requests."""
+
+from typing import Any
+
+import pytest
+from metrics_cases import batch, failed, manifest, request
+from scripted_loads import FOR_EVER, Asked, Course, Load
+
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.requests import UserTime
+from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.report.sections.findings import findings
+from llm_locust.report.sections.verdicts import goodput
+
+
+def summary(*records: RequestRecord, **fields: Any) -> Summary:
+    return typed(summarise(batch(*records), manifest(**{"slo": "ttft=1s", **fields})))
+
+
+def told(*records: RequestRecord, **fields: Any) -> UserTime:
+    found = summary(*records, **fields).user_time
+    assert found is not None
+    return found
+
+
+def sent(at: float, lasts: float, user: int = 0, **fields: Any) -> RequestRecord:
+    """Good if its first token comes within 1 s: with the last one."""
+    return request(at, (lasts,), user=user, **fields)
+
+
+def test_good_time_is_a_share_of_all_that_users_had_a_request_and_not_of_what_they_thought() -> None:
+    found = told(sent(0.0, 0.5), sent(3.0, 0.5), sent(6.0, 3.0))
+    assert found.users == 1
+    assert found.seconds == pytest.approx(4.0)
+    assert found.good_share == pytest.approx(1.0 / 4.0)
+
+
+def test_time_outside_of_the_window_does_not_count() -> None:
+    found = told(sent(0.0, 3.0), sent(4.0, 0.5), sent(8.0, 40.0), warmup_s=1.0)
+    assert found.seconds == pytest.approx(2.0 + 0.5 + 2.0)
+    assert found.good_share == pytest.approx(0.5 / 4.5)
+
+
+def test_the_pause_after_a_failure_is_lost_but_for_what_users_pause_anyway() -> None:
+    thinking = [sent(0.0, 0.5), sent(1.5, 0.5), sent(3.0, 0.5)]  # 1 s each
+    refused = [failed(4.5, user=0), sent(9.0, 0.5)]
+    found = told(*thinking, *refused)
+    assert found.backoff_s == pytest.approx(4.499 - 1.0)
+    assert found.good_share == pytest.approx(2.0 / (2.0 + 0.001 + 3.499), rel=1e-3)
+
+
+def test_after_a_last_failure_a_user_backs_off_to_the_end() -> None:
+    assert told(sent(0.0, 0.5), failed(0.5, user=0)).backoff_s == pytest.approx(9.499)
+
+
+def test_what_a_user_got_next_stands_for_the_time_that_it_waited() -> None:
+    found = told(sent(0.0, 3.0), sent(3.0, 0.5), sent(3.5, 0.5))
+    assert found.good_share == pytest.approx(1.0 / 4.0)
+    assert found.by_user == 1.0
+    late = told(sent(0.0, 3.0), sent(3.0, 3.0), sent(6.0, 0.5))
+    assert late.by_user == pytest.approx(0.5)
+
+
+def test_of_a_few_users_no_request_stands_for_the_moment() -> None:
+    several = [sent(0.1 * user, 0.5, user) for user in range(5)]
+    assert told(*several[:4]).by_moment is None
+    assert told(*several).by_moment == 1.0
+
+
+def cut(at: float, user: int, arrivals: tuple[float, ...] = ()) -> RequestRecord:
+    return request(at, arrivals, ended=40.0, outcome=Outcome.CANCELLED, user=user)
+
+
+SERVED = [sent(0.25 * i, 0.2, user) for i in range(38) for user in (0, 1)]
+
+
+@pytest.mark.parametrize("arrivals", [(), (0.1, 0.2)])
+@pytest.mark.parametrize("slo", ["ttft=1s", "tpot=50ms", ""])
+def test_users_that_get_nothing_more_to_the_end_hang_whatever_the_limits(
+    arrivals: tuple[float, ...], slo: str
+) -> None:
+    found = told(*SERVED, cut(2.0, 7, arrivals), cut(4.0, 8, arrivals), slo=slo)
+    sign = arrivals[-1] if arrivals else 0.0
+    assert (found.users, found.hung.n) == (4, 2)
+    assert found.hung.from_s == pytest.approx(2.0 + sign)
+    assert found.hung.seconds == pytest.approx(14.0 - 2 * sign)
+    assert found.hung_text == f"2 of 4 users hung from {2.0 + sign:.3g} s on"
+    if slo:
+        assert found.good_share == pytest.approx(15.2 / (15.2 + 14.0), rel=1e-2)
+
+
+def test_who_is_cut_as_early_as_answers_usually_come_or_answered_in_the_drain_does_not_hang() -> None:
+    assert told(*SERVED, cut(9.8, 7)).hung.n == 0
+    assert told(*SERVED, sent(2.0, 20.0, 7)).hung.n == 0
+    slow = [sent(2.2 * i, 2.0, user) for i in range(4) for user in (0, 1)]
+    assert told(*slow, cut(5.0, 7)).hung.n == 0  # 5 s are not three times of what is usual
+
+
+@pytest.mark.parametrize("fields", [{"open_loop": True}, {"options": {"find": "max rate under goodput>=9%"}}])
+def test_an_open_loop_a_sweep_and_requests_without_users_have_none(fields: dict[str, Any]) -> None:
+    assert summary(*SERVED, **fields).user_time is None
+    assert summary(request(1.0)).user_time is None
+    assert summarise(batch(*SERVED), manifest(), rows_of_run=99).get("user_time") is None
+
+
+def half_of_ten_hang(asked: Asked) -> Course:
+    return Course(ttft=FOR_EVER if asked.at_s > 8 and asked.user % 2 else 0.1)
+
+
+def test_a_gate_that_the_requests_hold_and_the_time_does_not_says_both_numbers() -> None:
+    records = Load(40.0).closed(10, half_of_ten_hang)
+    found = summary(*records, stopped=40.0, gates="goodput>=90% goodput>=50%")
+    strict, loose = found.gates
+    assert (strict.passed, loose.passed) == (False, True)
+    shares = "99 % of the requests were good, and 60.4 % of the users' time, which is not >= 90 %"
+    assert strict.reason == f"{shares}: 5 of 10 users hung from 8.33 s on"
+    assert strict.value == found.goodput.ratio
+    assert "% of the users' time" in goodput(found).lines[0].text
+    hung = next(each for each in findings(found) if each.key == "hung")
+    assert hung.text == "5 of 10 users hung from 8.33 s on"
