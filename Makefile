@@ -70,8 +70,8 @@ LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py 
 test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
 	LLM_LOCUST_TEST_EXAMPLES=5 tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
 
-SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy
-system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
+SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy gcc libc6-dev python3-dev
+system-packages:  ## as root on Debian: a compiler, the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario, metrics, summary.schema.json
@@ -173,13 +173,13 @@ clean:  ## everything that was made, but runs/
 	.venv-uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	touch $@
 
-$(VENV)/.runtime: pyproject.toml | .venv-uv/.installed
+$(VENV)/.runtime: pyproject.toml setup.py llm_locust/client/_reader.c | .venv-uv/.installed
 	$(ENVIRONMENT) --python $(PYTHON) $(VENV)
 	$(INSTALL) $(VENV) -e .
 	touch $@
 
 # Locked and by hash: what the tests ran with yesterday is what they run with today.
-$(VENV)/.test: tests/requirements.txt pyproject.toml | .venv-uv/.installed
+$(VENV)/.test: tests/requirements.txt pyproject.toml setup.py llm_locust/client/_reader.c | .venv-uv/.installed
 	$(ENVIRONMENT) --python $(PYTHON) $(VENV)
 	$(INSTALL) $(VENV) --no-deps --require-hashes -r $<
 	$(INSTALL) $(VENV) --no-deps --no-build-isolation -e .
@@ -187,7 +187,7 @@ $(VENV)/.test: tests/requirements.txt pyproject.toml | .venv-uv/.installed
 
 # Of the lowest Python: later ones have no wheels of these versions.
 LOWEST_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
-.venv-lowest/.installed: tests/lowest-requirements.txt pyproject.toml | .venv-uv/.installed
+.venv-lowest/.installed: tests/lowest-requirements.txt pyproject.toml setup.py llm_locust/client/_reader.c | .venv-uv/.installed
 	$(ENVIRONMENT) --python $(LOWEST_PYTHON) .venv-lowest
 	$(INSTALL) .venv-lowest --no-deps --require-hashes -r $<
 	$(INSTALL) .venv-lowest --no-deps --no-build-isolation -e .

@@ -38,7 +38,7 @@ LEVELS: dict[str, int] = {
 FOLDERS: dict[str, tuple[str, ...]] = {
     "core": ("arrow",),
     "wire": ("dialects",),
-    "client": ("packets", "http"),
+    "client": ("http",),
     "store": ("upload",),
     "workload": ("lengths", "images", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": (

@@ -152,7 +152,6 @@ class BodyDecoder:
         exchange = self._exchange
         if not self.event_stream:
             return exchange.last_read_ns
-        exchange.drain()
         end = self._reader.last_event_end
         event_ns = exchange.reads.event_ns(end) if end else None
         if event_ns is not None and self.over and time.monotonic_ns() - event_ns > _OVER_NS:

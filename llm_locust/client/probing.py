@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import gevent
 
-from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, decode_stamps
+from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, stamp_ns
 from llm_locust.client.http.dial import Address, dial
 from llm_locust.client.http.tls import Tls
 
@@ -130,7 +130,7 @@ def _read_ns(sender: socket.socket, receiver: socket.socket) -> tuple[int | None
     now_ns = time.time_ns()
     if not data:
         raise OSError("loopback closed the connection")
-    return (int(decode_stamps(ancillary[0][2])[0]) if ancillary else None), now_ns
+    return (stamp_ns(ancillary[0][2]) if ancillary else None), now_ns
 
 
 def _trial(reads: list[tuple[int | None, int]]) -> StampTrial:

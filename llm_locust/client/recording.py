@@ -109,7 +109,7 @@ def record_of(
 ) -> RequestRecord:
     """Make the record of a finished call."""
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
-    first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
+    first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, times)
     return RequestRecord(
         outcome=verdict[0],
         started_ns=times.started_ns,
@@ -136,8 +136,8 @@ def record_of(
         output_chars=reply.output_chars if len(arrivals) else None,
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
+        end_lag_ns=times.end_lag_ns,
         clock_step_ns=times.reads.clock_step_ns,
-        early_ns=times.early_ns,
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
@@ -166,12 +166,12 @@ def _input_tokens(reply: Reply, call: Call) -> int | None:
     return (reply.usage and reply.usage.input_tokens) or call.counted_input_tokens
 
 
-def _came_ns(reply: Reply, exchange: Exchange, times: Timeline) -> Iterator[int | None]:
+def _came_ns(reply: Reply, times: Timeline) -> Iterator[int | None]:
     """Times after ``sent`` of the first chunk, the finish and the last chunk; None for no such event."""
     ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     if not any(ends):
         return iter([None] * len(ends))
-    read_ends, at_ns, sent_ns = exchange.reads.ends(), times.reads.at_ns, times.sent_ns or 0
+    read_ends, at_ns, sent_ns = times.read_ends, times.reads.at_ns, times.sent_ns or 0
     return (None if end is None else int(at_ns[np.searchsorted(read_ends, end)]) - sent_ns for end in ends)
 
 

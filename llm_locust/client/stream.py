@@ -361,7 +361,7 @@ class LiveCall:
         connection.wait_progress(lambda: self._exchange.headers_at is not None)
 
     def _readable(self) -> bool:
-        return self._exchange.pieces > 0 or bool(self._decoder.tap)
+        return self._exchange.has_body or bool(self._decoder.tap)
 
     # -- end --------------------------------------------------------------------------------
 
@@ -371,11 +371,12 @@ class LiveCall:
         if self._answer is not None or gevent.getcurrent() is gevent.get_hub():
             return
         self._end()
-        began = time.monotonic()
-        while self._exchange.step():
-            if time.monotonic() - began > DECODING_S:
-                TURN.wait_for_next()
-                began = time.monotonic()
+        more = True
+        while more:
+            TURN.wait()
+            began_s = time.monotonic()
+            more = self._exchange.step()
+            TURN.spend(time.monotonic() - began_s)
         if self._client.count_tokens is not None and self._exchange.bytes_received > MAX_LOOP_CHARS:
             self._counted = count_in_thread(self._decoder.finish(), self._client.count_tokens)
         if self._exchange.bytes_received > LONG_ANSWER_BYTES:

@@ -8,16 +8,6 @@ from numpy.typing import NDArray
 
 from llm_locust.client.http.clock import ClockPair, clock_step_ns
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.polling import CUT, EXACT, FILLED, MARKS, WAITED
-
-#: A read this soon after its stamp, from a poll that had waited for it, was in time.
-IN_TIME_NS = 1_000_000
-
-#: Largest difference at which two times count as equal.
-EXACT_NS = 100_000
-
-#: A blank line may end in two bytes, CR and LF, and an event is complete with the first.
-_LINE_END = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,71 +97,10 @@ class Timeline:
     headers_ns: int | None
     arrivals_ns: NDArray[np.int64]
     ended_ns: int
-    early_ns: NDArray[np.int64] | None  # how much earlier each event may have arrived; None: all are exact
     reads: ReadTimes
+    read_ends: NDArray[np.int64]  # body bytes received after each read, (reads,)
+    end_lag_ns: int | None  # from the read that completed the response until its end was taken up
     coalesced: int
-
-
-def known_empty(
-    empty_ns: NDArray[np.int64], monotonic_ns: NDArray[np.int64], sent_ns: int
-) -> NDArray[np.int64]:
-    """For each read, the last monotonic time at which its socket was known to be empty.
-
-    The latest of these: a poll that did not report the socket, or one that waited (``empty_ns``, with the
-    marks of :mod:`~llm_locust.client.http.polling`); the previous read, which emptied it unless it filled its
-    buffer; the sending of the request. Data after a read that filled its buffer may have been there as long.
-    """
-    filled = (empty_ns & FILLED) > 0
-    emptied = np.concatenate([[sent_ns], np.where(filled, 0, monotonic_ns)[:-1]])
-    known = np.maximum(np.maximum(empty_ns & ~MARKS, emptied), sent_ns)
-    goes_on = np.concatenate([[False], filled[:-1]])
-    since = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(known))))
-    return np.asarray(known[since], dtype=np.int64)
-
-
-def early_arrivals(
-    exchange: Exchange,
-    token_ends: NDArray[np.int64],
-    read: NDArray[np.int64],
-    moments: Moments,
-    reads: ReadTimes,
-) -> NDArray[np.int64] | None:
-    """How much earlier than its stamp each token event may have arrived, (events,); None if all are exact.
-
-    The stamp of a read is that of its last packet. So an event at the end of the read is exact. One with more
-    data after it arrived at some time since the socket was known to be empty, unless the read was in time:
-    then all its data arrived together. With the program's stamps, only a read from a poll that waited for it
-    is in time.
-
-    Args:
-        read: index of the read that completed each event.
-    """
-    if not len(token_ends) or moments.sent is None:
-        return None
-    marks = exchange.reads.empty_ns()
-    exact = (marks & EXACT) > 0
-    if reads.kernel and exact.all():
-        return None
-    if reads.clock_step_ns is None:
-        stamped = exchange.reads.kernel_ns() > 0
-    else:
-        stamped = np.zeros(len(marks), np.bool_)
-    unclear = ((marks & (FILLED | CUT)) > 0) | ~stamped
-    loose = (token_ends + _LINE_END < exchange.reads.ends()[read]) | unclear[read]
-    loose &= ~(exact & stamped)[read]
-    if not loose.any():
-        return None
-    monotonic = exchange.reads.monotonic_ns()
-    offset_ns = moments.started.offset_ns
-    lag = monotonic + offset_ns - reads.at_ns
-    # A poll that was interrupted took long too. It did not wait for a packet that had arrived before it.
-    waited = ((marks & WAITED) > 0) & (~stamped | (reads.at_ns >= (marks & ~MARKS) + offset_ns - EXACT_NS))
-    marks = np.where(waited | ((marks & WAITED) == 0), marks, marks & FILLED)
-    in_time = waited & (~stamped | (lag <= IN_TIME_NS))
-    known = known_empty(marks, monotonic, moments.sent.monotonic_ns) + offset_ns
-    early = np.where(in_time, 0, reads.at_ns - known)[read]
-    early = np.where(loose & (early > EXACT_NS), early, 0)
-    return early if early.any() else None
 
 
 def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) -> Timeline:
@@ -179,11 +108,9 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
 
     A response that a read completed ended with that read, however late the program processed it.
     """
-    reads = read_times(
-        exchange.reads.kernel_ns(), exchange.reads.monotonic_ns(), moments.started, moments.ended
-    )
-    ends = np.asarray(token_ends, dtype=np.int64)
-    read = completed_by(ends, exchange.reads.ends())
+    read_ends, kernel_ns, monotonic_ns = exchange.reads.columns().T
+    reads = read_times(kernel_ns, monotonic_ns, moments.started, moments.ended)
+    read = completed_by(np.asarray(token_ends, dtype=np.int64), read_ends)
     came = arrivals(read, reads.at_ns)
 
     def placed(moment: ClockPair) -> int:
@@ -201,7 +128,8 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
         headers_ns=None if exchange.headers_at is None else int(reads.at_ns[exchange.headers_at]),
         arrivals_ns=came.at_ns - (sent_ns or 0),
         ended_ns=placed(moments.ended) if at is None else int(reads.at_ns[at]),
-        early_ns=early_arrivals(exchange, ends, read, moments, reads),
         reads=reads,
+        read_ends=read_ends,
+        end_lag_ns=None if at is None else max(0, moments.ended.monotonic_ns - int(monotonic_ns[at])),
         coalesced=came.coalesced,
     )

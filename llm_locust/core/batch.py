@@ -215,10 +215,6 @@ class RecordBatch:
         """Arrival times of the token events of all requests, ns after each request's ``sent_ns``."""
         return self._ragged("arrivals_ns")
 
-    def early(self) -> Ragged:
-        """How much earlier each token event may have arrived; no list if all are exact, or unknown."""
-        return self._ragged("early_ns")
-
     def _ragged(self, name: str) -> Ragged:
         column = _one_chunk(self.table.column(name))
         offsets = np.asarray(values_of(column.offsets), dtype=np.int64)
@@ -241,7 +237,7 @@ class Requests(Protocol):
 
 
 def _check_arrivals(table: pa.Table, columns: Sequence[str]) -> None:
-    for name in {"arrivals_ns", "early_ns"}.intersection(columns):
+    for name in {"arrivals_ns"}.intersection(columns):
         most = pc.max(pc.list_value_length(table.column(name))).as_py() or 0
         if most > MAX_ARRIVALS:
             raise BatchError(f"a request has {most:,} values in {name}, at most {MAX_ARRIVALS:,} are allowed")

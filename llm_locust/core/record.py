@@ -90,8 +90,7 @@ class RequestRecord:
 
     ``None`` means unknown or undefined; it is never written as 0. ``arrivals_ns`` has the arrival of each
     token event in nanoseconds after ``sent_ns``, non-decreasing; events completed by one read share a value.
-    A failed request keeps those it has. ``early_ns``, if known and not all 0, is for each of them how much
-    earlier it may have arrived, because the program was late and the stamp is that of a later packet.
+    A failed request keeps those it has.
     """
 
     request_id: str
@@ -138,7 +137,8 @@ class RequestRecord:
     reused: bool = False
     retries: int = 0  # earlier attempts on stale pooled connections; each has a record, `resent`
     kernel_stamps: bool = False
-    client_lag_ns: int | None = None
+    client_lag_ns: int | None = None  # largest time from a read's kernel stamp until it was read
+    end_lag_ns: int | None = None  # from the last read until the event loop took up the whole response
     clock_step_ns: int | None = None  # step of realtime against monotonic during the request
     rtt_ns: int | None = None
     reads: int = 0
@@ -152,7 +152,6 @@ class RequestRecord:
     correct: bool | None = None  # comparison with the expected answer, if the prompt has one
     prompt_id: str | None = None  # from the dataset's line
     answer_hash: int | None = None  # equal for equal answers
-    early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have arrived
     stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
     arm: str | None = None  # target of an interleaved comparison that it was assigned to
     local_port: int | None = None  # the client's port of its connection

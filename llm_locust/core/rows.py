@@ -32,8 +32,6 @@ class ColumnSource(Protocol):
 
     def arrivals(self) -> Ragged: ...
 
-    def early(self) -> Ragged: ...
-
 
 class RecordRows:
     """Columns of records, as :meth:`RecordBatch.from_records` of the same arguments has them."""
@@ -86,10 +84,6 @@ class RecordRows:
     def arrivals(self) -> Ragged:
         """Arrival times of the token events of all requests, ns after each request's ``sent_ns``."""
         return _ragged(self._values("arrivals_ns"))
-
-    def early(self) -> Ragged:
-        """How much earlier each token event may have arrived; no list if all are exact, or unknown."""
-        return _ragged(self._values("early_ns"))
 
 
 def _ragged(lists: Sequence[NDArray[np.int64] | None]) -> Ragged:

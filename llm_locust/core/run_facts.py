@@ -17,21 +17,14 @@ _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampFacts:
-    """Source of a worker's receive timestamps in a run.
+    """Source of a worker's receive timestamps in a run, and its reader of sockets.
 
-    ``source`` is ``packet``, ``read`` or ``program``. With ``packet``: ``packets`` brought bytes of its
-    connections, ``dropped`` found the capture's ring full (those of other processes' connections to the same
-    server included), and ``unseen_reads`` had bytes of a packet that was not captured: they have a stamp of
-    their own. ``rested`` responses were read in few pieces, because their packets were seen in the capture;
-    ``rests_withdrawn`` connections that once did so showed signs that it may change what is measured.
+    ``source`` is ``kernel`` or ``program``. ``reader`` is ``c``, a thread that no interpreter can hold up, or
+    ``python``. Runs of before 0.2 have the sources ``packet`` and ``read``, which are the kernel's too.
     """
 
-    source: Literal["packet", "read", "program"]
-    packets: _Count = 0
-    dropped: _Count = 0
-    unseen_reads: _Count = 0
-    rested: _Count = 0
-    rests_withdrawn: _Count = 0
+    source: Literal["kernel", "program", "packet", "read"]
+    reader: Literal["c", "python"] = "python"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ HOST_CHECKS = (
     Check("cpu_steal", "CPU steal", lambda s: cpu.judge_steal(s.host.cpu)),
     Check("event_loop", "Event loop", lambda s: cpu.judge_loop(s.host.loop)),
     Check("kernel_stamps", "Kernel stamps", lambda s: clocks.judge_stamps(s.host.stamps)),
-    Check("packet_stamps", "Packet stamps", lambda s: clocks.judge_packet_stamps(s.host.packets)),
+    Check("reader", "Reader", lambda s: clocks.judge_reader(s.host.why_python_reads)),
     Check("clock_source", "Clock source", lambda s: clocks.judge_clock_source(s.host.clock)),
     Check("kubernetes", "Kubernetes", lambda s: kubernetes.judge_kubernetes(s.kubernetes)),
 )

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from llm_locust.client.packets.trial import PacketTrial
 from llm_locust.client.probing import StampTrial
 from llm_locust.doctor.finding import Finding, ok, skipped, warn
 from llm_locust.host.clock_source import ClockSource
@@ -40,18 +39,15 @@ def judge_stamps(trial: StampTrial | None) -> Finding:
     return ok(figure + lag)
 
 
-def judge_packet_stamps(trial: PacketTrial | str) -> Finding:
-    """Timestamps of single packets, tried on loopback. No run needs them; a busy client is better with them.
+def judge_reader(why_python: str | None) -> Finding:
+    """What reads the sockets.
 
     Args:
-        trial: or why there is none.
+        why_python: why it is not the thread in C; None if it is.
     """
-    if isinstance(trial, str):
-        return ok(f"not needed; {trial}")
-    figure = f"{trial.stamped} of {trial.sent} packets on loopback have their own"
-    if trial.stamped < trial.sent:
-        return warn(figure, "leave --stamps as it is: packets are not captured reliably here")
-    return ok(f"{figure}: --stamps packet can be used")
+    if why_python is None:
+        return ok("a thread in C: no time depends on how busy Python is")
+    return warn(f"Python: {why_python}", "build it, or keep the CPU of each worker below 50 %")
 
 
 def judge_clock_source(source: ClockSource) -> Finding:

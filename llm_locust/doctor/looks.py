@@ -10,10 +10,9 @@ from llm_locust.client import probing
 from llm_locust.client.http.dial import Address, resolve
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.http.reader import why_python
 from llm_locust.client.http.tls import tls_context
 from llm_locust.client.models import Listing, list_models
-from llm_locust.client.packets.ring import CaptureError
-from llm_locust.client.packets.trial import PacketTrial, try_packets
 from llm_locust.client.probing import StampTrial
 from llm_locust.doctor.asked import Examination, OutOfTimeError, TimeLeft
 from llm_locust.doctor.certificate import Certificate, TlsSeen
@@ -66,7 +65,7 @@ class HostSeen:
     loop: LoopLag
     memory_bytes: int | None
     stamps: StampTrial | None
-    packets: PacketTrial | str  # or why they cannot be captured
+    why_python_reads: str | None
     clock: ClockSource
 
 
@@ -92,7 +91,7 @@ def look_at_host() -> HostSeen:
         loop=loop,
         memory_bytes=memory_available_bytes(),
         stamps=_stamps(),
-        packets=_packets(),
+        why_python_reads=why_python(),
         clock=clock_source(),
     )
 
@@ -114,15 +113,6 @@ def _stamps() -> StampTrial | None:
         return probing.try_stamps(_STAMPED_READS)
     except OSError:
         return None
-
-
-def _packets() -> PacketTrial | str:
-    try:
-        return try_packets(_STAMPED_READS)
-    except CaptureError as e:
-        return str(e)
-    except OSError as e:
-        return f"not tried: loopback cannot be used ({e})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,9 +101,7 @@ def was_read_late(seen: SeenStream, first: SeenStream | str) -> bool:
     Late by less than half the time that the tokens after the first took, it cannot.
     """
     record = seen.record
-    if record.early_ns is None:
-        return False
-    late_ms = float(record.early_ns.max()) / 1e6
+    late_ms = 0.0 if record.client_lag_ns is None else record.client_lag_ns / 1e6
     one_ms = None if isinstance(first, str) else _first_ms(first.record)
     making_ms = 0.0 if one_ms is None else float(record.arrivals_ns[-1]) / 1e6 - one_ms
     return late_ms > max(LATE_MS, making_ms / 2)

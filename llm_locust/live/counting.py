@@ -53,7 +53,7 @@ def count_in_steps(
     gaps = itl(part)
     turns = _turns(part, batch, run)
     yield
-    scalars = _sums(_amounts(part, judgement, latencies, gaps, turns), group)
+    scalars = _sums(_amounts(part, judgement, latencies, turns), group)
     tallies = _tallies(part, latencies, gaps, group, len(keys))
     return {key: Counts(scalars[:, g], tallies[g]) for g, key in enumerate(keys)}
 
@@ -83,7 +83,6 @@ def _amounts(
     part: Part,
     judgement: Judgement | None,
     latencies: Mapping[str, Floats],
-    known: Gaps,
     turns: Sequence[Amounts],
 ) -> list[Integers]:
     """Contribution of each request to each of ``SCALARS``, in their order."""
@@ -97,7 +96,6 @@ def _amounts(
     held = {metric: mask & judgement.held[metric] for metric, mask in limited.items()} if judgement else {}
     answered = (part.events > 0) | part.ok
     first = judged & part.streamed & (part.events > 0)
-    gaps = np.where(part.ok & part.streamed, np.maximum(part.events - 1, 0), 0)
     amounts: list[Amounts] = [
         *(part.outcome == place for place in range(len(OUTCOMES))),
         good,
@@ -112,13 +110,9 @@ def _amounts(
         _whole(part.images * answered),
         _ns((part.ended_s - part.sent_s) * asked),
         part.kernel_stamps & judged,
-        part.reads * judged,
-        part.coalesced_reads * judged,
         first,
         first & first_token_wide(part),
-        gaps,
-        gaps - np.diff(known.offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
-        *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part, known)) for metric in METRICS),
+        *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part)) for metric in METRICS),
     ]
     return [np.maximum(amount.astype(np.int64), 0) for amount in amounts]
 
@@ -147,13 +141,10 @@ def _ns(durations_s: Floats) -> Integers:
     return _whole(np.rint(durations_s * 1e9))
 
 
-def _gap_sums(part: Part, known: Gaps) -> Floats:
-    """Sum of each ok request's known inter-token latencies."""
+def _gap_sums(part: Part) -> Floats:
+    """Sum of each ok request's inter-token latencies."""
     having = part.ok & part.streamed & (part.events > 1)
-    if not len(part.early.values):
-        return np.where(having, part.last_event_s - part.first_event_s, np.nan)
-    of_row = np.repeat(np.arange(len(part)), np.diff(known.offsets))
-    return np.where(having, np.bincount(of_row, known.values_s, len(part)), np.nan)
+    return np.where(having, part.last_event_s - part.first_event_s, np.nan)
 
 
 def _sums(amounts: list[Integers], group: Rows) -> Integers:

@@ -27,10 +27,9 @@ _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
 #: Sums over requests. ``good_or_bad`` are the denominator of goodput, ``limited_<metric>`` those that this
 #: limit applies to (see :class:`~llm_locust.metrics.requests.goodput.Judgement`), ``held_<metric>`` those of
-#: them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps``, ``reads`` and
-#: ``coalesced_reads`` cover the ok and failed ones, as do ``first_tokens``, of which ``first_tokens_wide``
-#: may have arrived much earlier than stamped. ``gaps`` cover the ok ones, and ``gaps_unknown`` are those in
-#: no latency. Tokens are counted when their request ends.
+#: them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps`` covers the ok and
+#: failed ones, as do ``first_tokens``, of which ``first_tokens_wide`` may have arrived earlier than stamped.
+#: Tokens are counted when their request ends.
 SCALARS = (
     *_OF_OUTCOME,
     "good",
@@ -45,12 +44,8 @@ SCALARS = (
     "images",
     "busy_ns",
     "kernel_stamps",
-    "reads",
-    "coalesced_reads",
     "first_tokens",
     "first_tokens_wide",
-    "gaps",
-    "gaps_unknown",
     *_TOTAL_NS,
 )
 

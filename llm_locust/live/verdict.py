@@ -12,10 +12,7 @@ from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
 from llm_locust.metrics.sections.thresholds import CPU, DELAY, HUB_LAG_PROGRAM, LAG, LAG_CLOSED, usual
-from llm_locust.metrics.sections.validity import (
-    blurred_findings,
-    coalesced_findings,
-)
+from llm_locust.metrics.sections.validity import wide_findings
 
 Severity = Literal["ok", "suspect", "invalid"]
 
@@ -33,13 +30,10 @@ def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) 
     here = [w for w in workers if w.here]
     kernel = counts["kernel_stamps"] == counts.judged
     findings = [
-        *blurred_findings(
-            _share(counts, "first_tokens_wide", "first_tokens"), _share(counts, "gaps_unknown", "gaps")
-        ),
+        *wide_findings(counts["first_tokens_wide"], counts["first_tokens"]),
         *_lag(counts, here, kernel=kernel),
         *(_delay(counts) if open_loop else _lag_closed(counts)),
         *_cpu(here, kernel=kernel),
-        *_coalesced(counts),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     if not findings:
@@ -63,10 +57,6 @@ def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterato
         )
 
 
-def _share(counts: Counts, some: str, of: str) -> float | None:
-    return counts[some] / counts[of] if counts[of] else None
-
-
 def _lag_closed(counts: Counts) -> Iterator[Finding]:
     lag_ms, e2el_ms = latency(counts, "client_lag").p50_ms, latency(counts, "e2el").p50_ms
     if found := LAG_CLOSED.severity(lag_ms, e2el_ms):
@@ -84,8 +74,3 @@ def _cpu(workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
     cpu = max((w.cpu_percent or 0.0 for w in workers), default=0.0)
     if found := CPU[kernel].severity(cpu):
         yield found, f"the busiest worker uses {cpu:.3g} % of its core: use more workers"
-
-
-def _coalesced(counts: Counts) -> Iterator[Finding]:
-    share = counts["coalesced_reads"] / counts["reads"] if counts["reads"] else 0.0
-    yield from coalesced_findings(share, latency(counts, "client_lag").p99_ms)

@@ -133,8 +133,7 @@ LATENCIES: Final = (
         key="itl",
         label="ITL",
         short="ITL",
-        definition="gaps between successive token events (a list), but for those that the client does not "
-        "know, because it read late (`client.gaps_unknown`)",
+        definition="gaps between successive token events (a list)",
         undefined="fewer than 2 events",
         formula=None,
         views=frozenset({View.REPORT, View.DISTRIBUTIONS, View.COMPARISON}),

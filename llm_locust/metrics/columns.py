@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Labels, Ragged
 from llm_locust.core.record import Doubt, Outcome, TokenSource
 from llm_locust.core.rows import ColumnSource
-from llm_locust.metrics.ragged import lengths, offsets_of
+from llm_locust.metrics.ragged import lengths
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -38,14 +38,13 @@ _FLOATS = (
     *("asked_input_tokens", "asked_output_tokens", "came_tokens"),
 )
 _MASKS = ("streamed", "reused", "kernel_stamps", "abandoned")
-_COUNTS = ("reads", "coalesced_reads")
 _LABELS = ("name", "replica", "error", "count_fault", "unread")
 
 #: The columns of a batch that :class:`Times` and :class:`Part` are made of.
 TIME_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns")
 PART_COLUMNS = (
-    *(f"{name}_ns" for name in (*_MOMENTS, *_DURATIONS, "finish", "arrivals", "early", "clock_step")),
-    *(*_FLOATS, *_MASKS, *_COUNTS, *_LABELS),
+    *(f"{name}_ns" for name in (*_MOMENTS, *_DURATIONS, "finish", "arrivals", "clock_step")),
+    *(*_FLOATS, *_MASKS, *_LABELS),
     *("outcome", "status", "output_tokens", "hidden_tokens", "opening_tokens"),
     *("finish_reason", "token_source", "class", "doubt"),
 )
@@ -91,9 +90,8 @@ class Columns(Times):
     whose last token, their end (EOS) as a rule, has no text: it came with the finish reason, at
     ``last_token_s`` after sent, which is ``last_event_s`` for all others. ``first_chunk_s`` and
     ``last_chunk_s``, after sent, are events with choices and without a token: the first before the tokens,
-    and the last after them. ``stepped`` marks requests whose clock was set on the way. The first event may
-    have come ``first_early_s`` before ``first_event_s`` (0 where that is exact, or an old record does not
-    say).
+    and the last after them. ``stepped`` marks requests whose clock was set on the way. ``first_is_shared``: one
+    read brought the first token event and later ones.
     """
 
     started_s: Floats
@@ -105,7 +103,7 @@ class Columns(Times):
     last_token_s: Floats
     first_chunk_s: Floats
     last_chunk_s: Floats
-    first_early_s: Floats
+    first_is_shared: Mask
     outcome: NDArray[np.int8]
     status: NDArray[np.int16]
     doubt: NDArray[np.int8]
@@ -129,8 +127,6 @@ class Columns(Times):
     abandoned: Mask
     client_lag_s: Floats
     rtt_s: Floats
-    reads: Counts
-    coalesced_reads: Counts
     name: Labels
     slo_class: Labels
     replica: Labels
@@ -185,12 +181,10 @@ class Part(Columns):
     """Columns with the token arrivals of each request, in nanoseconds after its ``sent``.
 
     The arrivals are the batch's own memory, not a copy. Of a large run they are only ever there
-    for a part: see :mod:`llm_locust.metrics.measured`. ``early`` says how much earlier each of them may
-    have come: a list as long as that of the arrivals, or none where all are exact.
+    for a part: see :mod:`llm_locust.metrics.measured`.
     """
 
     arrivals: Ragged
-    early: Ragged
 
     @classmethod
     def from_batch(cls, batch: ColumnSource, origin_ns: int) -> "Part":
@@ -201,7 +195,6 @@ class Part(Columns):
         arrivals = batch.arrivals()
         streamed = batch.bools("streamed")
         events = lengths(arrivals)
-        early = _fitting(batch.early(), events)
         tokens = batch.floats("output_tokens")
         counted = np.isnan(tokens) & streamed & (events > 0)
         tokens = np.where(counted, events, tokens)
@@ -220,18 +213,16 @@ class Part(Columns):
             **{f"{name}_s": batch.floats(f"{name}_ns") * 1e-9 for name in _DURATIONS},
             **{name: batch.floats(name) for name in _FLOATS},
             **{name: batch.bools(name) for name in _MASKS},
-            **{name: batch.ints(name).astype(np.int32) for name in _COUNTS},
             **{name: batch.labels(name) for name in _LABELS},
         }
         return cls(
             origin_ns=origin_ns,
             arrivals=arrivals,
-            early=early,
             events=events.astype(np.int32),
             first_event_s=_event_s(arrivals, arrivals.offsets[:-1]),
             last_event_s=last_event_s,
             last_token_s=np.where(ended_by_token, finish_s, last_event_s),
-            first_early_s=filled(_event_s(early, early.offsets[:-1]), 0.0),
+            first_is_shared=_first_is_shared(arrivals),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
             doubt=_codes(batch.labels("doubt"), DOUBTS),
             status=filled(batch.floats("status"), -1).astype(np.int16),
@@ -292,13 +283,13 @@ def _natural_end(reasons: Labels) -> Mask:
     return ends[reasons.codes]
 
 
-def _fitting(early: Ragged, events: Rows) -> Ragged:
-    """The lists that are as long as their request has events, and none in place of another."""
-    counts = lengths(early)
-    if not (wrong := (counts != events) & (counts > 0)).any():
-        return early
-    kept = np.where(wrong, 0, counts)
-    return Ragged(offsets_of(kept), early.values[np.repeat(~wrong, counts)])
+def _first_is_shared(arrivals: Ragged) -> Mask:
+    """Whether the first two events have one time: one read brought both."""
+    out = np.zeros(len(arrivals.offsets) - 1, np.bool_)
+    has = lengths(arrivals) > 1
+    first = arrivals.offsets[:-1][has]
+    out[has] = arrivals.values[first] == arrivals.values[first + 1]
+    return out
 
 
 def _event_s(arrivals: Ragged, index: Rows) -> Floats:

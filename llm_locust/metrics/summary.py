@@ -34,6 +34,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import PLAIN, Question
+from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.images import images
 from llm_locust.metrics.requests.inputs import inputs
@@ -194,8 +195,12 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(m.c, ok, m.credits.output_tokens)
-    medians = latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"]
-    came = delivery(counted["tokens_per_event"], *medians, counted["unread"]["share"])
+    # A client that read late merges events itself.
+    late = float(np.median(m.c.client_lag_s[ok])) >= LATE_S if len(ok) else False
+    itl_ms = None if late else latency_ms["itl"]["p50"]
+    came = delivery(
+        counted["tokens_per_event"], itl_ms, latency_ms["tpot"]["p50"], counted["unread"]["share"]
+    )
     return counted | {"delivery": came}
 
 
@@ -233,7 +238,7 @@ def _client(
     m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any], law: dict[str, Any]
 ) -> dict[str, Any]:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
-    return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms, m.gaps), law)
+    return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms), law)
 
 
 def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:

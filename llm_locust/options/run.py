@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from llm_locust.client.http.stamping import CHOICES
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.question import parse_window
@@ -17,6 +16,18 @@ def parse_seed(seed: int) -> int:
     if seed < 0:
         raise ValueError(f"{seed} is negative; give a whole number from 0")
     return seed
+
+
+def parse_stamps(text: str) -> str:
+    """``kernel`` or ``program`` (raises ValueError)."""
+    if text in ("packet", "read", "auto"):
+        raise ValueError(
+            f"{text!r} is no longer needed: a thread reads each packet when it comes. Leave --stamps out, "
+            "or give kernel or program"
+        )
+    if text not in ("kernel", "program"):
+        raise ValueError(f"{text!r} is neither kernel nor program")
+    return text
 
 
 RUN = (
@@ -116,11 +127,11 @@ RUN = (
     ),
     Option(
         "--stamps",
-        "where arrival times come from. packet: the kernel's time of each packet, which a busy client cannot "
-        "spoil (needs CAP_NET_RAW on the workers); read: that of the last packet of each read; program: the "
-        "program's own clock; auto: read, where the kernel has it (default auto)",
-        choices=CHOICES,
-        default="auto",
+        "where arrival times come from. kernel: its receive time of each read, where it has one; program: "
+        "the program's own clock after each read (default kernel)",
+        parse_stamps,
+        "SOURCE",
+        default="kernel",
         is_load=False,
     ),
     Option(

@@ -139,12 +139,9 @@ def test_its_record_has_the_times_of_the_server_however_slow_the_reader_is(
         record, written = sdk.record(), server.wait_ended(1)[0].write_ns
         assert record.sent_ns is not None
         transit_ns = [record.sent_ns + a - w for a, w in zip(record.arrivals_ns, written[1:-1], strict=True)]
-        return float(transit_ns[0]) / 1e6
+        return float(max(transit_ns)) / 1e6
 
     assert best_of(5, worst_ms, 0.3) < 0.3
-    record = sdk.record()
-    assert record.client_lag_ns is not None
-    assert record.client_lag_ns > 1_000_000
 
 
 def test_a_streams_record_says_what_the_request_and_the_answer_said(server: ScriptedServer, sdk: Sdk) -> None:

@@ -295,35 +295,31 @@ def test_what_came_while_the_loop_was_held_is_no_silence(server: ScriptedServer,
     assert record.output_tokens == tokens
 
 
-def test_a_pause_in_which_this_client_did_not_read_is_no_silence(
+def test_what_is_not_decoded_yet_is_no_silence(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection whose slice waits for its turn is not read: what comes meanwhile is in the socket."""
-    gap_s, checks = 0.3, list[float]()
-    has_time, rearm = LoopTurn.has_time, Connection._rearm
+    """The time for decoding is up until the answer has been there for longer than a silence may be."""
+    has_time, behind = LoopTurn.has_time, list[float]()
 
-    def when_looked_at(turn: LoopTurn, now: float) -> bool:
-        """No turn has time until a time limit was exceeded; then it is the check of the limit that has."""
-        return has_time(turn, now) and (not checks or bool(checks[0]))
+    def late(turn: LoopTurn, now: float) -> bool:
+        behind.append(time.monotonic())
+        return has_time(turn, now) and behind[-1] - behind[0] > 0.9
 
-    def check(connection: Connection, exchange: Any) -> None:
-        late = exchange is not None and time.monotonic_ns() - (exchange.last_read_ns or 0) > gap_s * 1e9
-        if checks and late:
-            checks[0] = 1.0
-        rearm(connection, exchange)
+    monkeypatch.setattr(LoopTurn, "has_time", late)
+    with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=0.6, total_s=20)) as ask:
+        record = ask.ask(stream_script(ttft_ms=10, gap_ms=0.3, tokens=1500)).record
+    assert behind
+    assert (record.outcome, record.error, record.output_tokens) == (Outcome.OK, None, 1500)
 
-    def paused(connection: Connection) -> None:
-        checks.append(0.0)
-        decode_slice(connection)
 
-    decode_slice = Connection._decode_slice
-    monkeypatch.setattr(LoopTurn, "has_time", when_looked_at)
-    monkeypatch.setattr(Connection, "_rearm", check)
-    monkeypatch.setattr(Connection, "_decode_slice", paused)
-    with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=gap_s, total_s=20)) as ask:
-        record = ask.ask(stream_script(ttft_ms=10, gap_ms=2, tokens=600)).record
-    assert checks
-    assert (record.outcome, record.error, record.output_tokens) == (Outcome.OK, None, 600)
+def test_the_limit_on_the_whole_waits_for_no_decoding(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until_s = time.monotonic() + 3
+    monkeypatch.setattr(LoopTurn, "has_time", lambda *_: time.monotonic() > until_s)
+    with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=5, total_s=0.5)) as ask:
+        record = ask.ask(stream_script(ttft_ms=10, gap_ms=1, tokens=3000)).record
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "not complete within 0.5 s (total)")
 
 
 def test_a_silence_is_bounded_also_where_the_loop_was_held(server: ScriptedServer) -> None:

@@ -1,6 +1,5 @@
 """From reads and stamps to the times of a request."""
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from reads import read
 
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.polling import CUT, EXACT, FILLED, MARKS, WAITED
-from llm_locust.client.timing import Moments, arrivals, completed_by, known_empty, read_times, timeline
+from llm_locust.client.timing import Moments, arrivals, completed_by, read_times, timeline
 
 MS = 1_000_000
 START = ClockPair(10**18, 5000 * MS)
@@ -98,14 +97,11 @@ def test_an_event_came_with_the_read_that_completed_it(grown: list[int], ends: l
     assert came.coalesced == len({r for r in reads if reads.count(r) > 1})
 
 
-def exchanged(
-    reads: Sequence[tuple[bytes, float, float]], *, ended: bool = False, empty: tuple[int, ...] = ()
-) -> Exchange:
+def exchanged(reads: Sequence[tuple[bytes, float, float]], *, ended: bool = False) -> Exchange:
     """An exchange of reads with the times of kernel and program in ms after the start."""
     exchange = Exchange()
-    for (data, kernel_ms, program_ms), empty_ns in zip(reads, empty or [0] * len(reads), strict=True):
-        stamp = struct.pack("qq", *divmod(int(kernel(kernel_ms)[0]), 10**9))
-        exchange.on_read(data, [(1, 35, stamp)], int(program(program_ms)[0]), empty_ns)
+    for data, kernel_ms, program_ms in reads:
+        exchange.on_reads(*read(data, int(program(program_ms)[0]), int(kernel(kernel_ms)[0])))
     if ended:
         exchange.on_eof()
     exchange.drain()
@@ -130,11 +126,12 @@ def test_a_response_ended_with_the_read_that_completed_it_however_late_it_was_lo
     assert (times.connected_ns, times.sent_ns) == (moment(2).realtime_ns, moment(3).realtime_ns)
     assert times.arrivals_ns.tolist() == at_ms(47, 67).tolist()
     assert times.reads.client_lag_ns == 730 * MS
+    assert times.end_lag_ns == 100 * MS, "from the last read until the event loop took the end up"
 
 
 def test_a_response_that_is_not_whole_ended_when_it_was_given_up() -> None:
     times = timeline(exchanged([(HEAD + b"ab", 20, 20)], ended=True), [2], moments())
-    assert times.ended_ns == END.realtime_ns
+    assert (times.ended_ns, times.end_lag_ns) == (END.realtime_ns, None)
     assert times.arrivals_ns.tolist() == at_ms(17).tolist()
 
 
@@ -157,112 +154,3 @@ def test_after_a_step_every_moment_is_of_the_clock_as_it_was_at_the_start() -> N
     assert (times.connected_ns, times.sent_ns) == (moment(2).realtime_ns, moment(3).realtime_ns)
     assert times.arrivals_ns.tolist() == at_ms(48).tolist()
     assert times.ended_ns == moment(51).realtime_ns
-
-
-LONG = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n"
-
-
-def test_each_mark_is_a_bit_of_its_own() -> None:
-    assert [WAITED, FILLED, CUT, EXACT] == [1, 2, 4, 8]
-    assert WAITED | FILLED | CUT | EXACT == MARKS
-
-
-def polled(ms: float, *marks: int) -> int:
-    """What a read is told of its socket: empty at this time."""
-    return int(program(ms)[0]) & ~7 | sum(marks)
-
-
-def early_ms(
-    reads: Sequence[tuple[bytes, float, float]], ends: list[int], *empty: int, **of: Any
-) -> list[float] | None:
-    found = timeline(exchanged(reads, empty=empty), ends, moments(**of)).early_ns
-    return None if found is None else [round(each / MS, 1) for each in found.tolist()]
-
-
-def test_what_a_late_read_ends_with_is_exact_and_what_it_has_before_that_is_not() -> None:
-    reads = [(LONG, 20, 20.1), (b"aabbcc", 70, 170)]
-    assert early_ms(reads, [2, 4, 6], polled(10), polled(40)) == [30.0, 30.0, 0.0]
-    assert early_ms(reads, [2, 4], polled(10), polled(40)) == [30.0, 30.0]
-    assert early_ms(reads, [6], polled(10), polled(40)) is None
-
-
-def test_the_last_byte_of_a_blank_lines_second_end_makes_no_event_late() -> None:
-    assert early_ms([(LONG + b"aab", 70, 170)], [2], polled(40)) is None
-
-
-def test_a_socket_was_empty_after_the_read_before_and_when_the_request_was_sent() -> None:
-    assert early_ms([(LONG, 50, 50.1), (b"aabb", 70, 170)], [2, 4], 0, 0) == [19.9, 0.0]
-    assert early_ms([(LONG + b"aabb", 70, 170)], [2, 4], 0) == [67.0, 0.0]
-
-
-@pytest.mark.parametrize(("lag_ms", "early"), [(1, None), (1.000001, [30.0, 0.0])])
-def test_a_read_is_in_time_within_a_millisecond(lag_ms: float, early: list[float] | None) -> None:
-    assert early_ms([(LONG + b"aabb", 70, 70 + lag_ms)], [2, 4], polled(40, WAITED)) == early
-
-
-@pytest.mark.parametrize(("stamp_ms", "early"), [(70, None), (70.000001, [0.1, 0.0])])
-def test_a_tenth_of_a_millisecond_is_exact(stamp_ms: float, early: list[float] | None) -> None:
-    assert early_ms([(LONG + b"aabb", stamp_ms, 170)], [2, 4], polled(69.9)) == early
-
-
-@pytest.mark.parametrize(("stamp_ms", "early"), [(39.901, None), (39.899, [36.9, 0.0])])
-def test_a_packet_may_have_come_just_before_the_poll_that_waited_for_it(
-    stamp_ms: float, early: list[float] | None
-) -> None:
-    """Clocks are read within that time."""
-    assert early_ms([(LONG + b"aabb", stamp_ms, 40.5)], [2, 4], polled(40, WAITED)) == early
-
-
-def test_what_a_read_in_time_took_came_together() -> None:
-    assert early_ms([(LONG + b"aabb", 70, 70.4)], [2, 4], polled(40, WAITED)) is None
-    assert early_ms([(LONG + b"aabb", 70, 70.4)], [2, 4], polled(40)) == [30.0, 0.0]
-    assert early_ms([(LONG + b"aabb", 70, 90)], [2, 4], polled(40, WAITED)) == [30.0, 0.0]
-
-
-def test_a_poll_waited_for_no_packet_that_had_come_before_it() -> None:
-    """It was interrupted: that it took long says nothing."""
-    assert early_ms([(LONG + b"aabb", 70, 90)], [2, 4], polled(89, WAITED)) == [67.0, 0.0]
-
-
-def test_a_read_that_filled_its_buffer_left_something_and_ends_with_no_packet() -> None:
-    reads = [(LONG + b"aa", 70, 170), (b"bb", 70, 170.2)]
-    assert early_ms(reads, [2, 4], polled(40, FILLED), polled(169)) == [30.0, 0.0]
-    assert early_ms([*reads, (b"c", 71, 171)], [2, 4], polled(40, FILLED), polled(169, FILLED), 0) == [
-        30.0,
-        30.0,
-    ]
-
-
-def test_after_a_step_the_packets_of_one_read_may_all_have_come_since_the_read_before() -> None:
-    """Only the first of them was marked, and the others had the time of the read as if it were theirs."""
-    exchange, stepped = exchanged([(LONG, 20, 20)]), ClockPair(END.realtime_ns - 5000 * MS, END.monotonic_ns)
-    pieces = [(2 * n, START.realtime_ns + (30 + 20 * n) * MS) for n in (1, 2, 3)]
-    exchange.on_packets(b"aabbcc", pieces, program(170, 170, 170).tolist(), 0)
-    exchange.on_packets(b"dd", [(2, START.realtime_ns - 4810 * MS)], program(190).tolist(), 0)
-    exchange.drain()
-    early = timeline(exchange, [2, 4, 6, 8], moments(ended=stepped)).early_ns
-    assert early is not None
-    assert early.tolist() == at_ms(150, 150, 150, 20).tolist()
-    assert timeline(exchange, [2, 4, 6, 8], moments()).early_ns is None
-
-
-def test_a_read_that_ends_within_a_tls_record_has_no_exact_event() -> None:
-    assert early_ms([(LONG + b"aa", 70, 170)], [2], polled(40, CUT)) == [30.0]
-
-
-def test_where_the_program_stamps_only_a_read_that_a_poll_waited_for_is_in_time() -> None:
-    assert early_ms([(LONG + b"aabb", NONE, 170)], [2, 4], polled(40)) == [130.0, 130.0]
-    assert early_ms([(LONG + b"aabb", NONE, 170)], [2, 4], polled(40, WAITED)) is None
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=20))
-def test_a_socket_was_never_empty_after_its_read(reads: list[tuple[int, int, bool]]) -> None:
-    had = np.cumsum([gap for gap, _, _ in reads]) * 8 + 800
-    marks = [
-        int(at) - 8 * before | (FILLED if full else 0)
-        for at, (_, before, full) in zip(had, reads, strict=True)
-    ]
-    known = known_empty(np.array(marks, dtype=np.int64), had, 400)
-    assert (known <= had).all()
-    assert (known >= 400).all()
-    assert (np.diff(known) >= 0).all()

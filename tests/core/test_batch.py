@@ -25,7 +25,6 @@ def as_values(made: RequestRecord) -> dict[str, Any]:
     values = {field.name: getattr(made, field.name) for field in fields(made)}
     values["class"] = values.pop("slo_class")
     values["arrivals_ns"] = made.arrivals_ns.tolist()
-    values["early_ns"] = None if made.early_ns is None else made.early_ns.tolist()
     return values
 
 
@@ -140,8 +139,7 @@ def test_a_shift_by_nothing_is_the_batch_itself() -> None:
 
 def test_points_in_time_are_those_columns_that_are_not_after_another_one() -> None:
     after = {"arrivals_ns", "first_answer_ns", "client_lag_ns", "clock_step_ns", "rtt_ns", "blocked_ns"}
-    after |= {"first_chunk_ns", "finish_ns", "last_chunk_ns"}
-    after |= {"early_ns"}
+    after |= {"first_chunk_ns", "finish_ns", "last_chunk_ns", "end_lag_ns"}
     assert {name for name in SCHEMA.names if name.endswith("_ns")} - after == set(MOMENTS)
 
 
@@ -234,10 +232,10 @@ def test_the_parts_of_a_batch_are_all_its_rows_in_order_and_at_least_one_part(
     whole = RecordBatch.from_records([record(seed) for seed in range(5)], "w1")
     assert [rows(part) for part in whole.parts()] == [rows(whole)]
     monkeypatch.setattr(batch_module, "PART_ROWS", 2)
-    parts = [*whole.parts(["request_id", "early_ns"])]
+    parts = [*whole.parts(["request_id", "arrivals_ns"])]
     assert [len(part) for part in parts] == [2, 2, 1]
     assert [row for part in parts for row in rows(part)] == whole.table.select(
-        ["request_id", "early_ns"]
+        ["request_id", "arrivals_ns"]
     ).to_pylist()
     monkeypatch.setattr(batch_module, "PART_ROWS", 1)
     assert [len(part) for part in RecordBatch.empty().parts()] == [0]
@@ -260,22 +258,17 @@ def test_a_batch_is_compressed_unless_it_is_large(size: int, packed: bool) -> No
 
 
 def test_lists_of_a_part_are_those_of_its_rows() -> None:
-    made = [
-        replace(record(seed), arrivals_ns=np.full(seed, seed), early_ns=np.full(seed, seed))
-        for seed in range(4)
-    ]
+    made = [replace(record(seed), arrivals_ns=np.full(seed, seed)) for seed in range(4)]
     part = RecordBatch(RecordBatch.from_records(made, "w1").table.slice(2))
-    for found in (part.arrivals(), part.early()):
-        assert (found.offsets.tolist(), found.values.tolist()) == ([0, 2, 5], [2, 2, 3, 3, 3])
+    found = part.arrivals()
+    assert (found.offsets.tolist(), found.values.tolist()) == ([0, 2, 5], [2, 2, 3, 3, 3])
 
 
-@pytest.mark.parametrize("name", ["arrivals_ns", "early_ns"])
-def test_a_request_with_more_values_than_any_answer_has_is_refused(name: str) -> None:
-    most, more = (
-        replace(record(1), **{name: np.zeros(MAX_ARRIVALS + n, np.int64)})  # type: ignore[arg-type]
-        for n in (0, 1)
-    )
+def test_a_request_with_more_values_than_any_answer_has_is_refused() -> None:
+    most, more = (replace(record(1), arrivals_ns=np.zeros(MAX_ARRIVALS + n, np.int64)) for n in (0, 1))
     assert len(RecordBatch.from_bytes(RecordBatch.from_records([most], "w1").to_bytes())) == 1
     data = RecordBatch.from_records([more], "w1").to_bytes()
-    with pytest.raises(BatchError, match=f"^a request has 200,001 values in {name}, at most 200,000 are"):
+    with pytest.raises(
+        BatchError, match=r"^a request has 200,001 values in arrivals_ns, at most 200,000 are"
+    ):
         RecordBatch.from_bytes(data)

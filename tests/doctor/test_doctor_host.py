@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.client.packets.trial import PacketTrial
 from llm_locust.client.probing import StampTrial
-from llm_locust.doctor.clocks import ServerTime, judge_clock_source, judge_packet_stamps, judge_server_clock
+from llm_locust.doctor.clocks import ServerTime, judge_clock_source, judge_reader, judge_server_clock
 from llm_locust.doctor.clocks import judge_stamps as judge_kernel_stamps
 from llm_locust.doctor.cpu import Cpu, LoopLag, judge_loop, judge_quota, judge_steal, judge_throttling
 from llm_locust.doctor.finding import Finding, Status
@@ -167,10 +166,9 @@ def test_a_kernel_that_does_not_stamp_every_read_is_named(
     judged(judge_kernel_stamps(trial), status, words)
 
 
-def test_packet_stamps_are_not_needed_and_a_trial_says_whether_they_can_be_had() -> None:
-    judged(judge_packet_stamps("packets cannot be captured: no"), Status.OK, "not needed; packets cannot be")
-    judged(judge_packet_stamps(PacketTrial(32, 32)), Status.OK, "32 of 32 packets")
-    judged(judge_packet_stamps(PacketTrial(32, 31)), Status.WARN, "31 of 32 packets")
+def test_a_reader_in_python_is_said_with_its_reason() -> None:
+    judged(judge_reader(None), Status.OK, "a thread in C")
+    judged(judge_reader("the C module was not built"), Status.WARN, "the C module was not built")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from doctor_cases import answer, reply
 from test_doctor_host import judged
@@ -96,14 +95,14 @@ def test_a_burst_is_a_failure_where_no_single_token_is_known() -> None:
 
 
 def test_a_machine_that_reads_late_does_not_accuse_the_server() -> None:
-    early_ns = np.full(32, 400_000_000)
-    judged(judge_streaming(answer(steady(434, 0, 32), early_ns=early_ns), FIRST), Status.WARN, "read late")
+    lag_ns = 400_000_000
+    judged(judge_streaming(answer(steady(434, 0, 32), client_lag_ns=lag_ns), FIRST), Status.WARN, "read late")
 
 
 def test_reading_a_little_late_hides_neither_a_burst_nor_a_healthy_stream() -> None:
-    early_ns = np.full(32, 20_000_000)
-    judged(judge_streaming(answer(steady(434, 0, 32), early_ns=early_ns), FIRST), Status.FAIL, "one burst")
-    judged(judge_streaming(answer(steady(50, 12, 32), early_ns=early_ns), FIRST), Status.OK, "12.0 ms")
+    lag_ns = 20_000_000
+    judged(judge_streaming(answer(steady(434, 0, 32), client_lag_ns=lag_ns), FIRST), Status.FAIL, "one burst")
+    judged(judge_streaming(answer(steady(50, 12, 32), client_lag_ns=lag_ns), FIRST), Status.OK, "12.0 ms")
 
 
 @pytest.mark.parametrize(

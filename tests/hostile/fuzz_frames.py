@@ -102,7 +102,7 @@ def check_usable(batch: RecordBatch, rows: int) -> None:
     for column in MOMENTS:
         batch.seconds(column, 1)
     columns = Part.from_batch(batch, 1)
-    for counts in (columns.input_tokens, columns.output_tokens, columns.reads, columns.hidden_tokens):
+    for counts in (columns.input_tokens, columns.output_tokens, columns.hidden_tokens):
         assert not (counts < 0).any()
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import h11
 from fuzz_target import Target, chance_of, check_line, cut, places_of
+from reads import read
 
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.errors import ResponseError
@@ -82,7 +83,7 @@ def check_reply(data: bytes, endpoint: Dialect, *, streamed: bool) -> None:
     """Any body is a reply whose text can be encoded, with tokens in order."""
     exchange = Exchange()
     decoder = BodyDecoder(exchange, endpoint, streamed=streamed)
-    exchange.on_read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data, [], 1)
+    exchange.on_reads(*read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data))
     reply = decoder.finish()
     assert list(reply.token_ends) == sorted(reply.token_ends)
     reply.text.encode()
@@ -142,7 +143,7 @@ def read_response(pieces: list[bytes], drained_every: int = 1 << 20) -> Response
     total = 0
     try:
         for n, piece in enumerate(pieces, 1):
-            exchange.on_read(piece, [], n)
+            exchange.on_reads(*read(piece, n))
             total += len(piece)
             if exchange.complete:
                 break
@@ -154,7 +155,7 @@ def read_response(pieces: list[bytes], drained_every: int = 1 << 20) -> Response
         refused = True
         check_line(e)
     exchange.drain()
-    body, ends = b"".join(slices), exchange.reads.ends()
+    body, ends = b"".join(slices), exchange.reads.columns()[:, 0]
     assert (ends[1:] >= ends[:-1]).all()
     assert not len(ends) or ends[-1] == len(body)
     assert exchange.headers_at is None or 0 <= exchange.headers_at < exchange.read_count

@@ -21,7 +21,7 @@ from llm_locust.swarm.delivery.recorder import Recorder
 
 
 def answer(tokens: int, seed: int) -> RequestRecord:
-    """An answer whose tokens came at random times, none of which is exact."""
+    """An answer whose tokens came at random times."""
     draw = np.random.default_rng(seed)
     return RequestRecord(
         request_id=str(seed),
@@ -32,7 +32,6 @@ def answer(tokens: int, seed: int) -> RequestRecord:
         sent_ns=1,
         ended_ns=1 << 50,
         arrivals_ns=np.cumsum(draw.integers(1_000, 60_000_000, tokens)),
-        early_ns=draw.integers(0, 200_000_000, tokens),
         output_tokens=tokens,
     )
 

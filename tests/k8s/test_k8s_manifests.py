@@ -335,18 +335,3 @@ def test_a_route_takes_the_place_of_the_ingress(rendered: Rendered) -> None:
     assert list(peer["namespaceSelector"]["matchLabels"].values()) == [gateway["namespace"]]
     (port,) = found(text, "Service", backend["name"])["spec"]["ports"]
     assert port["port"] == backend["port"]
-
-
-def test_packet_stamps_give_one_capability_to_workers_alone(rendered: Rendered) -> None:
-    text = rendered("packet-stamps")
-    specs = dict(pods(text))
-    worker, master = specs["llm-locust-worker"], specs["llm-locust-master"]
-    assert worker["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], "add": ["NET_RAW"]},
-    }
-    assert (worker["securityContext"]["runAsUser"], worker["securityContext"]["runAsNonRoot"]) == (0, False)
-    assert master["securityContext"]["runAsNonRoot"]
-    assert "add" not in master["containers"][0]["securityContext"]["capabilities"]
-    assert found(text, "ConfigMap", "llm-locust-options")["data"]["LLM_LOCUST_STAMPS"] == "packet"

@@ -188,8 +188,7 @@ def test_every_object_fits_the_schemas(rendered: Rendered) -> None:
 
 
 def test_checkov_finds_nothing_but_what_is_accepted(rendered: Rendered, tmp_path: Path) -> None:
-    # The workers of packet-stamps are root, with one capability: that is its purpose.
-    names = [name for name in (*OVERLAYS, *COMPONENTS) if name != "packet-stamps"]
+    names = [*OVERLAYS, *COMPONENTS]
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(different(objects(rendered, names))))
     shutil.copy(ROOT / "k8s" / "Dockerfile", tmp_path)
     failed = advice(tmp_path)

@@ -9,7 +9,7 @@ from llm_locust.live.state import MISSING, WorkerState
 from llm_locust.live.verdict import LiveVerdict, verdict
 
 
-def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0, coalesced: int = 0) -> Counts:
+def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0) -> Counts:
     """A request with a TTFT of 50 ms and ITLs of 20 ms."""
     (found,) = counts_of(
         request(
@@ -17,7 +17,6 @@ def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0, coalesce
             client_lag_ns=round(lag_ms * 1e6),
             kernel_stamps=kernel,
             late=late,
-            coalesced_reads=coalesced,
         )
     ).values()
     return found
@@ -80,9 +79,13 @@ def test_a_worker_that_is_gone_counts_no_more() -> None:
     assert judge(counts(), worker("a", MISSING, cpu_percent=100.0)).severity == "ok"
 
 
-def test_merged_reads_count_where_the_client_was_late() -> None:
-    assert judge(counts(lag_ms=2.0, coalesced=2)).severity == "suspect"
-    assert judge(counts(lag_ms=0.1, coalesced=2)).severity == "ok"
+def test_first_tokens_that_came_with_later_ones_count_where_the_client_was_late() -> None:
+    def merged(lag_ms: float) -> Counts:
+        made = request(arrivals=(0.05, 0.05, 0.07), client_lag_ns=round(lag_ms * 1e6))
+        return Counts.merge([*counts_of(*[made] * 5).values()])
+
+    assert judge(merged(2.0)).severity == "invalid"
+    assert judge(merged(0.1)).severity == "ok"
 
 
 def test_the_worst_comes_first() -> None:

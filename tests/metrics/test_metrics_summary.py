@@ -70,7 +70,7 @@ CONTRACT: dict[str, set[str]] = {
         "timestamps",
         "lag_ms_p99",
         "cpu_percent_max",
-        "coalesced_ratio",
+        "reader",
         "hub_lag_ms_p99",
         "hub_lag_ms_max",
         "hub_lag_master_ms_max",

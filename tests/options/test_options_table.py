@@ -44,7 +44,7 @@ TEXTS = {
     "seed": ("0", "-1"),
     "timeouts": ("first=5s, total=1m", "gap=0s"),
     "max_answer": ("1.5MiB", "1KiB"),
-    "stamps": ("packet", "packets"),
+    "stamps": ("program", "packet"),
     "drain": ("0", "-1s"),
     "flush_timeout": ("1m30s", "soon"),
     "header": ("X-Team=a=b", "nothing"),

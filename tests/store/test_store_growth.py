@@ -11,31 +11,25 @@ from llm_locust.store import write_requests
 from llm_locust.store.growth import growth_of, size_of, size_text
 
 
-def batch_of(rows: int, tokens: int, *, merged: bool) -> RecordBatch:
-    """Requests with irregular arrivals, and random ids, which do not compress.
-
-    Args:
-        merged: some reads brought several events, so that there is a second time for each.
-    """
+def batch_of(rows: int, tokens: int) -> RecordBatch:
+    """Requests with irregular arrivals, and random ids, which do not compress."""
     rng = np.random.default_rng(tokens)
     records = []
     for i in range(rows):
         arrivals = int(1.8e18) + i * 10**7 + np.cumsum(rng.normal(2e7, 2e6, tokens)).astype(int)
-        early = np.where(np.arange(tokens) % 10, arrivals, arrivals - 1000) if merged else None
-        records.append(request(request_id=rng.bytes(16).hex(), arrivals_ns=arrivals, early_ns=early))
+        records.append(request(request_id=rng.bytes(16).hex(), arrivals_ns=arrivals))
     return RecordBatch.from_records(records, "a worker's name of 27 chars")
 
 
-@pytest.mark.parametrize("merged", [False, True], ids=["plain", "merged"])
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (1, 2000), (60, 20), (256, 128), (256, 600)])
-def test_frames_take_about_what_is_announced(rows: int, tokens: int, merged: bool) -> None:
-    taken = len(batch_of(rows, tokens, merged=merged).to_bytes())
+def test_frames_take_about_what_is_announced(rows: int, tokens: int) -> None:
+    taken = len(batch_of(rows, tokens).to_bytes())
     assert 0.6 * taken < growth_of(rows, tokens, 1).frames < 2.5 * taken
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(5000, 20), (2000, 128), (500, 1000)])
 def test_so_does_the_file_that_is_made_of_them(rows: int, tokens: int, tmp_path: Path) -> None:
-    write_requests(tmp_path / "x.parquet", [batch_of(rows, tokens, merged=False)])
+    write_requests(tmp_path / "x.parquet", [batch_of(rows, tokens)])
     taken = (tmp_path / "x.parquet").stat().st_size
     assert 0.9 * taken < growth_of(rows, tokens, 1).kept < 2.5 * taken
 

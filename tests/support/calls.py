@@ -15,7 +15,6 @@ from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, 
 
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.pool import Pool, Target
-from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import RequestRecord
 
@@ -85,12 +84,16 @@ def caller(
     tls: ssl.SSLContext | None = None,
     tls_name: str | None = None,
     connect_timeout_s: float = 5,
-    stamping: Stamping = READ_STAMPS,
+    kernel_stamps: bool = True,
     **of: Any,
 ) -> Iterator[Caller]:
     """A client of the server at ``url``; ``of`` are further arguments of :class:`LlmClient`."""
     pool = Pool(
-        Target.parse(url), tls=tls, tls_name=tls_name, connect_timeout_s=connect_timeout_s, stamping=stamping
+        Target.parse(url),
+        tls=tls,
+        tls_name=tls_name,
+        connect_timeout_s=connect_timeout_s,
+        kernel_stamps=kernel_stamps,
     )
     answers: list[Answer] = []
     try:

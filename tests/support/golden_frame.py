@@ -63,9 +63,8 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         **{
             key: getattr(r, key) for key in ("streamed", "abandoned", "session", "turn", "prompt_id", "doubt")
         },
-        **{key: getattr(r, key) for key in ("answer_hash", "rejected_by", "finish_reason", "reads")},
+        **{key: getattr(r, key) for key in ("answer_hash", "rejected_by", "finish_reason")},
         "correct": r.correct,
-        "coalesced": r.coalesced_reads,
         "asked_input_tokens": r.asked_input_tokens,
         "asked_output_tokens": r.asked_output_tokens,
         "outcome": str(r.outcome),
@@ -102,7 +101,7 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "first_chunk": _seconds(r.first_chunk_ns),
         "last_chunk": _seconds(r.last_chunk_ns),
         **_gaps(r),
-        "first_wide": _early_ms(r)[0] > max(1.0, 50 * first) if streamed and events else np.nan,
+        "first_wide": _first_wide(r, arrivals) if streamed and events else np.nan,
         "schedule_delay": delay,
         "connect": np.nan if r.reused or r.connected_ns is None else (r.connected_ns - r.started_ns) / 1e9,
         "rtt": np.nan if r.rtt_ns is None else r.rtt_ns / 1e9,
@@ -115,19 +114,15 @@ def _seconds(ns: int | None) -> float:
     return np.nan if ns is None else ns / 1e9
 
 
-def _early_ms(r: RequestRecord) -> Any:
-    return np.zeros(len(r.arrivals_ns)) if r.early_ns is None else r.early_ns / 1e6
+def _first_wide(r: RequestRecord, arrivals: Any) -> bool:
+    """Whether the first event shares its time with the second, and the client may have been a millisecond
+    late."""
+    in_time = r.client_lag_ns is not None and r.client_lag_ns < 1_000_000
+    return len(arrivals) > 1 and arrivals[0] == arrivals[1] and not in_time
 
 
 def _gaps(r: RequestRecord) -> dict[str, Any]:
-    """The gaps that are known, and how many are not."""
-    if not r.streamed or len(r.arrivals_ns) < 2:
-        return {"gaps": np.empty(0), "unknown": 0}
-    arrivals_ms, early_ms = r.arrivals_ns / 1e6, _early_ms(r)
-    allowed = max(1.0, 0.05 * (arrivals_ms[-1] - arrivals_ms[0]) / (len(arrivals_ms) - 1))
-    pairs = zip(np.diff(r.arrivals_ns), early_ms, early_ms[1:], strict=False)
-    known = [gap / 1e9 for gap, before, after in pairs if before <= allowed and after <= allowed]
-    return {"gaps": np.array(known), "unknown": len(arrivals_ms) - 1 - len(known)}
+    return {"gaps": np.diff(r.arrivals_ns) / 1e9 if r.streamed else np.empty(0)}
 
 
 def _share(sent: float, arrivals: Any, start: float, end: float) -> float:

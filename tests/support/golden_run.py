@@ -232,7 +232,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         local_port=None if i % 31 == 0 else 40_000 + i * i % 13,
         retries=_one(draw, _RETRIES),
         kernel_stamps=True,
-        client_lag_ns=int(draw.integers(10_000, 300_000)),
+        client_lag_ns=int(draw.integers(10_000, 300_000)) * (1 if i % 15 else 5),
         clock_step_ns=5_000_000 if i in (1000, 2000, 3000) else None,
         rtt_ns=int(draw.integers(30_000, 90_000)) if draw.random() < 0.9 else None,
         reads=reads,
@@ -240,7 +240,6 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         abandoned=outcome is Outcome.CANCELLED and bool(draw.random() < 0.4),
         rejected_by=_any(draw, ["json", "regex"]) if outcome is Outcome.REJECTED else None,
         **_with_events(i, arrivals, streamed, _tokens(outcome, len(arrivals), streamed, draw)),
-        early_ns=_early(i, len(arrivals)),
         doubt=_doubt(i) if outcome is Outcome.OK else None,
         **_session(i),
         **_worth(i, outcome, draw),
@@ -256,11 +255,6 @@ def _arrivals(i: int, outcome: Outcome, streamed: bool, draw: np.random.Generato
     ttft = draw.lognormal(np.log(0.2 + 0.05 * i / REQUESTS), 0.5)
     gaps = np.where(draw.random(events) < 0.05, 0, 0.005 + draw.exponential(0.02, events))  # some in one read
     return np.cumsum(np.concatenate([[ttft], gaps[1:]])[:events] * 1e9).astype(np.int64)
-
-
-def _early(i: int, events: int) -> Any:
-    """Of some requests: how much earlier each event may have come, up to 40 ms. Draws of its own."""
-    return np.random.default_rng(i).integers(0, 40_000_000, events) if i % 150 == 7 and events else None
 
 
 def _doubt(i: int) -> Doubt | None:

@@ -26,7 +26,6 @@ COMPONENTS = {
     POD_DISCOVERY: "headless",
     "monitoring": "headless",
     "gateway-api": "soak",
-    "packet-stamps": "headless",
     "kept-spools": "soak",
     "report-container": "headless",
 }

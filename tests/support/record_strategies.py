@@ -55,7 +55,7 @@ _FLAG = _one_of([False, True])
 
 _TIMES = ("scheduled_ns", "started_ns", "ended_ns")
 _MAYBE_NS = (
-    *("connected_ns", "sent_ns", "headers_ns", "first_answer_ns", "client_lag_ns", "rtt_ns"),
+    *("connected_ns", "sent_ns", "headers_ns", "first_answer_ns", "client_lag_ns", "end_lag_ns", "rtt_ns"),
     *("first_chunk_ns", "finish_ns", "last_chunk_ns", "blocked_ns"),
 )
 _MAYBE_COUNTS = (
@@ -90,7 +90,6 @@ _FIELDS: dict[str, _Field] = {
     "count_fault": _maybe(_one_of([str(fault) for fault in CountFault])),
     "token_source": _one_of(list(TokenSource)),
     "arrivals_ns": _arrivals,
-    "early_ns": _maybe(_arrivals),
 }
 
 assert _FIELDS.keys() == {field.name for field in fields(RequestRecord)}

@@ -9,9 +9,6 @@ import socket
 import struct
 import sys
 import time
-from array import array
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -25,14 +22,11 @@ SO_TIMESTAMPNS = 35
 #: Space for one 16-byte time stamp in a control message; 0 if the system has no such stamps.
 ANCILLARY_BYTES = socket.CMSG_SPACE(16) if sys.platform == "linux" else 0
 
-#: Placeholder for a read without a kernel stamp: 16 zero bytes, a time long before any run.
-NO_STAMP = bytes(16)
-
 #: Difference between two pairs of clock readings that counts as a step.
 STEP_THRESHOLD_NS = 500_000
 
-_TIMESPEC = struct.Struct("qq")
 _PAIR_TOLERANCE_NS = 20_000
+_TIMESPEC = struct.Struct("qq")
 
 
 def hold_stamping() -> socket.socket | None:
@@ -87,86 +81,43 @@ def clock_step_ns(start: ClockPair, end: ClockPair) -> int | None:
     return step if abs(step) > STEP_THRESHOLD_NS else None
 
 
-def monotonic_times(
-    at_ns: Sequence[int], offsets_ns: tuple[int, int], first_ns: int, last_ns: int
-) -> list[int]:
-    """Monotonic times of realtime stamps, all between two monotonic times, around a step of realtime.
-
-    Args:
-        offsets_ns: realtime less monotonic, before the step and after it. A stamp is of the one that puts it
-            between the two times, or nearer to them.
-    """
-
-    def outside_ns(time_ns: int) -> int:
-        return max(first_ns - time_ns, time_ns - last_ns, 0)
-
-    return [min((at - offset for offset in offsets_ns), key=outside_ns) for at in at_ns]
+#: One read of a response: the number of bytes up to and with it, the kernel's receive stamp (realtime, 0
+#: without one), and when the program had it (monotonic), in nanoseconds.
+READ = struct.Struct("=qqq")
 
 
-def stamp_message(at_ns: int) -> list[tuple[int, int, bytes]]:
-    """Control messages of a read that the kernel stamped at this realtime."""
-    return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, _TIMESPEC.pack(*divmod(at_ns, 1_000_000_000)))]
-
-
-def pack_stamps(at_ns: Sequence[int]) -> bytes:
-    """Realtime stamps in the form that :func:`decode_stamps` reads."""
-    pairs = array("q", bytes(16 * len(at_ns)))
-    pairs[1::2] = array("q", at_ns)
-    return pairs.tobytes()
-
-
-def decode_stamps(stamps: bytes | bytearray) -> NDArray[np.int64]:
-    """Kernel stamps, a C ``struct timespec`` each, as realtime nanoseconds; 0 for :data:`NO_STAMP`."""
-    pairs = np.frombuffer(bytes(stamps), dtype=np.int64).reshape(-1, 2)
-    return np.asarray(pairs[:, 0] * 1_000_000_000 + pairs[:, 1], dtype=np.int64)
+def stamp_ns(timespec: bytes) -> int:
+    """Receive stamp out of a control message, a C ``struct timespec``."""
+    seconds, nanoseconds = _TIMESPEC.unpack(timespec)
+    return int(seconds * 1_000_000_000 + nanoseconds)
 
 
 class ReadLog:
     """Times of the reads of one response, and the length of its body after each."""
 
-    __slots__ = ("_empty", "_ends", "_mono", "_stamps")
+    __slots__ = ("_packed",)
 
     def __init__(self) -> None:
-        self._ends, self._mono, self._empty = array("q"), array("q"), array("q")
-        self._stamps = bytearray()
+        self._packed = bytearray()
 
     def __len__(self) -> int:
-        return len(self._mono)
+        return len(self._packed) // READ.size
 
-    def add(
-        self,
-        ends: Sequence[int],
-        stamps: Sequence[bytes],
-        monotonic_ns: Sequence[int],
-        empty_ns: Sequence[int],
-    ) -> None:
-        """Add reads; ``stamps`` may have those of several in one item."""
-        self._ends += array("q", ends)
-        self._stamps += b"".join(stamps)
-        self._mono += array("q", monotonic_ns)
-        self._empty += array("q", empty_ns)
+    def add(self, reads: bytes) -> None:
+        """Add reads, packed as :data:`READ`, each with the length of the body after it."""
+        self._packed += reads
 
     @property
     def last_ns(self) -> int | None:
         """When the program had the last read (monotonic); None before the first."""
-        return self._mono[-1] if self._mono else None
+        return int(READ.unpack_from(self._packed, len(self._packed) - READ.size)[2]) if self._packed else None
 
     def event_ns(self, end: int) -> int:
         """When the program had the byte before offset ``end`` of the body."""
-        return self._mono[bisect_left(self._ends, end)]
+        columns = self.columns()
+        return int(columns[np.searchsorted(columns[:, 0], end), 2])
 
-    def ends(self) -> NDArray[np.int64]:
-        """For each read, the number of body bytes received after it; shape (reads,)."""
-        return np.array(self._ends, dtype=np.int64)
-
-    def kernel_ns(self) -> NDArray[np.int64]:
-        """For each read, the kernel's receive time (realtime, 0 without a stamp)."""
-        return decode_stamps(self._stamps)
-
-    def monotonic_ns(self) -> NDArray[np.int64]:
-        """For each read, when the program had it."""
-        return np.array(self._mono, dtype=np.int64)
-
-    def empty_ns(self) -> NDArray[np.int64]:
-        """For each read, when its socket was last known to be empty, with the read's marks."""
-        return np.array(self._empty, dtype=np.int64)
+    def columns(self) -> NDArray[np.int64]:
+        """For each read the length of the body after it, the kernel's stamp, the program's time: (reads,
+        3)."""
+        return np.frombuffer(bytes(self._packed), dtype=np.int64).reshape(-1, 3)

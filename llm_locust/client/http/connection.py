@@ -1,37 +1,39 @@
-"""One TCP or TLS connection on gevent's loop, read by a watcher instead of a greenlet.
+"""One TCP or TLS connection on gevent's loop, read by a :class:`~llm_locust.client.http.reader.SocketReader`.
 
-The watcher's callback does one read with its kernel stamp and passes it to the exchange. A greenlet is
-switched to only when it has something to do (the response is complete, or the reader asked for every piece).
-The watcher stays on while the connection is idle, so that a connection closed by the peer is detected before
-it is used again.
+The reader calls when the response's first bytes are there, and when it is complete: a whole answer wakes
+Python twice, however many tokens it has. A greenlet is switched to only when it has something to do (the
+response is complete, or the greenlet asked for every piece). An idle connection is read too, so that one
+that the peer closed is detected before it is used again.
 """
 
 import _socket
+import os
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import gevent
 from gevent.hub import Waiter
 
-from llm_locust.client.http.clock import ANCILLARY_BYTES, ClockPair, read_clocks, stamp_message
-from llm_locust.client.http.errors import ClientError, ConnectionBrokenError, ResponseError
-from llm_locust.client.http.exchange import Exchange, Stamp
-from llm_locust.client.http.polling import CUT, EXACT, FILLED, polls
-from llm_locust.client.http.resting import Rest
+from llm_locust.client.http.clock import READ, ClockPair, read_clocks
+from llm_locust.client.http.errors import (
+    ClientError,
+    ConnectionBrokenError,
+    ResponseError,
+)
+from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.http.reader import Unread, hub_reader
 from llm_locust.client.http.tcp_info import TcpFacts, tcp_facts, was_unprocessed
-from llm_locust.client.http.timeouts import LATE_READS, OneTimer, Timeouts
+from llm_locust.client.http.timeouts import OneTimer, Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.client.http.turns import TURN
-from llm_locust.client.packets.capture import Tracked
 from llm_locust.wire.headers import as_last
 
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
 
-_READ_SIZE = 16_384
-_EV_READ, _EV_WRITE = 1, 2
+_EV_WRITE = 2
 
 #: Longest wait for a server to close a connection.
 PARTING_S = 0.5
@@ -41,20 +43,23 @@ class Connection:
     """An open connection: one exchange at a time."""
 
     __slots__ = (
-        *("_alarm", "_before", "_exchange", "_failure", "_half_sent", "_handed", "_hub", "_last_event_ns"),
-        *("_packets", "_pause", "_polls", "_readable", "_rest", "_sock", "_timeouts", "_tls", "_unwatched"),
-        *("_waiter", "_waits_for_end", "_wake_on_read", "_writable", "carried", "closed", "limit"),
-        *("local_port", "on_closed", "peer", "sent", "stale"),
+        *("_alarm", "_before", "_exchange", "_failure", "_half_sent", "_handed", "_hub", "_is_framed"),
+        *("_last_event_ns", "_pause", "_reader", "_slot", "_sock", "_timeouts", "_tls", "_waiter"),
+        *(
+            "_wake_on_read",
+            "_writable",
+            "carried",
+            "closed",
+            "limit",
+            "local_port",
+            "on_closed",
+            "peer",
+            "sent",
+        ),
+        "stale",
     )
 
-    def __init__(
-        self,
-        sock: _socket.socket,
-        tls: Tls | None,
-        peer: str,
-        packets: Tracked | None = None,
-        rest: Rest | None = None,
-    ) -> None:
+    def __init__(self, sock: _socket.socket, tls: Tls | None, peer: str) -> None:
         self.peer = peer
         self.local_port = int(sock.getsockname()[1])
         self.carried = 0  # requests carried
@@ -67,25 +72,20 @@ class Connection:
         self._before: TcpFacts | None = None  # facts of the connection before it
         self._sock = sock
         self._tls = tls
-        self._packets = packets
-        self._rest = rest
-        if rest is not None:
-            rest.read = self._read_at_rest
         self._hub = gevent.get_hub()
-        self._polls = polls()
         self._exchange: Exchange | None = None
         self._half_sent = False  # the response arrived before the whole request was handed over
         self._failure: ClientError | None = None
         self._waiter: Waiter[None] | None = None
-        self._wake_on_read = self._waits_for_end = False
+        self._wake_on_read = False
+        self._is_framed = False  # the reader knows where the response ends
         self._timeouts = Timeouts()
         self._alarm = OneTimer()
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
-        self._unwatched = False  # the next read has no poll before it that found the socket empty
-        self._readable = self._hub.loop.io(sock.fileno(), _EV_READ)
-        self._readable.start(self._on_readable)
+        self._reader = hub_reader()
+        self._slot = self._reader.add(sock, self._on_ready)
 
     # -- one exchange ---------------------------------------------------------------------
 
@@ -117,10 +117,8 @@ class Connection:
         except ssl.SSLError as e:
             self._break(tls_reason(e))
             return
-        if self.carried > 1 or self._rest is not None:
+        if self.carried > 1:
             self._handed, self._before = 0, tcp_facts(self._sock)
-            if self._rest is not None:
-                self._rest.begin(self._before)
         self.sent = read_clocks()
         self._alarm.arm(timeouts.slack_s(0.0, None, heard=False), self._on_timer)
         done = self._try_send(wire)
@@ -135,7 +133,6 @@ class Connection:
         """
         exchange = self._exchange
         assert exchange is not None
-        self._waits_for_end = True
         while not exchange.complete:
             self._wait()
 
@@ -143,9 +140,8 @@ class Connection:
         """Wait read by read until ``enough()`` or the response is complete; raises as wait_complete."""
         exchange = self._exchange
         assert exchange is not None
-        self._wake_on_read, self._waits_for_end = True, False
-        if self._rest is not None:
-            self._rest.stop()
+        self._wake_on_read = True
+        self._expect_reads()
         try:
             while not exchange.complete and not enough():
                 self._wait()
@@ -156,24 +152,23 @@ class Connection:
         """End the exchange; return whether the connection can carry another one. It is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._alarm.disarm()
-        self._waits_for_end = False
-        if self._rest is not None and not self.closed:
-            self._rest.end(exchange is not None and exchange.complete)
         if exchange is not None:
             exchange.on_due = None
         self._end_pause()
         whole = exchange is not None and exchange.complete and not exchange.overrun and not self._half_sent
         if whole and self.carried == self.limit:
+            self._expect_reads()
             self._part()
             return False
         if exchange is None or not whole or not exchange.reusable:
             self.close()
+        self._expect_reads()
         return not self.closed
 
     def poll(self) -> bool:
         """Whether an idle connection can still be used; reads what the peer has sent meanwhile first."""
-        while not self.closed and self._on_readable():
-            pass
+        if not self.closed:
+            self._receive(self._reader.take(self._slot, drain=True))
         return not self.closed and self._exchange is None
 
     def rtt_ns(self) -> int | None:
@@ -193,15 +188,10 @@ class Connection:
         if self._pause is not None:
             self._pause.close()
             self._pause = None
-        self._readable.stop()
-        self._readable.close()
         if self._writable is not None:
             self._writable.stop()
-        if self._rest is not None:
-            self._rest.stop()
+        self._reader.drop(self._slot)
         self._sock.close()
-        if self._packets is not None:
-            self._packets.close()
         if self.on_closed is not None:
             self.on_closed(self)
 
@@ -216,92 +206,54 @@ class Connection:
 
     # -- in the hub -----------------------------------------------------------------------
 
-    def _on_readable(self) -> bool:
-        """Do one read; return whether there was one and the connection is still open."""
-        try:
-            data, ancillary, _, _ = self._sock.recvmsg(_READ_SIZE, ANCILLARY_BYTES)
-        except BlockingIOError:
-            return False
-        except OSError as e:
-            self._break(e.strerror or str(e))
-            return False
-        now, empty_ns = time.monotonic_ns(), 0 if self._unwatched else self._polls.empty_ns
-        self._unwatched = self._rest is not None and self._rest.asleep
-        if len(data) == _READ_SIZE:
-            empty_ns |= FILLED
-        pieces = None if self._packets is None or not data else self._packets.pieces(len(data))
-        if pieces is None:
-            return self._process(data, ancillary, now, empty_ns)
-        if self._tls is None:
-            return self._process(data, [], now, empty_ns, pieces)
-        begin, is_open, marks = 0, True, empty_ns | EXACT
-        for end, at_ns in pieces:
-            part, known = data[begin:end], marks if end == len(data) else marks | FILLED
-            is_open = is_open and self._process(part, stamp_message(at_ns), now, known)
-            begin = end
-        return is_open
+    def _on_ready(self) -> None:
+        if self._pause is None and not self.closed:  # otherwise it is taken once all is decoded
+            self._receive(self._reader.take(self._slot))
 
-    def _read_at_rest(self) -> None:
-        """Read what the capture has seen."""
-        assert self._packets is not None
-        while self._pause is None and self._on_readable() and self._packets.stream.has_unread:
-            pass
-
-    def _process(
-        self, data: bytes, stamp: Stamp, now: int, empty_ns: int, pieces: Sequence[tuple[int, int]] = ()
-    ) -> bool:
-        """Process a read, one packet's part of it, or all its ``pieces``; return whether the connection is
-        still open."""
-        exchange = self._exchange
-        ended = not data
+    def _receive(self, taken: Unread) -> None:
+        """Process what the reader had."""
+        data, reads, over = taken
+        exchange, failure = self._exchange, None
         try:
             if self._tls is not None:
-                data, ended = self._tls.decrypt(data)
-                if not self._tls.whole:
-                    empty_ns |= CUT
+                data, reads, ended, failure = _decrypted(self._tls, data, reads, over)
+                over = over or ended
             if exchange is None or exchange.complete:
-                if data or ended:  # the peer closed an idle connection, or sent unrequested data
+                if data or over:  # the peer closed an idle connection, or sent unrequested data
                     self.close()
-                return not self.closed
-            if pieces:
-                self._process_packets(exchange, data, pieces, now, empty_ns)
-            elif data:
-                exchange.on_read(data, stamp, now, empty_ns)
-            if ended:
+                return
+            if data:
+                exchange.on_reads(data, reads)
+                if self._tls is None and not (self._is_framed or self._wake_on_read) and exchange.framing:
+                    self._reader.expect(self._slot, exchange.framing)
+                    self._is_framed = True
+            if over > 0:
                 exchange.on_eof()
+            if failure is not None and not exchange.complete:
+                raise failure
         except ssl.SSLError as e:
             self._break(tls_reason(e))
-            return False
+            return
         except ClientError as e:
             self._fail(e)
-            return False
+            return
         except Exception as e:  # a defect of this client must not leave the waiting greenlet to its timeout
             self._fail(ResponseError(f"this client failed on the response: {e!r}"))
             raise
         if exchange.complete or self._wake_on_read:
             self._wake()
-        if ended and not exchange.complete:
-            self._break("closed by the peer", by_end=True)
-        return not ended and not self.closed
+        if over and not exchange.complete:
+            self._break("closed by the peer" if over > 0 else os.strerror(-over), by_end=over > 0)
 
-    def _process_packets(
-        self, exchange: Exchange, data: bytes, pieces: Sequence[tuple[int, int]], now: int, empty_ns: int
-    ) -> None:
-        rest = self._rest
-        if rest is not None and rest.asleep:
-            assert self.sent is not None
-            times = rest.times(pieces, now, exchange.last_read_ns or self.sent.monotonic_ns, self.sent)
-        else:
-            times = [now] * len(pieces)
-        if exchange.on_packets(data, pieces, times, empty_ns) < len(data):
-            self.close()  # unrequested data
-        elif rest is not None and self._waits_for_end and not exchange.complete:
-            self._unwatched |= rest.start(rest.is_ready and exchange.in_chunks and self._polls.are_grouped)
+    def _expect_reads(self) -> None:
+        """Be called at every read again."""
+        if self._is_framed and not self.closed:
+            self._reader.expect(self._slot, None)
+        self._is_framed = False
 
     def _decode_slice(self) -> None:
-        """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""
+        """Decode what is due, unless this turn of the loop has decoded enough: then take no more in it."""
         if not self._decode() and self._pause is None and not self.closed:
-            self._readable.stop()
             self._pause = timer = self._hub.loop.timer(0.0)
             timer.start(self._on_next_turn)
 
@@ -313,47 +265,49 @@ class Connection:
     def _on_next_turn(self) -> None:
         self._end_pause()
         exchange = self._exchange
-        if exchange is None or not exchange.slice_due:
+        if exchange is None:
             return
         try:
             self._decode_slice()
-        except Exception as e:  # as in _on_readable
+        except Exception as e:  # as in _receive
             self._fail(ResponseError(f"this client failed on the response: {e!r}"))
             raise
+        self._on_ready()  # what came meanwhile
 
     def _end_pause(self) -> None:
         pause, self._pause = self._pause, None
         if pause is not None:
             pause.close()
-            self._unwatched = True
-        if not self.closed:
-            self._readable.start(self._on_readable)
 
     def _on_timer(self) -> None:
+        """A limit may be exceeded. What the reader has by now was no silence, however late this is called."""
         exchange = self._exchange
+        if exchange is None or exchange.complete or self.closed:
+            return
+        self._receive(self._reader.take(self._slot, drain=True))
+        if exchange is not self._exchange or exchange.complete or self.closed:
+            return
         try:
             self._rearm(exchange)
-        except ClientError:
-            # After the event loop was held its timers run before its reads: what has come was no silence.
-            self._end_pause()  # which this client made: all is decoded by now
-            reads = LATE_READS
-            while reads and self._pause is None and self._on_readable():
-                reads -= 1
-            try:
-                self._rearm(exchange)
-            except ClientError as e:
-                self._fail(e)
+        except ClientError as e:
+            self._fail(e)
 
-    def _rearm(self, exchange: Exchange | None) -> None:
-        """Set the timer to the next limit of an exchange that goes on; raises if one is exceeded."""
-        if exchange is None or exchange is not self._exchange or exchange.complete or self.closed:
-            return
-        if self._last_event_ns is not None and not self._decode():
-            self._alarm.arm(0.0, self._on_timer)
-            return
-        last_ns = exchange.last_read_ns if self._last_event_ns is None else self._last_event_ns()
+    def _rearm(self, exchange: Exchange) -> None:
+        """Set the timer to the next limit of an exchange that goes on; raises if one is exceeded.
+
+        Decoding that is behind delays no limit: the time of the whole needs none, and the silence between two
+        events is that of the reads which are decoded.
+        """
         assert self.sent is not None
-        left_s = self._timeouts.left_s(self.sent.monotonic_ns, last_ns, heard=exchange.read_count > 0)
+        sent_ns, heard = self.sent.monotonic_ns, exchange.read_count > 0
+        if self._last_event_ns is None:
+            left_s = self._timeouts.left_s(sent_ns, exchange.last_read_ns, heard=heard)
+        else:
+            self._timeouts.check_total(sent_ns)
+            decoded = self._decode()
+            now_ns = None if decoded else exchange.decoded_to_ns
+            left_s = self._timeouts.left_s(sent_ns, self._last_event_ns(), heard=heard, now_ns=now_ns)
+            left_s = left_s if decoded else 0.0
         self._alarm.arm(left_s, self._on_timer)
 
     def _fail(self, error: ClientError) -> None:
@@ -423,8 +377,31 @@ class Connection:
         except BlockingIOError:
             return 0
         except OSError as e:
-            while self._on_readable():
-                pass
+            self._receive(self._reader.take(self._slot, drain=True))
             if not self.closed and self._exchange is not None and not self._exchange.complete:
                 self._break(e.strerror or str(e))
             return 0
+
+
+def _decrypted(
+    tls: Tls, data: bytes, reads: bytes, over: int
+) -> tuple[bytes, bytes, int, ssl.SSLError | None]:
+    """Plain bytes, their reads, whether the peer ended the stream, and what broke it after them.
+
+    A plain byte is of the read that completed its record.
+    """
+    parts, ends, begin, plain_bytes, ended = list[bytes](), list[bytes](), 0, 0, False
+    failure = None
+    try:
+        for end, kernel_ns, program_ns in READ.iter_unpack(reads):
+            plain, ended = tls.decrypt(data[begin:end])
+            parts.append(plain)
+            plain_bytes += len(plain)
+            ends.append(READ.pack(plain_bytes, kernel_ns, program_ns))
+            begin = end
+        if over > 0 and not ended:
+            plain, ended = tls.decrypt(b"")
+            parts.append(plain)
+    except ssl.SSLError as e:
+        failure = e
+    return b"".join(parts), b"".join(ends), int(ended), failure

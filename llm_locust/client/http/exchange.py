@@ -1,30 +1,31 @@
 """One HTTP/1.1 request and its response: bytes and stamps in, parts of the response out.
 
-There are no sockets and no waiting here: a connection passes every read to :meth:`Exchange.on_read`.
+There are no sockets and no waiting here: a connection passes all reads to :meth:`Exchange.on_reads`. The
+head is parsed by httptools; where the body ends is a :class:`~llm_locust.client.http.reader.Framing`.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+import re
+from collections.abc import Callable
 from typing import Any
 
 import httptools
+import numpy as np
 
-from llm_locust.client.http.clock import NO_STAMP, ReadLog, pack_stamps, stamp_message
+from llm_locust.client.http.clock import READ, ReadLog
 from llm_locust.client.http.errors import OversizeError, ResponseError, size_text
-from llm_locust.client.http.polling import EXACT, FILLED
+from llm_locust.client.http.reader import BY_CHUNKS, BY_END, BY_LENGTH, TOO_MUCH_FRAMING, Framing, new_framing
 
-#: Bytes of a response after which they are folded and decoded, so that a long response holds neither memory
-#: nor the event loop. The limits below are checked at the same time.
-SLICE_BYTES = 16 << 10
+#: Bytes of a body at which they are decoded though more is to come, so that a long response holds neither
+#: memory nor the event loop.
+SLICE_BYTES = 32 << 10
 
 #: Bytes of a body that are decoded at a time if there may be other work to do.
-STEP_BYTES = 8 << 10
+STEP_BYTES = 16 << 10
 
-#: Most bytes of status lines and header fields, including interim responses; also the most consecutive bytes
-#: of framing (chunk extensions, trailers) without body.
+#: Most bytes of status lines and header fields, including interim responses.
 MAX_HEAD_BYTES = 256 << 10
 
-#: Most header fields and trailers of one response, including its interim responses.
+#: Most header fields of one response, including its interim responses.
 MAX_FIELDS = 1000
 
 #: Most bytes of an error response (status 300 and above), including framing.
@@ -33,7 +34,12 @@ MAX_ERROR_BYTES = 64 << 10
 #: Most bytes of any other response unless the caller sets another limit, including framing.
 MAX_ANSWER_BYTES = 64 << 20
 
-Stamp = list[tuple[int, int, bytes]]
+#: The end of a header section, whose lines all have a character or more.
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_BLANK_LINE_REST = 2
+
+#: Fewer bytes are not the end of an event.
+_BLANK_LINE_BYTES = 4
 
 _PARSER_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
@@ -50,10 +56,18 @@ class Exchange:
     """
 
     __slots__ = (
-        *("_body_bytes", "_chunks", "_empty", "_fields", "_marks", "_max_answer_bytes", "_mono"),
-        *("_most_bytes", "_parser", "_refusal", "_rest", "_slice_at", "_stamps", "_unbodied_from"),
-        *("bytes_received", "complete", "completed_at", "framed", "headers", "headers_at", "on_body"),
-        *("on_due", "on_slice", "overrun", "reads", "reusable", "status"),
+        *(
+            "_decoded",
+            "_fields",
+            "_head_end",
+            "_keeps_alive",
+            "_max_answer_bytes",
+            "_most_bytes",
+            "_parser",
+            "_refusal",
+        ),
+        *("_rest", "_rest_at", "bytes_received", "complete", "completed_at", "framed", "framing", "headers"),
+        *("headers_at", "on_due", "on_slice", "overrun", "reads", "reusable", "status"),
     )
 
     def __init__(self, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
@@ -62,171 +76,154 @@ class Exchange:
         self.status: int | None = None
         self.headers: dict[bytes, bytes] = {}
         self.headers_at: int | None = None  # index of the read that completed the headers
+        self.framing: Framing | None = None  # of the body, once the headers are complete
         self.complete = False
         self.completed_at: int | None = None  # index of the read that completed the response, if one did
         self.reusable = False
         self.framed = False  # the body's end is given by its length or chunks, not by the connection's end
         self.overrun = False  # bytes followed the response's end
         self.bytes_received = 0
-        self._chunks: list[bytes] = []
-        self._marks: list[int] = []  # for each read of this slice, the number of body pieces after it
-        self._stamps: list[bytes] = []  # of this slice
-        self._mono: list[int] = []  # of this slice
-        self._empty: list[int] = []  # of this slice
-        self.reads = ReadLog()  # of the slices up to the last drain
-        self._body_bytes = 0
-        self._rest = b""  # slices that were folded, not decoded yet
+        self.reads = ReadLog()
+        self._rest = b""  # of the body; not decoded yet from here on:
+        self._rest_at = 0
+        self._decoded = 0  # bytes of it that were
+        self._head_end = b""  # last bytes of the head so far
         self._max_answer_bytes = max_answer_bytes
         self._most_bytes = MAX_HEAD_BYTES  # of bytes_received; raised once the head is known
-        self._slice_at = SLICE_BYTES  # value of bytes_received at which the next slice is due
-        self._unbodied_from = 0  # value of bytes_received when a slice last had a piece of the body
         self._fields = 0
+        self._keeps_alive = False
         self._refusal: ResponseError | None = None  # why a callback has stopped the parser
-        # The parser calls list.append itself, without a Python frame for a body piece.
-        self.on_body = self._chunks.append
         self._parser: Any = httptools.HttpResponseParser(self)
 
-    # -- called for every read ------------------------------------------------------------
+    # -- called for what was read ---------------------------------------------------------
 
-    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int, empty_ns: int = 0) -> None:
-        """Process one read: its bytes, its control messages, and when the program had it.
+    def on_reads(self, data: bytes, reads: bytes) -> None:
+        """Process the bytes of one or more reads.
 
         Args:
-            empty_ns: when the socket was last known to be empty, with the read's marks of
-                :mod:`~llm_locust.client.http.polling`; 0 if unknown.
+            reads: of each, the number of bytes up to and with it and its times, packed
+                (:data:`~llm_locust.client.http.clock.READ`).
 
         Raises:
             ResponseError: the bytes are not HTTP, or exceed a limit.
         """
-        self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
-        self._mono.append(monotonic_ns)
-        self._empty.append(empty_ns)
         self.bytes_received += len(data)
-        try:
-            self._parser.feed_data(data)
-        except _PARSER_ERRORS as e:
-            self._judge(e)
-        finally:
-            self._marks.append(len(self._chunks))
-        self._check_slice()
-
-    def on_packets(
-        self, data: bytes, pieces: Sequence[tuple[int, int]], monotonic_ns: Sequence[int], empty_ns: int
-    ) -> int:
-        """Process one read packet by packet, as if each had been read alone; return how many bytes of it the
-        response has: fewer than all if it is complete before their end.
-
-        Args:
-            pieces: the end of each packet's part, and its stamp (realtime).
-            monotonic_ns: when the program had each.
-            empty_ns: as for :meth:`on_read`.
-
-        Raises:
-            ResponseError: as :meth:`on_read`.
-        """
-        if len(pieces) == 1:  # as it mostly is where a connection does not rest
-            self.on_read(data, stamp_message(pieces[0][1]), monotonic_ns[0], empty_ns | EXACT)
-            return len(data)
-        feed, chunks, mark = self._parser.feed_data, self._chunks, self._marks.append
-        first, begin, before = len(self._marks), 0, self.bytes_received
-        self._mono += monotonic_ns
-        try:
-            for end, _ in pieces:
-                self.bytes_received = before + end
-                try:
-                    feed(data[begin:end])
-                finally:
-                    mark(len(chunks))
-                begin = end
-                if self.complete:
-                    break
-        except _PARSER_ERRORS as e:
-            self._judge(e)
-        finally:
-            count = len(self._marks) - first
-            del self._mono[first + count :]
-            self._stamps.append(pack_stamps([at_ns for _, at_ns in pieces[:count]]))
-            # No piece but the last emptied the socket.
-            self._empty += [empty_ns | EXACT | FILLED] * (count - 1) + [empty_ns | EXACT]
-        self._check_slice()
-        return begin
-
-    def _judge(self, error: Exception) -> None:
-        """Raise what an error of the parser means, unless the response is complete."""
-        if isinstance(error, httptools.HttpParserUpgrade):
-            raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from error
-        if self._refusal is not None:
-            raise self._refusal.without_frames() from None
-        if not self.complete:
-            raise ResponseError(f"not an HTTP/1.1 response: {error}") from error
-        self.overrun = True
-
-    def _check_slice(self) -> None:
-        if self.bytes_received >= self._slice_at:
-            self._check_bounds()
+        begin = 0
+        if self.framing is None:
+            begin = self._read_head(data, reads)
+            if self.framing is None:
+                self.reads.add(_without_body(reads))
+                self._check_size()
+                return
+        first = len(self.reads)
+        body, moved, used = self.framing.feed(data, begin, reads)
+        self.reads.add(moved)
+        if body:
+            self._rest, self._rest_at = (self._rest[self._rest_at :] + body) if self._rest else body, 0
+        if self.framing.done:
+            self.complete, self.reusable, self.overrun = True, self._keeps_alive, used < len(data)
+            self.completed_at = first + _read_of(reads, used)
+            return
+        if (error := self.framing.error) is not None:
+            if error == TOO_MUCH_FRAMING:
+                raise OversizeError(error)
+            raise ResponseError(f"not an HTTP/1.1 response: {error}")
+        self._check_size()
+        if len(self._rest) - self._rest_at >= SLICE_BYTES:
             if self.on_due is not None:
                 self.on_due()
             else:
                 self.drain()
 
+    def _read_head(self, data: bytes, reads: bytes) -> int:
+        """Parse what belongs to the header section; return where the body begins, if it is complete."""
+        known, begin, at = len(self._head_end), 0, 0
+        joined = self._head_end + data
+        try:
+            while found := _BLANK_LINE.search(joined, at):
+                at = found.end()
+                self._parser.feed_data(data[begin : at - known])
+                begin = at - known
+                if self.status is not None:
+                    self.headers_at = len(self.reads) + _read_of(reads, begin)
+                    self._frame(self.bytes_received - len(data) + begin)
+                    return begin
+            self._parser.feed_data(data[begin:])
+        except _PARSER_ERRORS as e:
+            self._judge(e)
+        self._head_end = joined[at:][-_BLANK_LINE_REST:]
+        return 0
+
+    def _frame(self, head_bytes: int) -> None:
+        """Find out what ends the body."""
+        status = self.status or 0
+        chunked = b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
+        length = self.headers.get(b"content-length")
+        self.framed = length is not None or chunked or status in (204, 304)
+        if status in (204, 304):
+            self.framing = new_framing(BY_LENGTH, 0)
+        elif chunked:
+            self.framing = new_framing(BY_CHUNKS)
+        else:
+            self.framing = new_framing(BY_END) if length is None else new_framing(BY_LENGTH, int(length))
+        self._most_bytes = head_bytes + (self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES)
+
+    def _judge(self, error: Exception) -> None:
+        """Raise what an error of the parser means."""
+        if isinstance(error, httptools.HttpParserUpgrade):
+            raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from error
+        if self._refusal is not None:
+            raise self._refusal.without_frames() from None
+        raise ResponseError(f"not an HTTP/1.1 response: {error}") from error
+
     def on_eof(self) -> None:
         """Handle the end of the connection. It completes a response that only the end delimits."""
         self.reusable = False
-        if self.headers_at is not None and not self.framed:
+        if self.framing is not None and not self.framed:
             self.complete = True
 
-    def _check_bounds(self) -> None:
-        if self._chunks:
-            self._unbodied_from = self.bytes_received
+    def _check_size(self) -> None:
         if self.bytes_received > self._most_bytes:
-            if self.headers_at is None:
+            if self.framing is None:
                 raise OversizeError(f"the header section has more than {MAX_HEAD_BYTES >> 10} KiB")
             most = self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES
             raise OversizeError(f"the answer has more than {size_text(most)}")
-        if self.bytes_received - self._unbodied_from > MAX_HEAD_BYTES:
-            raise OversizeError(f"chunk extensions or trailers have more than {MAX_HEAD_BYTES >> 10} KiB")
 
     @property
-    def in_chunks(self) -> bool:
-        """Whether the body of a successful response has begun, and is to end with its last chunk."""
-        return (
-            (self._body_bytes > 0 or bool(self._chunks))
-            and not self.complete
-            and self._succeeds
-            and self.framed
-            and b"content-length" not in self.headers
-        )
-
-    @property
-    def slice_due(self) -> bool:
-        """Whether a slice waits to be drained."""
-        return bool(self._rest) or self.bytes_received >= self._slice_at
+    def has_body(self) -> bool:
+        """Whether a part of the body waits to be drained."""
+        return self._rest_at < len(self._rest)
 
     def drain(self) -> None:
         """Pass the body received since the last call to ``on_slice``."""
-        self._fold()
-        body, self._rest = self._rest, b""
+        body, self._rest, self._rest_at = self._rest[self._rest_at :], b"", 0
+        self._decoded += len(body)
         if self.on_slice is not None and body:
             self.on_slice(body)
 
     def step(self) -> bool:
-        """Pass the next :data:`STEP_BYTES` of it on; return whether there is more."""
-        if self._chunks or self._marks:
-            self._fold()
-        body, self._rest = self._rest[:STEP_BYTES], self._rest[STEP_BYTES:]
-        if self.on_slice is not None and body:
-            self.on_slice(body)
-        return bool(self._rest)
+        """Pass some of it on, :data:`STEP_BYTES` at most; return whether there may be more.
 
-    def _fold(self) -> None:
-        """Store the times of the reads since the last call, and join their bytes."""
-        self._slice_at = self.bytes_received + SLICE_BYTES
-        ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
-        self.reads.add([ends[mark] for mark in self._marks], self._stamps, self._mono, self._empty)
-        self._body_bytes = ends[-1]
-        self._rest += b"".join(self._chunks)
-        for taken in (self._chunks, self._marks, self._stamps, self._mono, self._empty):
-            taken.clear()
+        An event of which more is to come, or that the step would cut in two, stays.
+        """
+        rest, begin = self._rest, self._rest_at
+        most = min(len(rest), begin + STEP_BYTES)
+        if self.complete and most == len(rest):
+            self.drain()
+            return False
+        end = max(rest.rfind(b"\n\n", begin, most) + 2, rest.rfind(b"\n\r\n", begin, most) + 3)
+        if end < begin + _BLANK_LINE_BYTES:
+            end = most
+        self._rest_at = end
+        self._decoded += end - begin
+        if self.on_slice is not None and end > begin:
+            self.on_slice(rest[begin:end])
+        return begin < end < len(rest)
+
+    @property
+    def decoded_to_ns(self) -> int | None:
+        """When the program had the last byte that is decoded (monotonic); None if none of the body is."""
+        return self.reads.event_ns(self._decoded) if self._decoded else None
 
     def release(self) -> None:
         """Release the parser after the last read: it and the exchange are a reference cycle."""
@@ -235,20 +232,14 @@ class Exchange:
 
     # -- parser callbacks -----------------------------------------------------------------
 
-    def on_message_begin(self) -> None:
-        if self.complete:
-            raise ResponseError("a second response")  # stops the parser, so that no byte of it is used
-
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         if self._fields > MAX_FIELDS:
             self._refuse(OversizeError(f"the response has more than {MAX_FIELDS:,} header fields"))
-        if self.status is None:  # otherwise a trailer
-            key = name.lower()
-            before = (
-                self.headers.get(key) if key == b"set-cookie" else None
-            )  # each stands in a line of its own
-            self.headers[key] = value if before is None else b"%b\n%b" % (before, value)
+        key = name.lower()
+        # Each cookie stands in a line of its own.
+        before = self.headers.get(key) if key == b"set-cookie" else None
+        self.headers[key] = value if before is None else b"%b\n%b" % (before, value)
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -256,23 +247,10 @@ class Exchange:
             self.headers.clear()
             return
         self.status = status
-        self.headers_at = self.read_count
-        self.framed = (
-            b"content-length" in self.headers
-            or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
-            or status in (204, 304)
-        )
-        most = self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES
-        self._most_bytes = self.bytes_received + most
+        self._keeps_alive = self._parser.should_keep_alive()
         encoding = self.headers.get(b"content-encoding", b"identity").decode("latin-1")
         if self._succeeds and encoding.strip().lower() not in ("identity", ""):
             self._refuse(ResponseError(f"the answer is {encoding}-encoded, which the request did not allow"))
-
-    def on_message_complete(self) -> None:
-        if self.status is not None and self.status != 101:
-            self.complete = True
-            self.completed_at = self.read_count
-            self.reusable = self._parser.should_keep_alive()
 
     def _refuse(self, error: ResponseError) -> None:
         """Stop the parser; the read then raises ``error``."""
@@ -286,15 +264,26 @@ class Exchange:
     # -- results of the reads --------------------------------------------------------------
 
     @property
-    def pieces(self) -> int:
-        """Number of body pieces that no slice has taken yet."""
-        return len(self._chunks) + bool(self._rest)
-
-    @property
-    def read_count(self) -> int:  # for the parser's callbacks, those before the present one
-        return len(self.reads) + len(self._marks)
+    def read_count(self) -> int:
+        return len(self.reads)
 
     @property
     def last_read_ns(self) -> int | None:
         """When the program had the last read (monotonic); None before the first."""
-        return self._mono[-1] if self._mono else self.reads.last_ns
+        return self.reads.last_ns
+
+
+def _read_of(reads: bytes, end: int) -> int:
+    """Index of the read that brought the byte before offset ``end``."""
+    if READ.unpack_from(reads, len(reads) - READ.size)[0] == end:
+        before = len(reads) - 2 * READ.size
+        if before < 0 or READ.unpack_from(reads, before)[0] < end:
+            return len(reads) // READ.size - 1
+    return int(np.searchsorted(np.frombuffer(reads, dtype=np.int64)[::3], end))
+
+
+def _without_body(reads: bytes) -> bytes:
+    """Reads of which no byte is of the body."""
+    columns = np.frombuffer(reads, dtype=np.int64).reshape(-1, 3).copy()
+    columns[:, 0] = 0
+    return columns.tobytes()

@@ -9,7 +9,6 @@ from gevent.lock import RLock
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
-from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
 
@@ -33,7 +32,7 @@ class Pool:
         tls_name: host name that the certificate must have, and that the server is told (SNI); default: the
             target's.
         most_requests: a connection is closed after this many; None keeps it.
-        stamping: source of the stamps of what is received.
+        kernel_stamps: ask the kernel for the time of what is received.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class Pool:
         tls_name: str | None = None,
         connect_timeout_s: float = 10.0,
         most_requests: int | None = None,
-        stamping: Stamping = READ_STAMPS,
+        kernel_stamps: bool = True,
     ) -> None:
         self.target = target
         self._tls = (tls or tls_context()) if target.scheme == "https" else None
         self._tls_name = tls_name or target.host
         self._connect_timeout_s = connect_timeout_s
         self._most_requests = most_requests
-        self._stamping = stamping
+        self._kernel_stamps = kernel_stamps
         self._idle: dict[Connection, None] = {}
         self._closed = False
         self._addresses: list[Address] = []
@@ -109,7 +108,7 @@ class Pool:
         self.dialling += 1
         try:
             with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
-                connection = dial(address, tls, self._stamping)
+                connection = dial(address, tls, kernel_stamps=self._kernel_stamps)
         finally:
             self.dialling -= 1
         connection.on_closed, connection.limit = self._dropped, self._most_requests

@@ -13,13 +13,9 @@ if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
 
 
-#: Time between two looks whether an answer is over though its response goes on: a share of the time waited so
-#: far, and its bounds in seconds. Each look decodes what has come.
-_LOOK_SHARE = 0.1
-_LOOK_S = (0.5, 2.0)
-
-#: Reads, at most, before a limit counts as exceeded: a client that was held has read nothing meanwhile.
-LATE_READS = 16
+#: Time between two looks whether an answer is over though its response goes on, in seconds. Each look decodes
+#: what has come.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +37,16 @@ class Timeouts:
             return self
         return Timeouts(min(self.first_s, bound_s), min(self.gap_s, bound_s), self.total_s)
 
-    def left_s(self, sent_ns: int, last_ns: int | None, *, heard: bool) -> float:
+    def left_s(self, sent_ns: int, last_ns: int | None, *, heard: bool, now_ns: int | None = None) -> float:
         """Time from now on, as :meth:`slack_s`, of a request sent and last heard of then (monotonic)."""
-        now = time.monotonic_ns()
+        now = time.monotonic_ns() if now_ns is None else now_ns
         silent_s = None if last_ns is None else (now - last_ns) * 1e-9
         return self.slack_s((now - sent_ns) * 1e-9, silent_s, heard=heard)
+
+    def check_total(self, sent_ns: int) -> None:
+        """Raise RequestTimeoutError if a request sent then (monotonic) has taken as long as it may."""
+        if (time.monotonic_ns() - sent_ns) * 1e-9 >= self.total_s:
+            raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
         """Time until a limit can be exceeded at the earliest, whatever arrives, or until the next look at the
@@ -63,10 +64,8 @@ class Timeouts:
             raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
-            least_s, most_s = _LOOK_S
-            look_s = min(max(least_s, waited_s * _LOOK_SHARE), most_s)
             # An event may arrive now: a gap follows.
-            return min(slack_s, self.gap_s, self.total_s - waited_s, look_s)
+            return min(slack_s, self.gap_s, self.total_s - waited_s, _LOOK_S)
         if silent_s is not None:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")

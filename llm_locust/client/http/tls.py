@@ -9,7 +9,6 @@ from llm_locust.client.http.target import TargetError
 from llm_locust.core.input_files import InputError, open_plain
 
 _READ_SIZE = 65_536
-_RECORD_HEAD = 5
 
 #: ``verify_code`` of a certificate whose authority is unknown: itself, or at the end of its chain.
 _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
@@ -87,13 +86,6 @@ class Tls:
     incoming: ssl.MemoryBIO = field(repr=False)
     outgoing: ssl.MemoryBIO = field(repr=False)
     _broken: ssl.SSLError | None = field(default=None, init=False, repr=False)
-    _begun: bytes = field(default=b"", init=False, repr=False)  # of a record's header
-    _owed: int = field(default=0, init=False)  # bytes of a record that are still missing
-
-    @property
-    def whole(self) -> bool:
-        """Whether the bytes received so far end at the end of a record."""
-        return not self._owed and not self._begun
 
     @classmethod
     def to(cls, host: str, context: ssl.SSLContext) -> "Tls":
@@ -104,17 +96,9 @@ class Tls:
     def receive(self, data: bytes) -> None:
         """Process bytes from the network; none at its end."""
         if data:
-            self._walk(data)
             self.incoming.write(data)
         else:
             self.incoming.write_eof()
-
-    def _walk(self, data: bytes) -> None:
-        """Go through the records: five bytes of header, the last two of them the length of what follows."""
-        data, at = self._begun + data, self._owed
-        while at + _RECORD_HEAD <= len(data):
-            at += _RECORD_HEAD + int.from_bytes(data[at + 3 : at + _RECORD_HEAD])
-        self._owed, self._begun = max(0, at - len(data)), data[at:]
 
     def encrypt(self, data: bytes) -> bytes:
         """Encrypt these bytes, after what the session itself has to send (raises SSLError)."""

@@ -58,7 +58,6 @@ SCHEMA = pa.schema(
         pa.field("prompt_id", _TEXT),
         pa.field("answer_hash", pa.int64()),
         *(pa.field(n, pa.int64()) for n in ("first_chunk_ns", "finish_ns", "last_chunk_ns", "hidden_tokens")),
-        pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
         pa.field("stage", pa.int32()),
         pa.field("arm", _TEXT),
         pa.field("local_port", pa.int32()),
@@ -66,6 +65,7 @@ SCHEMA = pa.schema(
         *(pa.field(name, _TEXT) for name in ("session_header", "answered_model")),
         *(pa.field(name, pa.int64()) for name in ("images", "pixels", "opening_tokens", "came_tokens")),
         *(pa.field(name, _TEXT) for name in ("count_fault", "unread", "doubt")),
+        pa.field("end_lag_ns", pa.int64()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

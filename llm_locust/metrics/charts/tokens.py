@@ -9,7 +9,6 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
 from llm_locust.metrics.ragged import lengths, pieces
-from llm_locust.metrics.requests.gaps import unknown_gaps
 from llm_locust.metrics.whole import Whole
 
 #: Gaps are counted in bins of equal ratio, from 0.1 ms to 100 s; what is below (events that came
@@ -90,11 +89,6 @@ def _count(c: Part, axis: TimeAxis, output_tokens: Floats, gaps: Rows) -> None:
         known = bins >= 0
         # The first event of a request has no gap before it.
         known[arrivals.offsets[:-1]] = False
-        unknown = unknown_gaps(c, rows, arrivals)
-        if unknown is not None:
-            between = np.ones(len(known), dtype=np.bool_)
-            between[arrivals.offsets[:-1]] = False
-            known[between] &= ~unknown
         known &= np.repeat(c.ok[rows] & c.streamed[rows], counts)
         sizes = _gap_bins(np.diff(arrivals.values, prepend=0)[known])
         gaps += np.bincount(sizes * axis.bins + bins[known], minlength=len(gaps))

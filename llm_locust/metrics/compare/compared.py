@@ -59,7 +59,7 @@ class Compared:
         """The verdict on the client, see :mod:`llm_locust.metrics.sections.validity`."""
         values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
         medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}
-        scale = Scale.of(self.window, medians_ms, self.measured.gaps)
+        scale = Scale.of(self.window, medians_ms)
         return client_validity(self.c, self.population.judged, self.manifest, scale)
 
     def latencies(self, latency: str) -> Floats | Ascending:

@@ -1,17 +1,11 @@
-"""Inter-token latencies of a run, pooled part by part: exact, or counted if there are too many.
-
-A gap is *unknown* if one of its two events may have arrived earlier than its stamp by more than
-:data:`UNKNOWN_NS` and more than :data:`UNKNOWN_OF_MEAN` of the mean gap of its request: the client was late,
-and read several packets with the stamp of the last one. Unknown gaps are counted, and are in no latency.
-"""
+"""Inter-token latencies of a run, pooled part by part: exact, or counted if there are too many."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from llm_locust.core.batch import Ragged
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.ragged import gather, lengths, pieces
+from llm_locust.metrics.ragged import lengths, pieces
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
 from llm_locust.metrics.stats.cells import Cells
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
@@ -23,11 +17,8 @@ EXACT_GAPS = 20_000_000
 #: interval is told of what the others are in.
 MOST_COURSES = 64
 
-UNKNOWN_NS = 1_000_000
-UNKNOWN_OF_MEAN = 0.05
-
-WIDE_S = 0.001
-WIDE_OF_TTFT = 0.05
+#: A client that read all of a request within this read it in time.
+LATE_S = 0.001
 
 
 class PooledGaps:
@@ -40,7 +31,6 @@ class PooledGaps:
     def __init__(self, exact: int | None = None) -> None:
         self._exact = EXACT_GAPS if exact is None else exact
         self._n = 0
-        self.unknown = 0  # gaps that are not in here
         self._keys: dict[tuple[str, str], None] = {}
         self._courses: dict[tuple[str, str], GapCourse] = {}
         self._kept: dict[tuple[str, str], list[Rows]] = {}
@@ -51,11 +41,6 @@ class PooledGaps:
         """Greatest relative error of a percentile; 0 if every gap was kept. Mean, std and ends are exact."""
         return RELATIVE_ERROR if self._n > self._exact else 0.0
 
-    @property
-    def known(self) -> int:
-        """Number of gaps added."""
-        return self._n
-
     def add(self, c: Part, rows: Rows, cells: Cells | None = None) -> None:
         """Add those of ``rows`` that have gaps; ``cells`` are those of all of ``c``, for their course."""
         having = rows[c.streamed[rows] & (c.events[rows] > 1)]
@@ -65,10 +50,9 @@ class PooledGaps:
             name, slo_class = divmod(int(pair), width)
             key = c.name.names[name], c.slo_class.names[slo_class]
             course = self._course(key, cells)
-            for part, gaps_ns, counts in known_gaps(c, having[pairs == pair]):
+            for part, gaps_ns, counts in gaps_of(c, having[pairs == pair]):
                 if cells is not None and course is not None:
                     course.add(gaps_ns, counts, cells.of[part])
-                self.unknown += int(c.events[part].sum()) - len(part) - len(gaps_ns)
                 self._put(key, gaps_ns)
 
     def add_silences(self, c: Part, rows: Rows) -> None:
@@ -129,50 +113,23 @@ class PooledGaps:
         self._counted[key] = merge([*before, count_durations(gaps_ns)])
 
 
-def known_gaps(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Known gaps of ``rows``, each with at least two events, some MiB at a time.
+def gaps_of(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
+    """Gaps of ``rows``, each with at least two events, some MiB at a time.
 
     Yields:
         Consecutive rows, their gaps in nanoseconds, and the number of gaps of each.
     """
     for part, lists in pieces(c.arrivals, rows):
-        gaps_ns = _between(lists, np.diff(lists.values))
-        counts = lengths(lists) - 1
-        unknown = unknown_gaps(c, part, lists)
-        if unknown is not None:
-            gaps_ns = gaps_ns[~unknown]
-            of_row = np.repeat(np.arange(len(part)), counts)
-            counts = counts - np.bincount(of_row[unknown], minlength=len(part))
-        yield part, gaps_ns, counts
-
-
-def unknown_gaps(c: Part, rows: Rows, lists: Ragged) -> Mask | None:
-    """Mask of the unknown gaps of ``lists``, the arrivals of ``rows``; None if every event is exact.
-
-    Each row has at least one event.
-    """
-    events = lengths(lists)
-    late = c.early.offsets[rows + 1] - c.early.offsets[rows] == events
-    if not late.any():
-        return None
-    early_ns = np.zeros(len(lists.values), np.int64)
-    early_ns[np.repeat(late, events)] = gather(c.early, rows[late]).values
-    earlier_ns = _between(lists, np.maximum(early_ns[:-1], early_ns[1:]))
-    mean_ns = (lists.values[lists.offsets[1:] - 1] - lists.values[lists.offsets[:-1]]) / np.maximum(
-        events - 1, 1
-    )
-    allowed_ns = np.maximum(UNKNOWN_NS, UNKNOWN_OF_MEAN * mean_ns)
-    return np.asarray(earlier_ns > np.repeat(allowed_ns, events - 1), dtype=np.bool_)
-
-
-def _between(lists: Ragged, pairs: Rows) -> Rows:
-    """Values between events of one list, selected from those between all neighbours."""
-    return np.delete(pairs, lists.offsets[1:-1] - 1)
+        # Between events of one list, selected from those between all neighbours.
+        yield part, np.delete(np.diff(lists.values), lists.offsets[1:-1] - 1), lengths(lists) - 1
 
 
 def first_token_wide(c: Columns) -> Mask:
-    """Whether the first token may have arrived earlier than its stamp by more than 1 ms and 5 % of the TTFT.
+    """Whether one read, which may have been late, brought the first token with later ones: it may have
+    arrived
+    earlier than its TTFT says.
 
-    Its read was late and included later packets, and the stamp is that of the last one.
+    A client that was never 1 ms late with the request's reads did not merge them: its server, or a buffer on
+    the way, did.
     """
-    return c.first_early_s > np.maximum(WIDE_S, WIDE_OF_TTFT * c.first_event_s)
+    return c.first_is_shared & ~(c.client_lag_s < LATE_S)

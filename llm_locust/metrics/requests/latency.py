@@ -11,7 +11,7 @@ from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot, ttft
 from llm_locust.metrics.columns import Columns, Floats, Part, Rows
 from llm_locust.metrics.ragged import offsets_of
 from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
-from llm_locust.metrics.requests.gaps import known_gaps
+from llm_locust.metrics.requests.gaps import gaps_of
 from llm_locust.metrics.stats.cells import Order, order_cells
 from llm_locust.metrics.stats.censoring import Durations, summarise, with_infinite
 from llm_locust.metrics.stats.percentiles import PERCENTILES
@@ -44,21 +44,19 @@ def chars_per_s(c: Columns) -> Floats:
 
 
 def itl(c: Part, rows: Rows | None = None) -> Gaps:
-    """Known gaps between successive token events of ``rows`` (all without it), a list for each.
+    """Gaps between successive token events of ``rows`` (all without it), a list for each.
 
     Returns:
         One list a row; ``values_s`` is the pooled population. Beside it some MiB are used.
     """
     rows = np.arange(len(c)) if rows is None else rows
     counts = np.where(c.streamed[rows], np.maximum(c.events[rows] - 1, 0), 0).astype(np.int64)
-    having = np.flatnonzero(counts > 0)
     values = np.empty(int(counts.sum()))
-    filled = done = 0
-    for part, gaps_ns, known in known_gaps(c, rows[having]):
+    filled = 0
+    for _, gaps_ns, _ in gaps_of(c, rows[counts > 0]):
         np.multiply(gaps_ns, 1e-9, out=values[filled : filled + len(gaps_ns)])
-        counts[having[done : done + len(part)]] = known
-        filled, done = filled + len(gaps_ns), done + len(part)
-    return Gaps(offsets_of(counts), values[:filled])
+        filled += len(gaps_ns)
+    return Gaps(offsets_of(counts), values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,26 +29,20 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
 
 
 def stamps(manifest: Manifest, kernel_share: float | None) -> dict[str, Any]:
-    """Source of the timestamps, and what was not stamped by it.
+    """Source of the timestamps, and what read the sockets.
 
-    ``timestamps`` is ``packet`` if all requests have the kernel's stamps and every worker those of packets,
-    else ``kernel``, ``program`` or ``mixed``. Counts of packets are None if no worker captured any.
+    ``timestamps`` is ``kernel``, ``program`` or ``mixed``. ``reader`` is ``c`` if all workers had the thread,
+    ``python`` if any had not, None where none says.
 
     Args:
         kernel_share: share of the requests whose stamps are all the kernel's.
     """
-    facts = [worker.stamps for worker in manifest.workers]
-    by_packet = [known for known in facts if known is not None and known.source == "packet"]
+    readers = {worker.stamps.reader for worker in manifest.workers if worker.stamps is not None}
     source = None if kernel_share is None else {1.0: "kernel", 0.0: "program"}.get(kernel_share, "mixed")
     return {
-        "timestamps": "packet"
-        if source == "kernel" and by_packet and len(by_packet) == len(facts)
-        else source,
+        "timestamps": source,
         "kernel_share": kernel_share,
-        "packets_dropped": sum(known.dropped for known in by_packet) if by_packet else None,
-        "unseen_reads": sum(known.unseen_reads for known in by_packet) if by_packet else None,
-        "responses_rested": sum(known.rested for known in by_packet) if by_packet else None,
-        "rests_withdrawn": sum(known.rests_withdrawn for known in by_packet) if by_packet else None,
+        "reader": max(readers, default=None),
     }
 
 

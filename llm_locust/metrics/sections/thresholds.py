@@ -57,27 +57,19 @@ def usual(**medians_ms: float | None) -> tuple[str, float | None]:
 
 
 FIRST_TOKENS_WIDE = Threshold(
-    "`first_tokens_wide`: first tokens that may have arrived earlier than their timestamp by more than "
-    "5 % of the resulting TTFT, and by more than 1 ms",
+    "`first_tokens_wide`, the lower end of its 95 % interval, of 3 wide ones at least: first tokens that a "
+    "read of a late client brought with later ones",
     "",
-    0.001,
+    None,
     0.01,
-    "the client read several packets at once, late, and knows only the time of the last one",
-)
-GAPS_UNKNOWN = Threshold(
-    "`gaps_unknown_share`: gaps with an event that may have arrived earlier by more than 5 % of its "
-    "request's mean gap, and by more than 1 ms. They are in no latency",
-    "",
-    0.01,
-    0.1,
-    "as above; ITL covers only the other gaps, those of a less busy client",
+    "the client knows only the time of the last of several packets",
 )
 LAG_KERNEL = Threshold(
     "`lag_ms_p99`, all timestamps the kernel's",
     _ITL,
     1.0,
     None,
-    "the time of a single packet stays correct; reads return several, and what is sent after a read is late",
+    "the time of a single packet stays correct; what is sent after a read is late",
     floor=LAG_FLOOR_MS,
 )
 LAG_PROGRAM = Threshold(
@@ -149,13 +141,6 @@ THROTTLED = Threshold(
     "%",
     False,
 )
-COALESCED = Threshold(
-    "`coalesced_ratio`, if `lag_ms_p99` is 1 ms or more, or unknown",
-    "",
-    0.1,
-    None,
-    "several events in one read have one timestamp",
-)
 CLOCK_STEPS = Threshold(
     "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
     "",
@@ -187,7 +172,6 @@ CPU = {True: CPU_KERNEL, False: CPU_PROGRAM}
 #: In the order of the table.
 THRESHOLDS = (
     FIRST_TOKENS_WIDE,
-    GAPS_UNKNOWN,
     LAG_KERNEL,
     LAG_PROGRAM,
     HUB_LAG_PROGRAM,
@@ -197,7 +181,6 @@ THRESHOLDS = (
     CPU_PROGRAM,
     STEAL,
     THROTTLED,
-    COALESCED,
     CLOCK_STEPS,
     CLOCK_ERROR,
     LITTLES_LAW,

@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
+from llm_locust.metrics.requests.gaps import first_token_wide
 from llm_locust.metrics.sections import thresholds
 from llm_locust.metrics.sections.littles_law import law_text
 from llm_locust.metrics.sections.node_health import nodes, stamps
 from llm_locust.metrics.sections.thresholds import Severity
 from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.window import Window
 
 Finding = tuple[Severity, str]
@@ -30,6 +29,9 @@ CLOCK_ERROR_S = 1.0
 #: Workers that one reason names; the others it counts.
 _MOST_NAMED = 3
 
+#: Fewer are no share.
+_LEAST_WIDE = 3
+
 
 #: A request may begin so much before the load, and end so much after it.
 MISPLACED_S = 1.0
@@ -37,26 +39,19 @@ MISPLACED_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Scale for a client's delays: the window and the medians of the ok requests.
-
-    ``gaps`` are the known inter-token latencies of the ok requests, ``gaps_unknown`` were left out.
-    """
+    """Scale for a client's delays: the window and the medians of the ok requests."""
 
     window_s: float
     window: Window | None = None
     itl_ms: float | None
     ttft_ms: float | None
     e2el_ms: float | None
-    gaps: int = 0
-    gaps_unknown: int = 0
 
     @classmethod
-    def of(cls, window: Window, medians_ms: dict[str, float | None], gaps: PooledGaps) -> "Scale":
+    def of(cls, window: Window, medians_ms: dict[str, float | None]) -> "Scale":
         """Make it from the medians of ``itl``, ``ttft`` and ``e2el``."""
         of_metric = {f"{metric}_ms": medians_ms[metric] for metric in ("itl", "ttft", "e2el")}
-        return cls(
-            window=window, window_s=window.seconds, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric
-        )
+        return cls(window=window, window_s=window.seconds, **of_metric)
 
 
 def client_validity(
@@ -73,21 +68,19 @@ def client_validity(
     delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
     of_nodes = nodes(manifest, scale.window)
     cpu = of_nodes["cpu_percent_max"]
-    reads = int(c.reads[judged].sum())
-    coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
     misplaced = misplaced_requests(c, manifest)
-    blurred = _blurred(c, judged, scale)
+    first = judged[c.streamed[judged] & (c.events[judged] > 0)]
+    wide = int(first_token_wide(c)[first].sum())
     gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
     findings = [
-        *blurred_findings(blurred["first_tokens_wide"], blurred["gaps_unknown_share"]),
+        *wide_findings(wide, len(first)),
         *_lag(lag_ms, *gap, kernel),
         *_lag_closed(lag_p50_ms, scale.e2el_ms, manifest),
         *_hub_lag(of_nodes["hub_lag_ms_p99"], *gap, kernel),
         *_delay(delay_ms, *thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)),
         *_cpu(cpu, kernel),
         *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
-        *coalesced_findings(coalesced, lag_ms),
         *_misplaced(misplaced, len(c)),
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
@@ -101,25 +94,13 @@ def client_validity(
         "verdict": findings[0][0] if findings else "ok",
         "reasons": [text for _, text in findings],
         **stamps(manifest, kernel),
-        **blurred,
+        "first_tokens_wide": wide / len(first) if len(first) else None,
         "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
         "schedule_delay_ms_p99": delay_ms,
-        "coalesced_ratio": coalesced,
         "clock_steps": stepped,
         "misplaced": misplaced,
         **of_nodes,
-    }
-
-
-def _blurred(c: Columns, judged: Rows, scale: Scale) -> dict[str, Any]:
-    """Shares of first tokens and gaps whose time the client does not know well enough."""
-    first = judged[c.streamed[judged] & (c.events[judged] > 0)]
-    gaps = scale.gaps + scale.gaps_unknown
-    return {
-        "first_tokens_wide": float(np.mean(first_token_wide(c)[first])) if len(first) else None,
-        "gaps_unknown": scale.gaps_unknown,
-        "gaps_unknown_share": scale.gaps_unknown / gaps if gaps else None,
     }
 
 
@@ -128,33 +109,24 @@ def _ms(values_s: Floats, percent: float) -> float | None:
     return percentile(ascending, percent) * 1e3 if len(ascending) else None
 
 
-def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator[Finding]:
-    """Findings from the shares of first tokens and gaps whose time the client does not know well enough."""
-    if found := thresholds.FIRST_TOKENS_WIDE.severity(first_tokens):
+def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
+    """The finding from the number of first tokens that a late read brought with later ones."""
+    if wide < _LEAST_WIDE:
+        return
+    interval = Proportion(wide, first_tokens).interval()
+    if interval and (found := thresholds.FIRST_TOKENS_WIDE.severity(interval[0])):
         yield (
             found,
-            f"{_percent(first_tokens)} of the first tokens were read late, together with later ones, and may "
-            "have come earlier than their TTFT says by more than 5 % of it",
+            f"{_percent(wide / first_tokens)} of the first tokens were read late, together with later ones, "
+            "and may have come earlier than their TTFT says",
         )
-    if found := thresholds.GAPS_UNKNOWN.severity(gaps):
-        yield (
-            found,
-            f"{_percent(gaps)} of the gaps between tokens are unknown because the client read late: "
-            "ITL is that of the others",
-        )
-
-
-def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | None:
-    """Severity of the share of reads that found several events, if the client was late or cannot know."""
-    late = lag_ms is None or lag_ms >= thresholds.LAG_FLOOR_MS
-    return thresholds.COALESCED.severity(ratio) if late else None
 
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.LAG[kernel == 1].severity(lag_ms, of_ms):
         compared = f"the client read {lag_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
         meaning = (
-            ": each read returned several events, and what had to be sent after a read was sent late"
+            ": what had to be sent after a read was sent late"
             if kernel == 1
             else ", and not all timestamps are the kernel's, so lag is part of the latencies"
         )
@@ -216,15 +188,6 @@ def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
 
 def _percent(ratio: float | None) -> str:
     return f"{100 * (ratio or 0):.1f} %"
-
-
-def coalesced_findings(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
-    """The finding from the share of reads with several events, given the largest usual lag of the client."""
-    if found := coalesced_severity(ratio, lag_ms):
-        yield (
-            found,
-            f"{_percent(ratio)} of the reads returned several events: the gaps between those are unknown",
-        )
 
 
 def _unmeasured(manifest: Manifest) -> Iterator[Finding]:

@@ -128,60 +128,24 @@ class ClientFacts(SummaryPart, frozen=True):
     timestamps: Annotated[
         str | None,
         key(
-            "`packet` (the kernel's stamp of each packet), `kernel` (of each read), `program` or `mixed`",
+            "`kernel` (its receive time of each read), `program` or `mixed`",
             _POPULATION,
         ),
     ]
     kernel_share: Annotated[
         float | None, key("share of requests whose stamps are all the kernel's", _POPULATION)
     ]
-    packets_dropped: Annotated[
-        int | None,
-        key("packets that the capture had no room for; null without `--stamps packet`", _WHOLE_RUN),
-    ]
-    unseen_reads: Annotated[
-        int | None,
-        key(
-            "reads with bytes of a packet that was not captured, which have their own stamp; null without "
-            "`--stamps packet`",
-            _WHOLE_RUN,
-        ),
-    ]
-    responses_rested: Annotated[
-        int | None,
-        key(
-            "responses read in few pieces, because their packets were seen in the capture; null without "
-            "`--stamps packet`",
-            _WHOLE_RUN,
-        ),
-    ]
-    rests_withdrawn: Annotated[
-        int | None,
-        key(
-            "connections of such responses whose server may wait for acknowledgements, or ends answers so "
-            "that the capture does not see it, read packet by packet from then on; null without "
-            "`--stamps packet`",
-            _WHOLE_RUN,
-        ),
+    reader: Annotated[
+        Literal["c", "python"] | None,
+        key("what read the sockets: `c`, a thread that Python does not hold up, or `python`", _WORKERS),
     ]
     first_tokens_wide: Annotated[
         float | None,
         key(
-            "share of first tokens that may have come earlier than their stamp by more than 5 % of the TTFT "
-            "and more than 1 ms",
+            "share of first tokens that a read of a late client brought with later ones: they may have come "
+            "earlier than their TTFT says",
             "first tokens of the population, streamed",
         ),
-    ]
-    gaps_unknown: Annotated[
-        int,
-        key(
-            "gaps that are in no latency: one of their events may have come earlier than its stamp by more "
-            "than 5 % of the mean gap of its request and more than 1 ms",
-            "the gaps of the `ok` requests",
-        ),
-    ]
-    gaps_unknown_share: Annotated[
-        float | None, key("of all their gaps", "`latency_ms.itl.n` + `client.gaps_unknown`")
     ]
     lag_ms_p50: Annotated[
         float | None,
@@ -194,7 +158,6 @@ class ClientFacts(SummaryPart, frozen=True):
     schedule_delay_ms_p99: Annotated[
         float | None, key("p99 of sent − scheduled, ms; null in a closed loop", _POPULATION)
     ]
-    coalesced_ratio: Annotated[float | None, key("reads that completed several events / reads", _POPULATION)]
     clock_steps: Annotated[int, key("requests during which the wall clock was set", _POPULATION)]
     misplaced: Annotated[int, key("requests that begin before the load or end after it", "all requests")]
     cpu_percent_max: Annotated[

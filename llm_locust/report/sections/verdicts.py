@@ -27,10 +27,7 @@ def client(summary: Summary) -> Section:
             f"lag p99 {number(part.lag_ms_p99)} ms",
             f"hub lag p99 {number(part.hub_lag_ms_p99)} ms" if _rests_on_the_hub(part) else "",
             f"CPU {number(part.cpu_percent_max)} %",
-            f"coalesced {percent(part.coalesced_ratio)}",
-            f"{plural(part.packets_dropped, 'packet')} dropped" if part.packets_dropped else "",
-            f"{plural(part.unseen_reads, 'read')} without packet stamps" if part.unseen_reads else "",
-            f"{plural(part.rests_withdrawn, 'connection')} rest no longer" if part.rests_withdrawn else "",
+            "read by Python" if part.reader == "python" else "",
         ]
     )
     law = tuple(_littles_law(summary.littles_law))

@@ -35,9 +35,8 @@ class Health:
     """Samples this process's event loop, CPU and memory, in bounded memory for any length of run.
 
     The loop's lag is how much later than requested a timer ran. It includes everything that holds the loop or
-    stops the process, and the pause of :class:`~llm_locust.client.http.polling.PollLimiter` (1 ms at most). A
-    delay also counts for the timers that would have been due meanwhile, each with what was left of it,
-    because a held loop takes no samples. The percentile is off by at most
+    stops the process. A delay also counts for the timers that would have been due meanwhile, each with what
+    was left of it, because a held loop takes no samples. The percentile is off by at most
     :data:`~llm_locust.metrics.stats.histogram.RELATIVE_ERROR`, the maximum is exact. CPU is that of all
     threads, in percent of one core.
     """

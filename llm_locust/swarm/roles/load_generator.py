@@ -7,9 +7,8 @@ from typing import Protocol
 from locust.env import Environment
 
 from llm_locust.client.http.clock import hold_stamping
-from llm_locust.client.http.polling import PollLimiter
 from llm_locust.client.http.pool import TargetError
-from llm_locust.client.packets.ring import CaptureError
+from llm_locust.client.http.reader import stamp_facts
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.options.settings import Settings, UsageError, parse_settings
@@ -83,7 +82,6 @@ class LoadGenerator:
         RecordBatch.warm_up()
         keep_collections_short()
         environment.events.spawning_complete.add_listener(lambda **_: keep_collections_short())
-        self._polling = PollLimiter(lambda: 0.0 if self.session is None else self.session.poll_pause_s)
         self._stamping = hold_stamping()
         every(BATCH_INTERVAL_S, self.close_batch, "the closing of batches")
 
@@ -118,7 +116,7 @@ class LoadGenerator:
                 self.session.settings.load.max_in_flight,
                 open_loop=self.session.load is not None,
             )
-        except (TargetError, CaptureError, ValueError) as e:
+        except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e
         self._stages = StageFollower(self.session, self._host.tell_staged, self._host.offset)
         if self.session.load is not None:
@@ -167,7 +165,7 @@ class LoadGenerator:
             load=session.counts(),
             clock=self._host.clock_facts(),
             health=self._health.snapshot(),
-            stamps=session.stamping.facts(),
+            stamps=stamp_facts(session.settings.stamps),
         )
 
     def admit_no_more(self) -> None:

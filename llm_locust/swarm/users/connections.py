@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
 from llm_locust.client.http.proxies import refuse_proxy
-from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Routes
 from llm_locust.deployment.arms import RandomArm
@@ -40,7 +39,7 @@ def make_pool(target: Target, settings: Settings) -> Pool:
     return make_pools([target], settings)[0]
 
 
-def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping = READ_STAMPS) -> list[Pool]:
+def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
     """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
     for target in targets:
         refuse_proxy(target, os.environ)
@@ -54,7 +53,7 @@ def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping
             tls_name=settings.tls_name,
             connect_timeout_s=bound_s,
             most_requests=most,
-            stamping=stamping,
+            kernel_stamps=settings.stamps == "kernel",
         )
         for target in targets
     ]
@@ -63,7 +62,6 @@ def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping
 def make_routes(
     run: RunInfo,
     settings: Settings,
-    stamping: Stamping,
     worker: int,
     together: Callable[[Call], str | None],
 ) -> Routes:
@@ -74,22 +72,20 @@ def make_routes(
         together: key of sticky requests.
     """
     if bases := run.get("arms"):
-        return _arm_routes(bases, settings, stamping, RandomArm(_shares(settings), run["seed"], worker))
+        return _arm_routes(bases, settings, RandomArm(_shares(settings), run["seed"], worker))
     targets = [Target.at(url) for url in run.get("targets") or ()]
     if not targets:
         host = Target.parse(run["host"]).with_base(run["base"])
-        return Routes(make_pools([host], settings, stamping), session_header=settings.session_header)
+        return Routes(make_pools([host], settings), session_header=settings.session_header)
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
-    pools = make_pools(targets, settings, stamping)
+    pools = make_pools(targets, settings)
     return Routes(pools, chooser, together, session_header=settings.session_header)
 
 
-def _arm_routes(
-    bases: Sequence[str], settings: Settings, stamping: Stamping, random_arm: RandomArm
-) -> Routes:
+def _arm_routes(bases: Sequence[str], settings: Settings, random_arm: RandomArm) -> Routes:
     """A route to each arm of an interleaved comparison, of which every request or session draws one."""
-    pools = make_pools([Target.at(url) for url in bases], settings, stamping)
+    pools = make_pools([Target.at(url) for url in bases], settings)
     names = [arm.name for arm in settings.deployment.arms]
     return Routes(pools, random_arm, arms=names, session_header=settings.session_header)
 

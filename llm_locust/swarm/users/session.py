@@ -18,12 +18,10 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.cutting import Cutting
-from llm_locust.client.http.polling import pause_s
-from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.recording import Call
 from llm_locust.client.stream import Answer, LlmClient
-from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
+from llm_locust.core.record import UNJUDGED, Outcome
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
@@ -67,7 +65,6 @@ class LoadSession:
         stopping: the load has ended: no request starts, those in flight go on.
         drained_s: time from the end of the load to the end of the drain; None before.
         closed: the last record is in.
-        event_gap_s: usual time between two reads of one call; NaN before the first.
         load: the schedule that requests follow; None in a closed loop.
         ok, failed: numbers of requests by result. ``backoffs`` are the waits after failed ones.
         kinds: state shared by the requests of each kind.
@@ -100,7 +97,6 @@ class LoadSession:
         self._cutting = False
         self._leaving: set[greenlet] = set()
         self._turned_away: WeakSet[greenlet] = WeakSet()
-        self.event_gap_s = math.nan
         self.answers: WeakSet[Closable] = WeakSet()
         self.load: OpenLoad | None = None
         self.ok = self.failed = 0
@@ -113,9 +109,8 @@ class LoadSession:
         self.worker_index = place.index
         self._users = count()
         self.backoffs = Backoffs(run["seed"], place.index)
-        self.stamping = Stamping.chosen(settings.stamps)
         self.client = LlmClient(
-            make_routes(run, settings, self.stamping, place.index, self._together),
+            make_routes(run, settings, place.index, self._together),
             sink=self._finished,
             headers=request_headers(settings),
             timeouts=settings.timeouts,
@@ -214,17 +209,6 @@ class LoadSession:
             drained_ns=None if self.drained_s is None else round(self.drained_s * 1e9),
         )
 
-    @property
-    def poll_pause_s(self) -> float:
-        """Longest pause of the event loop before it looks for bytes again.
-
-        0 where the program takes the time, not the kernel: of all reads, or of a connection's opening.
-        """
-        client = self.client
-        if client.routes.dialling or self.stamping.source == "program":
-            return 0.0
-        return pause_s(client.in_flight, self.event_gap_s)
-
     def stop(self) -> None:
         """Stop admitting requests."""
         if not self.stopping:
@@ -270,11 +254,9 @@ class LoadSession:
         self.closed = True
         self.recorder.close_batch()
         self.client.routes.close()
-        self.stamping.close()
 
     def _finished(self, answer: Answer) -> None:
         record = answer.record
-        self._note_gap(record)
         if self.closed:
             # From a greenlet that its user left behind, after the final counts, which list it as in flight.
             logger.warning("request %s ended after its run: not recorded", record.request_id)
@@ -297,10 +279,3 @@ class LoadSession:
             self._turn_away(gevent.GreenletExit())
         if self.load is None and self._quota is not None and not self._quota.take():
             self._turn_away(StopUser())
-
-    def _note_gap(self, record: RequestRecord) -> None:
-        """Update the usual time between two reads of one call: an exponential mean over some 20 calls."""
-        if record.sent_ns is not None and record.reads > 1:
-            gap_s = (record.ended_ns - record.sent_ns) * 1e-9 / record.reads
-            known = not math.isnan(self.event_gap_s)
-            self.event_gap_s = self.event_gap_s + 0.05 * (gap_s - self.event_gap_s) if known else gap_s

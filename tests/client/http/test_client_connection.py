@@ -6,8 +6,7 @@ import gc
 import ssl
 import statistics
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import gevent
 import gevent.server
@@ -32,8 +31,7 @@ from scripted.raw import best_of
 from llm_locust.client.http import tcp_info
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import ConnectionBrokenError, ResponseError
-from llm_locust.client.http.exchange import Exchange, Stamp
-from llm_locust.client.http.polling import EXACT, FILLED
+from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.http.tls import Tls
@@ -47,20 +45,6 @@ def ask(server: ScriptedServer) -> Iterator[Caller]:
     with caller(server.url) as found:
         yield found
     assert found.client.in_flight == 0
-
-
-def test_of_the_packets_of_an_encrypted_read_only_the_last_one_emptied_the_socket() -> None:
-    parts = list[tuple[bytes, int]]()
-
-    def process(part: bytes, stamp: Stamp, now: int, empty_ns: int) -> bool:
-        parts.append((part, empty_ns))
-        return True
-
-    connection = cast(Any, SimpleNamespace(_unwatched=True, _rest=None, _tls=True, _process=process))
-    connection._sock = SimpleNamespace(recvmsg=lambda *_: (b"abcdef", [], 0, None))
-    connection._packets = SimpleNamespace(pieces=lambda _: [(2, 10), (4, 20), (6, 30)])
-    assert Connection._on_readable(connection)
-    assert parts == [(b"ab", EXACT | FILLED), (b"cd", EXACT | FILLED), (b"ef", EXACT)]
 
 
 def test_a_connection_is_used_again(server: ScriptedServer, ask: Caller) -> None:
@@ -335,24 +319,29 @@ class Unsendable(_socket.socket):
     def send(self, *_: object) -> int:
         raise OSError(errno.ENOBUFS, "No buffer space available")
 
-    def recvmsg(self, *_: object) -> Any:
-        raise BlockingIOError
+
+@pytest.fixture
+def unsendable(server: ScriptedServer) -> Unsendable:
+    sock = Unsendable(_socket.AF_INET, _socket.SOCK_STREAM)
+    sock.connect((server.host, server.port))
+    sock.setblocking(False)
+    return sock
 
 
 def test_a_request_of_which_the_system_takes_nothing_breaks_its_connection_and_may_be_sent_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, unsendable: Unsendable
 ) -> None:
     monkeypatch.setattr(tcp_info, "STALE_WITHIN_S", 120.0)
-    connection = Connection(Unsendable(), None, "host:80")
+    connection = Connection(unsendable, None, "host:80")
     connection.carried = 1
     with pytest.raises(ConnectionBrokenError, match="host:80 broke: No buffer space available"):
         connection.send(b"POST", Exchange(), Timeouts())
     assert (connection.closed, connection.stale) == (True, True)
 
 
-def test_a_request_that_cannot_be_encrypted_breaks_its_connection() -> None:
+def test_a_request_that_cannot_be_encrypted_breaks_its_connection(unsendable: Unsendable) -> None:
     no_session = Tls.to("host", ssl.create_default_context())
-    connection = Connection(Unsendable(), no_session, "host:443")
+    connection = Connection(unsendable, no_session, "host:443")
     connection.send(b"POST", Exchange(), Timeouts())
     assert (connection.closed, connection.stale) == (True, False)
     with pytest.raises(ConnectionBrokenError, match="host:443 broke: "):
@@ -366,7 +355,7 @@ def test_a_user_killed_in_the_instant_of_its_answer_is_not_switched_to(
     server.wait_ended(1)  # the answer is in the socket; the loop has not seen it
     job.kill(block=False)
     while not exchange.complete:
-        connection._on_readable()  # wakes the user whose death is due before
+        connection.poll()  # wakes the user whose death is due before
     gevent.idle()
     assert isinstance(job.value, gevent.GreenletExit)
     assert capfd.readouterr().err == ""
@@ -377,7 +366,7 @@ def test_a_user_killed_in_the_instant_of_its_answer_is_not_switched_to(
 class FaultyExchange(Exchange):
     """Stands for a defect of ours."""
 
-    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int, empty_ns: int = 0) -> None:
+    def on_reads(self, data: bytes, reads: bytes) -> None:
         raise KeyError("defect")
 
 

@@ -2,27 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reads import read, reads
 from scripted import chunk, last_chunk
 
 from llm_locust.client.http.errors import OversizeError, ResponseError
-from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, Exchange
-from llm_locust.client.http.polling import EXACT, FILLED
+from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, STEP_BYTES, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nok"
 
 
-def fed(reads: Sequence[bytes], *, ended: bool = False) -> tuple[Exchange, bytes]:
+def fed(parts: Sequence[bytes], *, ended: bool = False) -> tuple[Exchange, bytes]:
     """An exchange after these reads (at 1 ns, 2 ns, ...), and its body."""
     exchange, slices = Exchange(), list[bytes]()
     exchange.on_slice = slices.append
-    for at_ns, data in enumerate(reads, start=1):
-        exchange.on_read(data, [], at_ns)
+    for at_ns, data in enumerate(parts, start=1):
+        exchange.on_reads(*read(data, at_ns))
     if ended:
         exchange.on_eof()
     exchange.drain()
@@ -74,9 +74,9 @@ def test_read_ends_are_the_body_that_was_there_after_each_read(
     reads = cut(response[0], places)
     exchange, _ = fed(reads)
     after = [len(fed(reads[: n + 1])[1]) for n in range(len(reads))]
-    assert exchange.reads.ends().tolist() == after
+    assert exchange.reads.columns()[:, 0].tolist() == after
     assert exchange.read_count == len(reads)
-    assert exchange.reads.monotonic_ns().tolist() == list(range(1, len(reads) + 1))
+    assert exchange.reads.columns()[:, 2].tolist() == list(range(1, len(reads) + 1))
 
 
 @given(response=responses(), places=st.lists(st.integers(0, 300), max_size=12))
@@ -113,7 +113,7 @@ def test_garbage_raises_nothing_but_a_response_error(
         for part in cut(
             (OK + b"Transfer-Encoding: chunked\r\n\r\n" if after_head else b"") + b"\0" + data, places
         ):
-            exchange.on_read(part, [], 1)
+            exchange.on_reads(*read(part))
     exchange.on_eof()
     exchange.drain()
     assert not exchange.complete
@@ -157,14 +157,14 @@ def test_a_long_body_is_handed_on_in_slices() -> None:
     pieces = [b"%d;" % n for n in range(SLICE_BYTES // 4)]
     exchange, slices = Exchange(), list[bytes]()
     exchange.on_slice = slices.append
-    exchange.on_read(OK + b"Transfer-Encoding: chunked\r\n\r\n", [], 1)
+    exchange.on_reads(*read(OK + b"Transfer-Encoding: chunked\r\n\r\n", 1))
     for n, piece in enumerate(pieces):
-        exchange.on_read(chunk(piece), [], n + 2)
-    assert len(slices) == sum(len(chunk(piece)) for piece in pieces) // SLICE_BYTES
-    assert max(map(len, slices)) <= SLICE_BYTES
+        exchange.on_reads(*read(chunk(piece), n + 2))
+    assert len(slices) == len(b"".join(pieces)) // SLICE_BYTES
+    assert all(SLICE_BYTES <= len(each) < SLICE_BYTES + 16 for each in slices)
     exchange.drain()
     assert b"".join(slices) == b"".join(pieces)
-    ends = exchange.reads.ends()
+    ends = exchange.reads.columns()[:, 0]
     assert (len(ends), ends[0], ends[-1]) == (len(pieces) + 1, 0, len(b"".join(pieces)))
     assert exchange.reads.event_ns(len(pieces[0])) == 2
     assert exchange.reads.event_ns(int(ends[-1])) == exchange.last_read_ns == len(pieces) + 1
@@ -174,9 +174,9 @@ def in_reads(data: bytes) -> list[bytes]:
     return [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
 
 
-def take(exchange: Exchange, reads: Sequence[bytes]) -> None:
-    for read in reads:
-        exchange.on_read(read, [], 1)
+def take(exchange: Exchange, parts: Sequence[bytes]) -> None:
+    for part in parts:
+        exchange.on_reads(*read(part))
 
 
 def refusal_of(data: bytes, max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[str, int]:
@@ -202,7 +202,6 @@ ERROR = b"HTTP/1.1 500 Internal Server Error\r\n"
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, "the header section has more than 256 KiB"),
         (OK + b"A: b\r\n" * 1001 + b"\r\n", "the response has more than 1,000 header fields"),
         (b"HTTP/1.1 103 Early\r\nA: b\r\n\r\n" * 1001, "the response has more than 1,000 header fields"),
-        (OK + CHUNKED + b"0\r\n" + b"A: b\r\n" * 1001, "the response has more than 1,000 header fields"),
         (OK + CHUNKED + b"1;" + b"x" * (1 << 20), "chunk extensions or trailers have more than 256 KiB"),
         (
             OK + CHUNKED + b"0\r\nX-A: " + b"x" * (1 << 20),
@@ -237,31 +236,43 @@ def test_as_many_fields_as_are_allowed_are_a_response() -> None:
     assert (exchange.complete, exchange.status) == (True, 200)
 
 
-def test_a_long_body_is_passed_on_in_steps() -> None:
-    body, slices = bytes(range(256)) * 96, list[bytes]()
+def stepped(body: bytes) -> list[bytes]:
+    """A body of which nothing was decoded, as steps pass it on."""
+    slices = list[bytes]()
     exchange = Exchange()
-    exchange.on_due = exchange.on_slice = None
-    exchange.on_read(OK + b"Content-Length: %d\r\n\r\n" % len(body), [], 1)
-    assert not exchange.step()
-    assert len(exchange.reads.ends()) == 1
     exchange.on_due, exchange.on_slice = lambda: None, slices.append
-    exchange.on_read(body, [], 2)
-    assert [exchange.step() for _ in range(3)] == [True, True, False]
-    assert [len(each) for each in slices] == [8192] * 3
+    exchange.on_reads(*read(OK + b"Content-Length: %d\r\n\r\n" % len(body) + body, 7))
+    while exchange.step():
+        assert exchange.decoded_to_ns == 7
+    assert not exchange.has_body
+    return slices
+
+
+def test_a_long_body_is_passed_on_in_steps() -> None:
+    body = bytes(range(256)).replace(b"\n", b"") * 500
+    slices = stepped(body)
+    assert [len(each) for each in slices] == [STEP_BYTES] * (len(body) // STEP_BYTES) + [
+        len(body) % STEP_BYTES
+    ]
     assert b"".join(slices) == body
 
 
-@pytest.mark.parametrize(
-    ("ends", "marks"), [([2], [EXACT]), ([1, 2], [EXACT | FILLED, EXACT])], ids=["one", "two"]
-)
-def test_of_packets_each_time_is_exact_and_only_the_last_one_left_nothing(
-    ends: list[int], marks: list[int]
-) -> None:
-    exchange, empty_ns = Exchange(), 4096
-    exchange.on_read(OK + b"Content-Length: 2\r\n\r\n", [], 1)
-    exchange.on_packets(b"ok", [(end, 5) for end in ends], [*range(2, 2 + len(ends))], empty_ns)
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n"])
+def test_a_step_cuts_no_event_in_two(blank: bytes) -> None:
+    event = b"data: " + b"x" * 1000 + blank
+    slices = stepped(event * 100)
+    assert len(slices) > 3
+    assert b"".join(slices) == event * 100
+    assert not any(len(each) % len(event) for each in slices)
+
+
+def test_of_what_is_not_decoded_no_time_is_known() -> None:
+    exchange = Exchange()
+    assert exchange.decoded_to_ns is None
+    exchange.on_reads(*reads([OK + b"\r\n", b"ab", b"cd"]))
+    assert exchange.decoded_to_ns is None
     exchange.drain()
-    assert exchange.reads.empty_ns().tolist()[1:] == [empty_ns | mark for mark in marks]
+    assert exchange.decoded_to_ns == 3
 
 
 @given(
@@ -279,55 +290,34 @@ def test_any_bytes_are_a_response_or_a_response_error(
 ) -> None:
     exchange = Exchange()
     with suppress(ResponseError):
-        for read in cut(head + b"".join(pieces), places):
-            exchange.on_read(read, [], 1)
+        take(exchange, cut(head + b"".join(pieces), places))
         exchange.on_eof()
     exchange.drain()
-    assert exchange.read_count == len(exchange.reads.ends())
+    assert exchange.read_count == len(exchange.reads.columns())
 
 
 @given(response=responses(), spoil=st.integers(0, 400), places=st.lists(st.integers(0, 300), max_size=5))
-def test_packets_that_one_read_got_are_a_response_as_if_each_had_been_read_alone(
+def test_reads_that_are_processed_together_are_a_response_as_if_each_had_come_alone(
     response: tuple[bytes, bytes, bool], spoil: int, places: list[int]
 ) -> None:
     data = bytearray(response[0])
     data[spoil % len(data)] ^= spoil > 200
     pieces = cut(bytes(data), places)
 
-    def told(exchange: Exchange, work: Callable[[], object]) -> tuple[str, bytes, list[int], int, bool]:
-        slices, why = list[bytes](), ""
+    def told(work: Callable[[Exchange], object]) -> tuple[str, bytes, list[int], bool, int | None]:
+        exchange, slices, why = Exchange(), list[bytes](), ""
         exchange.on_slice = slices.append
         try:
-            work()
+            work(exchange)
         except ResponseError as e:
-            why = f"{type(e).__name__}: {e}"
+            why = type(e).__name__
         exchange.drain()
-        ends = exchange.reads.ends().tolist()
-        return why, b"".join(slices), ends, exchange.bytes_received, exchange.complete
+        ends = [] if why else exchange.reads.columns()[:, 0].tolist()[: (exchange.completed_at or 99) + 1]
+        return why, b"".join(slices), ends, exchange.complete, exchange.completed_at
 
-    alone, together = Exchange(), Exchange()
-
-    def read_alone() -> None:
+    def read_alone(exchange: Exchange) -> None:
         for at_ns, piece in enumerate(pieces, start=1):
-            if not alone.complete:
-                alone.on_read(piece, [], at_ns)
+            if not exchange.complete:
+                exchange.on_reads(*read(piece, at_ns))
 
-    def read_together() -> None:
-        ends = [*accumulate(map(len, pieces))]
-        together.on_packets(bytes(data), [(end, 0) for end in ends], [*range(1, len(ends) + 1)], 0)
-
-    assert told(together, read_together) == told(alone, read_alone)
-
-
-def test_a_body_has_begun_with_its_first_byte_and_not_with_the_headers() -> None:
-    """Between them a server may be silent for longer than a connection rests."""
-    exchange = Exchange()
-    assert not exchange.in_chunks
-    exchange.on_read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", [], 1)
-    assert not exchange.in_chunks
-    exchange.on_read(b"3\r\nabc\r\n", [], 2)
-    assert exchange.in_chunks
-    exchange.drain()
-    assert exchange.in_chunks
-    exchange.on_read(b"0\r\n\r\n", [], 3)
-    assert not exchange.in_chunks
+    assert told(lambda exchange: exchange.on_reads(*reads(pieces))) == told(read_alone)

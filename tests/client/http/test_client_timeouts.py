@@ -10,7 +10,7 @@ BOUNDS = Timeouts(first_s=60, gap_s=5, total_s=100)
 
 @pytest.mark.parametrize(
     ("waited_s", "silent_s", "slack_s"),
-    [(0, None, 0.5), (59, None, 1), (59, 0, 2), (70, 4, 1), (98, 0, 2), (0, 0, 0.5), (10, 0, 1)],
+    [(0, None, 1), (59.5, None, 0.5), (59, 0, 1), (70, 4.5, 0.5), (99.5, 0, 0.5), (0, 0, 1)],
 )
 def test_the_next_bound_or_look_is_told(waited_s: float, silent_s: float | None, slack_s: float) -> None:
     assert BOUNDS.slack_s(waited_s, silent_s, heard=True) == slack_s

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import gevent.server
 import numpy as np
 import pytest
 from calls import Caller, ask_on_a_stale_connection, caller
-from hypothesis import example, given
-from hypothesis import strategies as st
 from scripted import (
     ScriptedServer,
     Step,
@@ -251,28 +248,3 @@ def test_bytes_that_are_not_tls_raise_after_those_that_were(tls_files: TlsFiles)
     with pytest.raises(ssl.SSLError) as broken:
         client.decrypt(b"")
     assert tls_reason(broken.value) == "decryption failed or bad record mac"
-
-
-def test_a_session_knows_whether_what_came_ends_with_a_record() -> None:
-    """Two records of 7 and 6 bytes of payload, cut anywhere."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    data = b"\x17\x03\x03\x00\x07" + b"a" * 7 + b"\x17\x03\x03\x00\x06" + b"b" * 6
-    for at in range(1, 23):
-        session = Tls.to("test", context)
-        for part, whole in ((data[:at], at == 12), (data[at:], True)):
-            session.receive(part)
-            assert session.whole is whole, at
-        session.receive(b"\x17")
-        assert not session.whole, at
-
-
-@given(lengths=st.lists(st.integers(0, 700), max_size=6), places=st.lists(st.integers(0, 4000), max_size=9))
-@example(lengths=[512, 3], places=[400])
-def test_a_read_ends_at_the_end_of_a_record_or_within_one(lengths: list[int], places: list[int]) -> None:
-    data = b"".join(b"\x17\x03\x03" + length.to_bytes(2) + bytes(length) for length in lengths)
-    ends = {0, *accumulate(5 + length for length in lengths)}
-    tls = Tls.to("host", ssl.create_default_context())
-    for begin, end in pairwise([0, *sorted({p % (len(data) + 1) for p in places} | {len(data)})]):
-        if begin < end:
-            tls.receive(data[begin:end])
-        assert tls.whole == (end in ends)

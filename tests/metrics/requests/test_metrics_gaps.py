@@ -84,7 +84,7 @@ def test_names_beyond_the_most_have_no_course_and_nor_has_the_whole(monkeypatch:
     courses = [pool.course(slo_class=name) for name in ("", "fast")]
     assert sum(course is None for course in courses) == 1
     assert pool.course() is None
-    assert pool.known == 2
+    assert len(pool.ascending()) == 2
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
@@ -123,41 +123,26 @@ def test_gaps_that_fill_many_pieces_are_all_there(monkeypatch: pytest.MonkeyPatc
     assert len(pooled(RECORDS, exact=0).ascending()) == 4
 
 
-def late(*early_ms: float, arrivals: tuple[float, ...] = (0.05, 0.07, 0.09, 0.11)) -> RequestRecord:
-    return request(arrivals=arrivals, early_ns=np.array([round(ms * 1e6) for ms in early_ms]))
-
-
-def test_a_gap_of_an_event_that_may_have_come_earlier_is_unknown_and_counted() -> None:
-    pool = pooled([*RECORDS, late(0, 15, 0, 0), late(30, 0.9, 0, 0)], exact=100)
-    assert pool.ascending() == pytest.approx([0.02, 0.02, 0.02, 0.2, 0.3, 0.4, 0.5])
-    assert (pool.known, pool.unknown) == (7, 3)
-
-
 @pytest.mark.parametrize(
-    ("ttft_s", "early_ms", "is_wide"),
-    [(0.01, 0.9, False), (0.01, 1.1, True), (0.1, 4.9, False), (0.1, 5.1, True), (0.1, 0, False)],
+    ("arrivals", "lag_ms", "is_wide"),
+    [
+        ((0.05, 0.05, 0.07), 1.0, True),
+        ((0.05, 0.05, 0.07), 0.99, False),
+        ((0.05, 0.05, 0.07), None, True),
+        ((0.05, 0.06, 0.06), 9.0, False),
+        ((0.05,), 9.0, False),
+        ((), 9.0, False),
+    ],
 )
-def test_a_first_token_is_wide_from_a_millisecond_and_5_percent_of_its_ttft(
-    ttft_s: float, early_ms: float, is_wide: bool
+def test_a_first_token_is_wide_where_a_read_that_may_have_been_late_brought_it_with_the_next(
+    arrivals: tuple[float, ...], lag_ms: float | None, is_wide: bool
 ) -> None:
-    assert first_token_wide(columns(late(early_ms, 0, arrivals=(ttft_s, 0.9)))).tolist() == [is_wide]
+    made = request(arrivals=arrivals, client_lag_ns=None if lag_ms is None else round(lag_ms * 1e6))
+    assert first_token_wide(columns(request(), made)).tolist() == [False, is_wide]
 
 
-@pytest.mark.parametrize(("early_ms", "unknown"), [(4.9, 0), (5.1, 1)])
-def test_an_event_is_known_well_enough_within_5_percent_of_its_requests_mean_gap(
-    early_ms: float, unknown: int
-) -> None:
-    pool = pooled([late(early_ms, 0, arrivals=(0.1, 0.2))], exact=100)
-    assert (pool.known, pool.unknown) == (1 - unknown, unknown)
-
-
-def test_the_lists_of_gaps_lack_the_unknown_ones_and_stay_those_of_their_requests() -> None:
-    gaps = itl(columns(request(), late(0, 15, 0, 0), request(arrivals=()), late(0, 0, 0, 15)))
-    assert np.diff(gaps.offsets).tolist() == [2, 1, 0, 2]
-    assert gaps.values_s == pytest.approx([0.02] * 5)
-
-
-def test_a_list_that_does_not_fit_its_events_is_taken_for_none() -> None:
-    """What a worker sends is checked: another length than that of the arrivals says nothing."""
-    pool = pooled([late(99), request(early_ns=np.array([10**9] * 7))], exact=100)
-    assert (pool.known, pool.unknown) == (5, 0)
+def test_lists_of_gaps_are_those_of_their_requests() -> None:
+    four = request(arrivals=(0.05, 0.07, 0.09, 0.11))
+    gaps = itl(columns(request(arrivals=()), four, request(arrivals=(1.0,)), four))
+    assert np.diff(gaps.offsets).tolist() == [0, 3, 0, 3]
+    assert gaps.values_s == pytest.approx([0.02] * 6)

@@ -22,8 +22,6 @@ def verdict(
     itl: float | None = 20.0,
     ttft: float | None = 50.0,
     e2el: float | None = 90.0,
-    gaps: int = 100,
-    unknown: int = 0,
     hub_lag: float | None = None,
     clocks: tuple[ClockFacts | None, ...] = (),
     window_s: float = 10.0,
@@ -42,7 +40,7 @@ def verdict(
         for i, clock in enumerate(clocks)
     ]
     made = manifest(open_loop=open_loop, workers=workers, **facts)
-    scale = Scale(window_s=window_s, itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el, gaps=gaps, gaps_unknown=unknown)
+    scale = Scale(window_s=window_s, itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el)
     return client_validity(c, np.arange(len(c)), made, scale)
 
 
@@ -63,18 +61,12 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "reasons": [],
         "timestamps": "kernel",
         "kernel_share": 1.0,
-        "packets_dropped": None,
-        "unseen_reads": None,
-        "responses_rested": None,
-        "rests_withdrawn": None,
+        "reader": None,
         "first_tokens_wide": 0.0,
-        "gaps_unknown": 0,
-        "gaps_unknown_share": 0.0,
         "lag_ms_p50": pytest.approx(0.02),
         "lag_ms_p99": pytest.approx(0.02),
         "schedule_delay_ms_p99": None,
         "cpu_percent_max": 10.0,
-        "coalesced_ratio": 0.0,
         "clock_steps": 0,
         "misplaced": 0,
         "steal_percent_max": None,
@@ -103,40 +95,33 @@ def test_a_closed_loop_whose_users_send_late_is_a_lighter_load(lag_ms: float, ex
     assert one["verdict"] == "ok", "most users were not late"
 
 
-def early(ms: float, ttft: float = 0.05) -> RequestRecord:
-    """A request whose first token may have come so much earlier than its stamp."""
-    arrivals = (ttft, ttft + 0.02, ttft + 0.04)
-    return request(arrivals=arrivals, early_ns=np.array([round(ms * 1e6), 0, 0]))
+def wide(lag_ms: float | None = 5.0) -> RequestRecord:
+    """A request whose first token came in one read with the second."""
+    lag_ns = None if lag_ms is None else round(lag_ms * 1e6)
+    return request(arrivals=(0.05, 0.05, 0.07), client_lag_ns=lag_ns)
 
 
 @pytest.mark.parametrize(
-    ("wide", "expected"), [(0, "ok"), (1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
+    ("few", "of", "expected"),
+    [(2, 3, "ok"), (3, 300, "ok"), (9, 300, "invalid"), (1, 12, "ok"), (3, 12, "invalid")],
 )
-def test_first_tokens_whose_time_is_not_known_are_held_against_the_client(wide: int, expected: str) -> None:
-    result = verdict(*[early(30)] * wide, *[request()] * (1000 - wide))
-    assert (result["verdict"], result["first_tokens_wide"]) == (expected, wide / 1000)
+def test_first_tokens_whose_time_is_not_known_are_held_against_the_client(
+    few: int, of: int, expected: str
+) -> None:
+    """Three at least, and the lower end of the interval of their share beyond 1 %."""
+    result = verdict(*[wide()] * few, *[request()] * (of - few))
+    assert (result["verdict"], result["first_tokens_wide"]) == (expected, few / of)
     assert len(result["reasons"]) == (expected != "ok")
 
 
-@pytest.mark.parametrize(("ms", "ttft", "share"), [(2.4, 0.05, 0.0), (2.6, 0.05, 1.0), (0.9, 0.001, 0.0)])
-def test_a_first_token_is_known_well_enough_within_5_percent_or_a_millisecond(
-    ms: float, ttft: float, share: float
-) -> None:
-    assert verdict(early(ms, ttft))["first_tokens_wide"] == share
-
-
-@pytest.mark.parametrize(
-    ("unknown", "expected"), [(1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
-)
-def test_unknown_gaps_are_held_against_the_client(unknown: int, expected: str) -> None:
-    result = verdict(request(), gaps=100 - unknown, unknown=unknown)
-    assert (result["verdict"], result["gaps_unknown"]) == (expected, unknown)
-    assert result["gaps_unknown_share"] == unknown / 100
+def test_a_server_that_sends_its_tokens_together_is_not_held_against_a_client_that_read_in_time() -> None:
+    result = verdict(*[wide(0.9)] * 100)
+    assert (result["verdict"], result["first_tokens_wide"]) == ("ok", 0.0)
+    assert verdict(*[wide(None)] * 100)["first_tokens_wide"] == 1.0, "nobody knows whether it was in time"
 
 
 def test_a_report_without_first_tokens_has_no_share_of_them() -> None:
-    result = verdict(failed(), gaps=0)
-    assert (result["first_tokens_wide"], result["gaps_unknown_share"]) == (None, None)
+    assert verdict(failed())["first_tokens_wide"] is None
 
 
 @pytest.mark.parametrize(
@@ -168,15 +153,6 @@ def test_the_busiest_workers_core_counts(cpu: float | None, kernel: str, program
     assert verdict(request(kernel_stamps=False), cpu=cpu)["verdict"] == program
 
 
-def test_coalesced_reads_are_held_against_a_client_that_was_late_or_may_have_been() -> None:
-    merged: dict[str, Any] = {"reads": 10, "coalesced_reads": 3}
-    assert verdict(lagging(0.1, **merged))["verdict"] == "ok"
-    late = verdict(lagging(5, **merged))
-    assert late["verdict"] == "suspect"
-    assert late["coalesced_ratio"] == pytest.approx(0.3)
-    assert verdict(request(client_lag_ns=None, kernel_stamps=False, **merged))["verdict"] == "suspect"
-
-
 def test_trap_18_a_step_of_the_clock_is_told() -> None:
     steady = [request() for _ in range(199)]
     few = verdict(*steady, request(clock_step_ns=10**9))
@@ -185,10 +161,10 @@ def test_trap_18_a_step_of_the_clock_is_told() -> None:
 
 
 def test_the_worst_reason_comes_first_and_all_are_told() -> None:
-    result = verdict(lagging(5, kernel_stamps=False, reads=2, coalesced_reads=2), cpu=99)
+    result = verdict(lagging(5, kernel_stamps=False), cpu=99)
     assert result["verdict"] == "invalid"
     assert "core" in result["reasons"][0]
-    assert len(result["reasons"]) == 3
+    assert len(result["reasons"]) == 2
 
 
 def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
@@ -212,7 +188,7 @@ def test_failures_are_evidence_too() -> None:
 
 def test_without_requests_there_is_no_evidence() -> None:
     result = verdict(itl=None, ttft=None)
-    assert (result["verdict"], result["timestamps"], result["coalesced_ratio"]) == ("ok", None, None)
+    assert (result["verdict"], result["timestamps"], result["first_tokens_wide"]) == ("ok", None, None)
 
 
 @pytest.mark.parametrize(

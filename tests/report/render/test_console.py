@@ -335,11 +335,6 @@ def test_a_figure_keeps_all_its_digits_even_where_the_page_is_too_narrow_for_the
     assert line_of(printed(slow), "TTFT").count("1,234,567,890") == 5
 
 
-def test_a_line_of_facts_is_broken_between_facts() -> None:
-    text = printed(summary(records(coalesced_reads=2)))
-    assert "ok: kernel stamps · lag p99 0.0200 ms · CPU 40.0 % ·\n            coalesced 40.0 %\n" in text
-
-
 def test_a_fact_longer_than_a_line_is_not_broken_before_its_unit() -> None:
     fact = "prompts are 0.037 % longer than requested on average, 0.24 % off (median), 1.5 % (p99), in 34 ms"
     for width in range(30, 90):
