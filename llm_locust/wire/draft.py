@@ -338,6 +338,7 @@ class Draft:
             events=events,
             reasoning_events=min(events if first is None else first, len(reasoning)),
             text=spelled,
+            unread_events=sum(self.unread.values()) if self._unread() else 0,
             unread_bytes=self.unread_bytes,
             tool_calls=len(self.tools),
             hides_reasoning=hides,

@@ -186,14 +186,15 @@ class Came:
     """What came of an answer, for its count to be held against.
 
     ``reasoning_events`` are those of the ``events`` that had reasoning only. ``text`` is all that came, with
-    reasoning and tool calls; ``unread_bytes`` came in fields that are not read. ``hides_reasoning``: no
-    reasoning came, or a summary of it.
+    reasoning and tool calls; ``unread_events`` had text in fields that are not read, of ``unread_bytes``.
+    ``hides_reasoning``: no reasoning came, or a summary of it.
     """
 
     streamed: bool
     events: int
     reasoning_events: int
     text: str
+    unread_events: int
     unread_bytes: int
     tool_calls: int
     hides_reasoning: bool
@@ -205,7 +206,7 @@ class OutputCount:
 
     Attributes:
         tokens: None where the server has not counted, or what it says cannot be.
-        hidden: those of them that are reasoning which came in no event.
+        hidden: those of them that came in no token event: reasoning that was not sent, text that is not read.
         opening: by counts that came in each event, those that had come with the event in which the pace of
             the answer begins, without hidden ones; None where events have no counts.
         came: by the same, those that had come with the last token event.
@@ -274,8 +275,11 @@ def _counted(n: int, reasoning: int, came: Came, fault: CountFault | None) -> Ou
 
 
 def _hidden(n: int, reasoning: int, came: Came) -> int:
-    """The reasoning that came in no event; 0 where more events came than would be left without it."""
-    return reasoning if came.hides_reasoning and 0 < came.events <= n - reasoning else 0
+    """Tokens that came in no token event, as far as the events leave room for them: reasoning that was not
+    sent, or one for each event whose text is not read."""
+    most = n - came.events if came.events else 0
+    told = reasoning if came.hides_reasoning and reasoning <= most else 0
+    return max(told, min(came.unread_events, most))
 
 
 def _fault_of(n: int, reasoning: int, came: Came, *, by_event: bool) -> CountFault | None:

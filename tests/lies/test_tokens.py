@@ -8,6 +8,12 @@
 - Usage of zeros beside text was taken for a count: 0 output tokens. It is none: the events are counted.
 - Reasoning that the server counts and does not stream made 100 tokens in 0.2 s of 10 that took as long. The
   pace is now that of the tokens that could arrive.
+- A server that counted 10 times too many tokens, or 1 for 40 events, held a limit on TPOT at twice its pace.
+  A count that events or bytes contradict is not used, and that is said first.
+- A first event of 20 tokens made a TPOT of 3.6 ms of 10. Where the server counts in each event, TPOT is
+  that of the tokens after the first event.
+- Tokens whose text was held back began when the text came. Their own count dates them.
+- Reasoning in a field that was not read was a buffer on the way. The field is named.
 - An answer that the server aborted was ok. It is a failure of the server.
 - Two choices in one stream were one answer of twice the speed. Such a stream is invalid.
 - A tool call without arguments was an empty answer. It is an answer, and its name is its first token.
@@ -33,6 +39,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.sections.findings import findings
 from llm_locust.report.sections.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
@@ -300,3 +307,110 @@ def test_a_failed_request_has_as_many_gaps_as_an_answer() -> None:
     found = summary(*answers, *(failed() for _ in range(5)))["latency_ms_adjusted"]["itl"]
     assert found["n"] == 1000  # was 505
     assert "p75" in found["beyond"]  # half of all gaps never came; printed 20 ms
+
+
+# Counts that cannot be true, and counts in each event
+
+
+@pytest.mark.parametrize("counted", [1, 10, 39, 400, 10**15, 2**53])
+def test_a_limit_on_the_pace_is_held_against_what_came_whatever_the_server_counts(
+    ask: Caller, counted: int
+) -> None:
+    answer = script([*says(40, 2), (140, chat_chunk(finish_reason="stop"))], usage(counted))
+    record = ask.ask(answer).record
+    assert (record.output_tokens, record.token_source) == (40, TokenSource.EVENTS)
+    assert tpot_ms(record) == pytest.approx(np.diff(record.arrivals_ns).mean() * 1e-6)
+    found = typed(summarise(batch(record), manifest(), Question(gates="p50_tpot<1s")))
+    assert found.tokens.faults.not_used == 1
+    (box,) = [each for each in findings(found) if each.key == "counts"]
+    assert box.box is not None
+    assert "are not used for 100 % of the answers" in box.box.lines[0].text
+    assert "the server's counts contradict them" in (found.gates[0].note or "")
+
+
+def running(texts: list[tuple[float, str, int]], end: int) -> list[Step]:
+    """Events at their times with their texts, and the tokens so far."""
+    events = [(at_ms, chat_chunk(text) | {"usage": usage(n)}) for at_ms, text, n in texts]
+    last = texts[-1][0] + 20
+    return script([*events, (last, chat_chunk(finish_reason="stop") | {"usage": usage(end)})], None)
+
+
+def test_a_first_event_of_many_tokens_is_not_a_part_of_the_pace(ask: Caller) -> None:
+    first = (50.0, " w" * 20, 20)
+    record = ask.ask(running([first, *((70.0 + 20 * i, " w", 21 + i) for i in range(10))], 30)).record
+    assert (record.opening_tokens, record.came_tokens, len(record.arrivals_ns)) == (20, 30, 11)
+    assert tpot_ms(record) == pytest.approx(np.diff(record.arrivals_ns).mean() * 1e-6)  # printed a third
+    assert tokens_per_event(part_of(record), np.arange(1)) == 1.0  # printed 2.7: buffered
+    notes = " ".join(line.text for line in tokens_section(typed(summary(record))).notes)
+    assert "the first event of an answer brings 20.0 tokens" in notes
+
+
+def test_an_end_without_text_is_known_also_where_events_have_several_tokens(ask: Caller) -> None:
+    record = ask.ask(running([(50.0, "two tokens", 2), (90.0, " two more", 4)], 5)).record
+    assert record.finish_ns is not None
+    after_first = (record.finish_ns - int(record.arrivals_ns[0])) * 1e-6
+    assert tpot_ms(record) == pytest.approx(after_first / 3)
+
+
+def test_tokens_whose_text_is_held_back_are_dated_by_their_count(ask: Caller) -> None:
+    held = [(50.0 + 10 * i, "", 1 + i) for i in range(5)]
+    record = ask.ask(running([*held, (100.0, "all six at once", 6), (110.0, " more", 7)], 7)).record
+    first, answer = int(record.arrivals_ns[0]), record.first_answer_ns
+    assert len(record.arrivals_ns) == 7
+    assert answer is not None
+    assert answer - first >= 30_000_000
+    assert answer == record.arrivals_ns[5]
+
+
+def test_an_answer_that_was_cut_has_as_many_tokens_as_were_counted_until_then() -> None:
+    record = request(opening_tokens=5, came_tokens=9, output_tokens=9)
+    part = part_of(record)
+    assert FORMULAS["tpot"](part)[0] == pytest.approx(0.04 / 4)
+    assert part.event_tokens[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("tokens", "opening", "came", "finish", "tpot_s"),
+    [
+        (3, None, None, None, 0.02),
+        (30, 20, 30, None, 0.04 / 10),
+        (31, 20, 30, 110_000_000, 0.06 / 11),  # the end came by itself
+        (31, 20, 30, None, 0.04 / 10),  # it has no time: it is not a part of the pace
+        (20, 20, 20, None, np.nan),  # all came with the first event
+        (1, 1, 1, None, np.nan),
+    ],
+)
+def test_the_pace_is_that_of_the_tokens_after_the_first_event(
+    tokens: int, opening: int | None, came: int | None, finish: int | None, tpot_s: float
+) -> None:
+    made: dict[str, Any] = {
+        "output_tokens": tokens,
+        "opening_tokens": opening,
+        "came_tokens": came,
+        "finish_ns": finish,
+    }
+    record = request(finish_reason="length", **made)
+    assert FORMULAS["tpot"](part_of(record))[0] == pytest.approx(tpot_s, nan_ok=True)
+
+
+def test_a_text_that_is_not_read_is_named_and_no_buffer_is_blamed(ask: Caller) -> None:
+    unread = [
+        (50 + 10 * i, chat_chunk() | {"choices": [{"index": 0, "delta": {"musings": " hm"}}]})
+        for i in range(10)
+    ]
+    read = [(160 + 10 * i, chat_chunk(" tok")) for i in range(4)]
+    answer = script([*unread, *read, (200, chat_chunk(finish_reason="stop"))], usage(14))
+    record = ask.ask(answer).record
+    assert (record.unread, record.hidden_tokens, len(record.arrivals_ns)) == ("musings", 10, 4)
+    found = typed(summary(*[record] * 3))
+    assert found.tokens.unread.share == 1.0
+    (box,) = [each.box for each in findings(found) if each.key in ("unread", "buffered")]
+    assert box is not None
+    assert 'text in "musings", which is not read' in box.lines[0].text
+
+
+@pytest.mark.parametrize(("chars", "said"), [(51, True), (18, True), (15, False)])
+def test_events_that_were_counted_as_tokens_and_seem_to_have_several_are_said(chars: int, said: bool) -> None:
+    record = request(output_tokens=3, token_source=TokenSource.EVENTS, output_chars=chars)
+    notes = " ".join(line.text for line in tokens_section(typed(summary(record))).notes)
+    assert ("characters each, more than tokens have" in notes) is said

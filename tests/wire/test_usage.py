@@ -410,7 +410,14 @@ def test_a_text_that_is_not_read_is_named(name: str, form: Any) -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 14}}
     reply = read(ROLE, *unread, *(says(" a") for _ in range(4)), STOP, usage, DONE)
     assert (reply.unread, reply.text, len(reply.token_ends)) == (name, " a" * 4, 4)
-    assert reply.count == OutputCount(tokens=14)
+    assert reply.count == OutputCount(tokens=14, hidden=10)  # of which no time is known
+
+
+def test_no_more_text_that_is_not_read_is_hidden_than_was_counted() -> None:
+    unread = [chunk({"musings": " hm"}) for _ in range(10)]
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 5}}
+    reply = read(ROLE, *unread, *(says(" a") for _ in range(4)), STOP, usage, DONE)
+    assert reply.count == OutputCount(tokens=5, hidden=1)
 
 
 def test_a_text_beside_the_delta_is_not_read_and_named() -> None:

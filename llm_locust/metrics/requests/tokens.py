@@ -12,6 +12,7 @@ from llm_locust.metrics.requests.lengths import length_error
 from llm_locust.metrics.stats.cells import Order, order_cells
 from llm_locust.metrics.stats.intervals import Observed
 from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
+from llm_locust.metrics.summary_types.tokens import COMMON
 from llm_locust.wire.usage import CountFault
 
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
@@ -23,9 +24,6 @@ ESTIMATE = "estimate"
 #: Gaps below this are two events of one write, not the pace of a model.
 _NO_GAP_MS = 0.1
 _MERGED, _BUFFERED = 1.05, 2.0
-
-#: Share of answers with unread text above which that is why few events are known.
-_UNREAD = 0.1
 
 
 def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def delivery(
         return None
     crowded = itl_p50_ms is not None and tpot_p50_ms is not None and itl_p50_ms < _NO_GAP_MS <= tpot_p50_ms
     if per_event > _BUFFERED or crowded:
-        return "unread" if unread and unread > _UNREAD else "buffered"
+        return "unread" if unread and unread > COMMON else "buffered"
     return "merged" if per_event > _MERGED else "tokens"
 
 

@@ -109,11 +109,20 @@ class CountFaults(SummaryPart, frozen=True):
     ]
 
 
+#: Share of answers with unread text above which that is why few events are known.
+COMMON = 0.1
+
+
 class UnreadText(SummaryPart, frozen=True):
     """A field of events without other text, whose text is not read."""
 
     field: Annotated[str | None, key("the most frequent; null without any", "ok")]
     share: Annotated[float | None, key("share of the answers that have such a field", "ok")]
+
+    @property
+    def is_common(self) -> bool:
+        """Whether so many answers have one that it changes the figures of all."""
+        return (self.share or 0.0) > COMMON
 
 
 class Tokens(SummaryPart, frozen=True):

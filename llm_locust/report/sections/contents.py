@@ -116,7 +116,6 @@ class Entry:
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
     Entry("doubtful", "", few_doubtful),
-    Entry("counts", "", measures.counts),
     Entry("parts", "", course.parts),
     Entry("since_start", "", course.since_start),
     Entry("gates", "verdict", verdicts.gates),

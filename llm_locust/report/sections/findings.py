@@ -193,6 +193,21 @@ def _buffered(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding("buffered", "Buffered stream", text, Tone.WARN, box, explains=_TIMES)
 
 
+def _unread(summary: Summary) -> Iterator[RunFinding]:
+    if summary.tokens.unread.is_common:
+        (line,) = measures.unread(summary)
+        text, box = "a part of the answers' text is not read", Section("Unread text", (line,))
+        yield RunFinding("unread", "Unread text", text, Tone.WARN, box, explains=_TIMES)
+
+
+def _counts(summary: Summary) -> Iterator[RunFinding]:
+    """Token counts by the server that contradict its own answers. They explain nothing: they are not used."""
+    box = measures.counts(summary)
+    if box is not None:
+        text = "the server's token counts contradict its answers"
+        yield RunFinding("counts", "Token counts", text, Tone.WARN, box, explains=frozenset())
+
+
 def _are_mostly_failures(summary: Summary) -> bool:
     """Whether most of the requests that were not good failed, rather than came late."""
     broken = summary.goodput.first_failed
@@ -258,7 +273,9 @@ _FINDERS: tuple[Callable[[Summary], Iterator[RunFinding]], ...] = (
     _many_failures,
     _doubtful,
     _replicas,
+    _unread,
     _buffered,
+    _counts,
     _short_still,
     _limits,
     _few_failures,

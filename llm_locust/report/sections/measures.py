@@ -11,7 +11,7 @@ from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import CountFaults, HiddenTokens, LengthErrors, Pace, Tokens
+from llm_locust.metrics.summary_types.tokens import CountFaults, LengthErrors, Pace, Tokens
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.live_check import live_check
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence
@@ -91,7 +91,7 @@ def latency(summary: Summary) -> Section:
     )
     table = Table(columns, rows)
     notes = [
-        *_unread(summary),
+        *(() if summary.tokens.unread.is_common else unread(summary)),
         *_adjusted(summary),
         *_network(part["connect"], part["rtt"]),
         *_approximate(part["itl"]),
@@ -192,13 +192,13 @@ def buffered(summary: Summary) -> Iterator[Line]:
         )
 
 
-def _unread(summary: Summary) -> Iterator[Line]:
+def unread(summary: Summary) -> Iterator[Line]:
     """That tokens came in a field that is not read."""
     part = summary.tokens.unread
     if part.field is not None:
         yield Line(
             f'events have text in "{clean(part.field)}", which is not read ({percent(part.share)} of the '
-            "answers): TTFT begins after it, and its tokens are no events of TPOT and ITL",
+            "answers): TTFT begins after it, and its tokens are not in TPOT and ITL",
             Tone.WARN,
             verbatim=True,
         )
@@ -300,9 +300,9 @@ def tokens(summary: Summary) -> Section:
     notes = [
         *([] if summary.is_without_output else [by]),
         *_events_remark(part),
-        *_fault_remarks(part.faults),
+        *_fault_remarks(part.faults, Tone.WARN if counts(summary) is None else Tone.FAINT),
         *_opening_remark(part.opening),
-        *_hidden_remark(part.hidden),
+        *_hidden_remark(part),
         *_length_remark(part.input.error),
         *_delivery_remark(part),
     ]
@@ -338,11 +338,11 @@ _FAULTS = {
 }
 
 
-def _fault_remarks(faults: CountFaults) -> Iterator[Line]:
+def _fault_remarks(faults: CountFaults, tone: Tone) -> Iterator[Line]:
     """What does not fit about the server's counts."""
     for fault, words in _FAULTS.items():
         if n := getattr(faults, fault):
-            yield Line(f"the server's count of output tokens is {words}: {plural(n, 'answer')}", Tone.WARN)
+            yield Line(f"the server's count of output tokens is {words}: {plural(n, 'answer')}", tone)
 
 
 def _opening_remark(opening: float | None) -> Iterator[Line]:
@@ -361,18 +361,19 @@ def counts(summary: Summary) -> Section | None:
     if faults.not_used is None or faults.not_used < ODD_COUNTS:
         return None
     worst = max(_FAULTS, key=lambda fault: getattr(faults, fault))
-    instead = "the tokenizer" if source.tokenizer else "the events that came"
+    instead = "the tokenizer" if source.tokenizer else "what came"
     text = (
         f"The server's counts of output tokens are not used for {percent(faults.not_used)} of the answers: "
         f"{_FAULTS[worst]}. Tokens/s, TPOT and what is judged by them are counted by {instead}"
     )
     better = "" if source.tokenizer else "; --tokenizer counts the text"
-    return Section("Token counts contradict the answers", (Line(text + better, Tone.WARN),))
+    return Section("Token counts", (Line(text + better, Tone.WARN),))
 
 
-def _hidden_remark(hidden: HiddenTokens) -> Iterator[Line]:
+def _hidden_remark(part: Tokens) -> Iterator[Line]:
     """How much of the output never came, where the server counts reasoning that it does not stream."""
-    if hidden.requests:
+    hidden = part.hidden
+    if hidden.requests and not part.unread.is_common:
         yield Line(
             f"{percent(hidden.share)} of the output tokens are reasoning that was counted and not "
             f"streamed ({count(hidden.requests)} answers): it is in tokens/s, and not in TPOT",

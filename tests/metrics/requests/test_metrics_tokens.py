@@ -133,3 +133,37 @@ def test_the_error_of_the_asked_lengths_stands_beside_the_input() -> None:
     assert error["n"] == 2
     assert error["mean_relative"] == pytest.approx(0.05)
     assert error["share_within_1_percent"] == 0.5
+
+
+@pytest.mark.parametrize(("unread", "kind"), [(None, "buffered"), (0.05, "buffered"), (0.5, "unread")])
+def test_no_buffer_is_blamed_for_tokens_in_a_field_that_is_not_read(unread: float | None, kind: str) -> None:
+    assert delivery(2.1, 40.0, 20.0, unread) == kind
+    assert delivery(1.0, 20.0, 20.0, unread) == "tokens"
+
+
+def test_what_does_not_fit_about_counts_is_counted_by_its_kind() -> None:
+    by_events: dict[str, Any] = {"token_source": TokenSource.EVENTS}
+    result = of(
+        request(count_fault="fewer_than_events", **by_events),
+        request(count_fault="reasoning_left_out"),
+        request(count_fault="reasoning_left_out", **by_events),
+        request(count_fault="more_than_bytes"),  # the total told a better one
+        request(count_fault="other_total"),
+        request(unread="b"),
+        request(unread="a"),
+        request(unread="a"),
+    )
+    faults = result["faults"]
+    assert faults.pop("not_used") == 3 / 8
+    assert {fault: n for fault, n in faults.items() if n} == {
+        "fewer_than_events": 1,
+        "more_than_bytes": 1,
+        "reasoning_left_out": 2,
+        "other_total": 1,
+    }
+    assert result["unread"] == {"field": "a", "share": 3 / 8}
+
+
+def test_a_first_event_of_many_tokens_counts_as_one_with_one() -> None:
+    result = of(request(output_tokens=22, opening_tokens=20, came_tokens=22), request())
+    assert (result["tokens_per_event"], result["opening"]) == (1.0, 20)
