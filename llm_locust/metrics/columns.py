@@ -90,8 +90,8 @@ class Columns(Times):
     whose last token, their end (EOS) as a rule, has no text: it came with the finish reason, at
     ``last_token_s`` after sent, which is ``last_event_s`` for all others. ``first_chunk_s`` and
     ``last_chunk_s``, after sent, are events with choices and without a token: the first before the tokens,
-    and the last after them. ``stepped`` marks requests whose clock was set on the way. ``first_is_shared``: one
-    read brought the first token event and later ones.
+    and the last after them. ``stepped`` marks requests whose clock was set on the way. ``first_is_shared``:
+    one read brought the first token event and later ones.
     """
 
     started_s: Floats
