@@ -183,7 +183,9 @@ class FileReading:
             if self.blank > FREE_BLANK_LINES + self.lines:
                 raise self.error(f"{self.blank:,} blank lines beside {self.lines:,} others", number)
         else:
-            self.add_row(number)
+            self.lines += 1
+            if self.lines > bounds.lines or self.lines % _LOOK_LINES == 0:
+                self._check_lines(number)
             if len(raw) > bounds.items and _items(raw) > bounds.items:
                 raise self.error(
                     f"more than {bounds.items:,} values in one line, the limit of such a file", number
@@ -193,6 +195,9 @@ class FileReading:
     def add_row(self, number: int) -> None:
         """Count a line that is not blank (raises InputError)."""
         self.lines += 1
+        self._check_lines(number)
+
+    def _check_lines(self, number: int) -> None:
         if self.lines > self.bounds.lines:
             raise self.error(f"more than {self.bounds.lines:,} lines, the limit of such a file", number)
         if self.lines % _LOOK_LINES == 0 and self._is_timed:

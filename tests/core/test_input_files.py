@@ -150,6 +150,28 @@ def test_lines_are_skipped_up_to_a_number_and_counted(tmp_path: Path) -> None:
         list(text_lines(path, FileReading(DATASET, path)))
 
 
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("trace", input_files.TRACE),
+        ("trajectories", input_files.TRAJECTORIES),
+        ("dataset", DATASET),
+        ("lengths", input_files.LENGTHS),
+        ("tokenizer file", input_files.TOKENIZER),
+        ("scenario, profile, faults, model's shape", SETTINGS),
+    ],
+)
+def test_the_page_has_the_bounds(name: str, bounds: FileBounds) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data-files.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} | "))
+    cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
+    of_lines = (input_files._size(bounds.line_bytes), f"{bounds.lines:,}", f"{bounds.items:,}")
+    assert cells[0] == input_files._size(bounds.expanded_bytes)
+    assert tuple(cells[1:4]) in (of_lines, ("", "", ""))
+    assert cells[4] == f"{bounds.seconds:g} s"
+    assert cells[5] in (input_files._size(bounds.held_bytes), "read as the load needs it")
+
+
 def test_a_whole_file_is_bounded_too(tmp_path: Path) -> None:
     assert len(read_input(written(tmp_path, b" " * 65_536), SETTINGS)) == 65_536
     for content in (b" " * 65_537, gzip.compress(b" " * 10_000_000)):

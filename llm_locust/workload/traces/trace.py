@@ -114,17 +114,19 @@ class Trace:
 
     def __iter__(self) -> Iterator[TraceEntry]:
         """All requests, in order of time."""
-        return (self._entry(k, at_s, row) for k, at_s, row in self.recorded())
+        block = self.file.block_tokens
+        return (self._entry(k, at_s, row, block) for k, at_s, row in self.recorded())
 
     def share(self, worker_index: int, worker_count: int) -> Iterator[TraceEntry]:
         """Requests k = i, i + W ... for worker i of W, and those of every W-th session, whole.
 
         Sessions are divided by a hash of their names: about equally.
         """
+        block = self.file.block_tokens
         for k, at_s, row in self.recorded():
             place = k if row.session is None else crc32(row.session.encode())
             if place % worker_count == worker_index:
-                yield self._entry(k, at_s, row)
+                yield self._entry(k, at_s, row, block)
 
     def facts(self) -> TraceFacts:
         """Count the whole slice, which also checks every line of it."""
@@ -169,14 +171,14 @@ class Trace:
                 yield k, at_s, row
                 k += 1
 
-    def _entry(self, k: int, at_s: float, row: TraceRow) -> TraceEntry:
+    def _entry(self, k: int, at_s: float, row: TraceRow, block_tokens: int) -> TraceEntry:
         return TraceEntry(
             k=k,
             at_s=at_s * self.scale,
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
             hash_ids=row.hash_ids,
-            block_tokens=self.file.block_tokens,
+            block_tokens=block_tokens,
             session=row.session,
             id=row.id,
             after=row.after,
