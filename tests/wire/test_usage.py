@@ -165,6 +165,7 @@ def details(reasoning: int) -> dict[str, Any]:
         (120, ["漢字"] * 40, {}, 120, None),  # three bytes each, a token a byte
         (90, ["123"] * 30, {}, 90, None),  # a token a digit
         (90, ["{};"] * 30, {}, 90, None),
+        (120, ["xkqzjw"] * 40, {}, 120, None),  # no words at all
         (1, ["tok "], {}, 1, None),
         (300, ["tok "] * 40, details(260), 300, None),  # hidden reasoning, told
         # What cannot be.
