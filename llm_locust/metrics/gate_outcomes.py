@@ -287,11 +287,13 @@ def _result(case: _Case) -> dict[str, Any]:
     if value is None:
         return found | _undetermined(case)
     if not case.holds(value):
+        if (chance := _by_chance(case, value)) is not None:
+            return found | case.unknown(chance)
         return found | {"passed": False, "reason": case.is_not(value)}
-    if (few := _too_few(case) or _left_open(case)) is not None:
-        return found | case.unknown(few)
     if (lost := _not_by_time(case)) is not None:
         return found | {"passed": False, "reason": lost}
+    if (few := _too_few(case) or _left_open(case)) is not None:
+        return found | case.unknown(few)
     return found | _of_failures(case, value)
 
 
@@ -311,6 +313,24 @@ def _not_by_time(case: _Case) -> str | None:
     of_time = f"{100 * times.good_share:.3g} % of the users' time"
     hung = f": {times.hung_text}" if times.hung.n else ""
     return f"{shares} {of_time}, which is not {case.gate.op} {100 * case.gate.limit:.6g} %{hung}"
+
+
+def _by_chance(case: _Case, value: float) -> str | None:
+    """Why a share over its limit does not break it: of fewer requests than the limit needs, as many beyond it
+    come by chance in 5 % of cases or more; None where that is plain, as where all failed."""
+    gate = case.gate
+    if gate.kind is not MetricKind.SHARE or gate.metric not in _COUNTED:
+        return None
+    part, key = _COUNTED[gate.metric]
+    n, fewest = case.summary[part][key], fewest_for_share(gate)
+    if n is None or n >= fewest:
+        return None
+    limit, beyond = (gate.limit, value) if gate.is_upper else (1 - gate.limit, 1 - value)
+    k = round(beyond * n)
+    if not 0 < limit < 1 or k < 1 or at_most(k - 1, n, limit) > _BEYOND_CHANCE:
+        return None
+    few = case.too_few("the limit", "requests", n, fewest)
+    return f"{few}; {k:,} of {n:,} may be chance"
 
 
 def _too_few(case: _Case) -> str | None:
@@ -458,9 +478,9 @@ def _of_rate(case: _Case) -> dict[str, Any] | None:
         return None
     low, high = (law.rate + sign * _OF_99 * law.error for sign in (-1, 1))
     by_law = f"{_shown(gate, value)} was counted, {_shown(gate, law.rate)} is in flight / time"
-    found["note"] = f"by requests in flight / time: {_shown(gate, law.rate)}"
     if case.holds(low) != case.holds(high):
         return found | case.unknown(f"cannot tell: {short} ({by_law}): run for longer")
+    found |= {"value": law.rate, "note": f"by requests in flight / time; {_shown(gate, value)} was counted"}
     if case.holds(low):
         return found | {"passed": True, "reason": None}
     return found | {"passed": False, "reason": f"{case.is_not(law.rate)}: {short} ({by_law})"}

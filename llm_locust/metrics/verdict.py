@@ -22,11 +22,13 @@ class RunVerdict:
     """An exit code and, unless it is 0, the reason in one sentence without a full stop.
 
     ``is_of_failures``: it is only because requests failed, so that ``--exit-code-on-error`` may set the code.
+    ``is_undecided``: no gate broke, and some cannot tell.
     """
 
     code: int
     reason: str = ""
     is_of_failures: bool = False
+    is_undecided: bool = False
 
 
 def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> RunVerdict | None:
@@ -70,7 +72,7 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         why = f"{of}, and no gate limits that: add error_rate<1% or goodput>=95%"
         return RunVerdict(EXIT_GATE, why, is_of_failures=True)
     if undecided := [gate for gate in summary.gates if gate.undecided]:
-        return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)))
+        return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)), is_undecided=True)
     return RunVerdict(0)
 
 

@@ -125,7 +125,11 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
 def _undecided(summary: Summary) -> RunVerdict:
     """By the gates; without any no request may fail, and the server may not stand still."""
     if summary.gates:
-        return RunVerdict(0 if all(gate.passed for gate in summary.gates) else EXIT_GATE)
+        if all(gate.passed or gate.undecided for gate in summary.gates):
+            untold = next((gate for gate in summary.gates if gate.undecided), None)
+            why = "" if untold is None else f"{untold.shown}: {untold.reason}"
+            return RunVerdict(EXIT_INVALID if why else 0, why, is_undecided=bool(why))
+        return RunVerdict(EXIT_GATE)
     failed = summary.requests.failed
     if failed and summary.search is None:
         which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
@@ -151,6 +155,8 @@ def _sought(summary: Summary) -> frozenset[str]:
 def _word(found: RunVerdict) -> tuple[str, Tone]:
     if not found.code:
         return "PASS", Tone.GOOD
+    if found.is_undecided:
+        return "UNKNOWN", Tone.WARN
     words = {EXIT_INVALID: "INVALID", EXIT_INCOMPLETE: "INCOMPLETE"}
     return words.get(found.code, "FAIL"), Tone.BAD
 
@@ -159,7 +165,7 @@ def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
     if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
         yield clean(found.reason)
         return
-    broken = [gate for gate in summary.gates if not gate.passed]
+    broken = [gate for gate in summary.gates if not (gate.passed or gate.undecided)]
     if found.code:
         yield from _told(broken, _MOST_BROKEN, required=True) if broken else [clean(found.reason)]
     elif summary.gates or summary.search is not None:
