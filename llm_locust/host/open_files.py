@@ -33,6 +33,20 @@ def descriptors_for(at_once: int, targets: int) -> int:
     return at_once * (2 if targets > 1 else 1) + MARGIN
 
 
+def no_connection(open_now: int) -> str | None:
+    """Why this process may not open a connection beside ``open_now`` others; None if it may.
+
+    The last descriptors are kept for its own files (:data:`MARGIN`): without one it could neither write its
+    records nor say what is wrong.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    kept = min(MARGIN, soft // 2)
+    if soft == resource.RLIM_INFINITY or open_now < soft - kept:
+        return None
+    own = f"it may have {soft} open files and keeps {kept} of them for its own"
+    return f"{own}: raise `ulimit -n`, or use more workers"
+
+
 def raise_file_limit(needed: int) -> bool:
     """Raise the soft limit to the hard one if needed; return whether ``needed`` files are allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

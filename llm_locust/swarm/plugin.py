@@ -19,6 +19,7 @@ from llm_locust.swarm.process.forking import end_with_parent, meet_on_loopback
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.leaving import give_exits_back, take_exits
 from llm_locust.swarm.process.log_lines import take_log
+from llm_locust.swarm.process.monitoring import keep_monitoring
 from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
 from llm_locust.swarm.process.tuning import interrupt_threads
 from llm_locust.swarm.roles.rejoining import limit_search
@@ -95,6 +96,7 @@ def _show(environment: Environment) -> None:
 
 guard_channels()
 limit_search()
+keep_monitoring()
 if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
     take_exits()
     SIGNALS.take_over()

@@ -11,6 +11,7 @@ from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
+from llm_locust.host.open_files import no_connection
 
 __all__ = ["Pool", "Target", "TargetError", "tls_context"]
 
@@ -19,6 +20,10 @@ RESOLVE_AFTER_S = 30.0
 
 #: Time after which a name is resolved again if no address has accepted: the server may have moved.
 RESOLVE_AFTER_FAILURE_S = 1.0
+
+
+#: Connections of this process that are open, or being opened.
+_OPEN: set[object] = set()
 
 
 class Pool:
@@ -86,6 +91,8 @@ class Pool:
         Raises:
             ConnectError: none accepts within the connect timeout.
         """
+        if (why := no_connection(len(_OPEN))) is not None:
+            raise ConnectError(f"this client cannot open a connection: {why}")
         addresses = self._in_turn(self._resolve())
         share_s = self._connect_timeout_s / len(addresses)
         failures: dict[Address, str] = {}
@@ -106,11 +113,14 @@ class Pool:
         """As :func:`dial`, with a timeout (raises TimeoutError, an OSError)."""
         tls = None if self._tls is None else Tls.to(self._tls_name, self._tls)
         self.dialling += 1
+        _OPEN.add(place := object())
         try:
             with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
                 connection = dial(address, tls, kernel_stamps=self._kernel_stamps)
         finally:
             self.dialling -= 1
+            _OPEN.discard(place)
+        _OPEN.add(connection)
         connection.on_closed, connection.limit = self._dropped, self._most_requests
         return connection
 
@@ -138,6 +148,7 @@ class Pool:
 
     def _dropped(self, connection: Connection) -> None:
         self._idle.pop(connection, None)
+        _OPEN.discard(connection)
 
 
 def _reason(error: OSError | UnicodeError) -> str:

@@ -113,7 +113,10 @@ class Health:
         return 100 * (time.process_time() - self._cpu_before_s) / elapsed_s
 
     def _sample_memory(self) -> None:
-        rss_mib, at_s = self._process.memory_info().rss / _MIB, time.monotonic() - self._began_s
+        try:
+            rss_mib, at_s = self._process.memory_info().rss / _MIB, time.monotonic() - self._began_s
+        except OSError:  # no descriptor is free to read it; the next sample may have one
+            return
         self._rss_mib_max = max(self._rss_mib_max, rss_mib)
         if at_s >= self._memory_interval_s * (1 + len(self._rss_mib)):
             self._rss_mib.append([round(at_s, 1), round(rss_mib, 1)])
