@@ -73,6 +73,9 @@ FREELY_EXPANDED, MOST_EXPANSION = 64 * MIB, 200
 #: Blank lines are ignored, and read: so many, and beyond them as many as there are other lines.
 FREE_BLANK_LINES = 10_000
 
+#: Files and folders that are looked at in a folder.
+MOST_FILES = 200_000
+
 #: A reading says how far it is after the first time, and then after each further one.
 QUIET_S, INTERVAL_S = 2.0, 5.0
 
@@ -215,6 +218,30 @@ class FileReading:
 
     def __str__(self) -> str:
         return f"{_size(self.bytes)}, {self.lines:,} lines in {time.monotonic() - self._began:.0f} s so far"
+
+
+def folder_files(folder: Path, name: str, *, below: bool = False) -> list[Path]:
+    """The files in a folder, by name, without hidden ones; with ``below`` also those of its subfolders.
+
+    Raises:
+        InputError: the folder cannot be read, or has more than :data:`MOST_FILES`.
+    """
+    found: list[Path] = []
+    seen = 0
+    try:
+        for at, folders, files in os.walk(folder, onerror=_raise):
+            folders[:] = sorted(each for each in folders if below and not each.startswith("."))
+            seen += len(folders) + len(files)
+            if seen > MOST_FILES:
+                raise InputError.of(name, folder, 0, f"more than {MOST_FILES:,} files and folders")
+            found += (Path(at, file) for file in files if not file.startswith("."))
+    except OSError as e:
+        raise InputError.of(name, folder, 0, _unreadable(e)) from e
+    return sorted(path for path in found if path.is_file())
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def open_input(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:

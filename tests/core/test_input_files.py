@@ -20,6 +20,7 @@ from llm_locust.core.input_files import (
     FileReading,
     InputError,
     first_bytes,
+    folder_files,
     input_lines,
     read_input,
     text_lines,
@@ -148,6 +149,25 @@ def test_lines_are_skipped_up_to_a_number_and_counted(tmp_path: Path) -> None:
         list(text_lines(path, FileReading(DATASET, path, most_skipped=1)))
     with pytest.raises(InputError, match=r"data:2: not UTF-8, byte 1 is 0xff$"):
         list(text_lines(path, FileReading(DATASET, path)))
+
+
+def test_a_folder_has_its_files_by_name_without_hidden_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A volume of Kubernetes has each file twice: as a link, and in a hidden folder."""
+    for name in ("b/2", "b/1", "a", "..data/c", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "c").symlink_to("..data/c")
+    (tmp_path / "z").symlink_to("nowhere")
+    names = [str(path.relative_to(tmp_path)) for path in folder_files(tmp_path, "trajectories", below=True)]
+    assert names == ["a", "b/1", "b/2", "c"]
+    assert [path.name for path in folder_files(tmp_path, "dataset")] == ["a", "c"]
+    monkeypatch.setattr(input_files, "MOST_FILES", 3)
+    with pytest.raises(InputError, match="more than 3 files and folders"):
+        folder_files(tmp_path, "trajectories", below=True)
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        folder_files(tmp_path / "none", "trajectories")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from llm_locust.core.input_files import DATASET, FileReading, input_lines, read_input
+from llm_locust.core.input_files import DATASET, FileReading, folder_files, input_lines, read_input
 from llm_locust.workload.datasets.row import DatasetError, DatasetRow, where_not_utf8
 from llm_locust.workload.text.prompts import Prompt
 
@@ -23,11 +23,9 @@ def folder_rows(path: Path, reading: FileReading) -> Iterator[DatasetRow]:
 
     Raises:
         DatasetError: a file is not text in UTF-8.
-        InputError: one cannot be read, or they are too many or too large.
-        OSError: the folder cannot be read.
+        InputError: the folder or a file cannot be read, or they are too many or too large.
     """
-    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
-    for number, file in enumerate(files, 1):
+    for number, file in enumerate(folder_files(path, DATASET.name), 1):
         reading.add_row(0)
         text = _decoded(str(file), read_input(file, DATASET, reading), reading)
         if text.strip():

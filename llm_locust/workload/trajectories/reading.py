@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from llm_locust.core.input_files import TRAJECTORIES, FileReading, InputError, input_lines, read_input
+from llm_locust.core.input_files import (
+    TRAJECTORIES,
+    FileReading,
+    InputError,
+    folder_files,
+    input_lines,
+    read_input,
+)
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.trajectories.trajectory import TrajectoryError
 
@@ -41,11 +48,19 @@ class FileLine:
 
 
 def files(path: Path) -> list[Path]:
-    """The file, or the files of JSON lines in the folder and below it, by name; else those of JSON."""
+    """The file, or the files of JSON lines in the folder and below it, by name; else those of JSON.
+
+    Hidden files and folders are left out.
+
+    Raises:
+        TrajectoryError: there is none.
+        InputError: the folder cannot be read, or has too many files.
+    """
     if not path.is_dir():
         return [path]
+    there = folder_files(path, TRAJECTORIES.name, below=True)
     for suffixes in ((".jsonl", ".jsonl.gz"), _WHOLE):
-        found = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
+        found = [each for each in there if each.name.endswith(suffixes)]
         if found:
             return found
     raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl, .jsonl.gz or .json")
