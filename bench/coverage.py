@@ -1,12 +1,9 @@
-"""``make bench-coverage``: how often 95 % intervals contain the truth, and how often relative gates err.
+"""``make bench-coverage``: how often 95 % intervals contain the truth.
 
 Many runs of each kind are made and summarised. The truth is known in closed form: an M/M/1 queue's time in
 system is exponential, the values of the other processes are normal or lognormal. For each figure, it prints
 how many runs have an interval, and how many of these contain the truth. The mark is that 0.90 to 0.98 of them
 do, within three standard errors. If fewer than one run in fifty has an interval, these are too few to judge.
-
-Relative gates of +5 % judge pairs of such runs, one of which is slower by a known share. The mark is that a
-change within the limit breaks at most one in twenty.
 """
 
 import argparse
@@ -22,13 +19,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from llm_locust.metrics.compare.relative_gates import judge_change, parse_relative_gates
 from llm_locust.metrics.requests.gap_course import GapCourse
 from llm_locust.metrics.stats.cells import Cells, Order
 from llm_locust.metrics.stats.censoring import Durations, summarise
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile
 from llm_locust.metrics.stats.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
-from llm_locust.metrics.stats.percentiles import moments, ordered, percentile, summarise_ascending
+from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.stats.worth import FEWEST, is_told, ratio_ends
 
 Floats = NDArray[np.float64]
@@ -188,71 +183,6 @@ def _steps(rng: np.random.Generator, n: int) -> Floats:
     return steps
 
 
-#: True changes, against a limit of +5 %.
-CHANGES = (0.0, 0.045, 0.055, 0.10, 0.20, 9.0)
-LIMIT, FINDINGS = 0.05, ("held", "unknown", "broken")
-
-GATED = (
-    ("mean", lognormal(0.5), 2_000),
-    ("p50", lognormal(0.5), 2_000),
-    ("p99", lognormal(0.5), 2_000),
-    ("p99", lognormal(0.5), 50_000),
-    ("p99", lognormal(0.0), 100),
-    ("p99", lognormal(0.0), 20),
-    ("p50", queue(0.8), 10_000),
-    ("p50", queue(0.5), 100_000),
-)
-
-
-def gate_findings(
-    statistic: str, process: Process, n: int, pairs: int, seed: int = 0
-) -> dict[float, dict[str, int]]:
-    """How often ``STATISTIC_ttft<=+5%`` held, was unknown and broke, for each of :data:`CHANGES`."""
-    (gate,) = parse_relative_gates(f"{statistic}_ttft<=+{LIMIT:.0%}")
-    found = {change: dict.fromkeys(FINDINGS, 0) for change in CHANGES}
-    for i in range(pairs):
-        base, new = (process.sample(np.random.default_rng([seed, n, i, k]), n) for k in (0, 1))
-        before = estimate(statistic, base)
-        for change, findings in found.items():
-            after = estimate(statistic, new * (1 + change))
-            findings[judge_change(gate, before, after).state.finding] += 1
-    return found
-
-
-def estimate(statistic: str, values: Floats) -> Estimate:
-    """A latency's figure in the form used by a comparison."""
-    ascending, course = ordered(values), in_order(values)
-    mean, std = moments(ascending)
-    if statistic == "mean":
-        worth, _ = worths(course, mean, std, percentile(ascending, 50.0))
-        return Average(mean, worth)
-    value = percentile(ascending, PLACES[statistic])
-    _, (of_value,) = worths(course, mean, std, percentile(ascending, 50.0), [value])
-    return Percentile(value, PLACES[statistic], replace(Durations(ascending), course=course), of_value)
-
-
-def gates_table(pairs: int) -> tuple[Table, bool]:
-    """Table of held / unknown / broken by the true change, and whether the mark is met."""
-    table = Table(
-        "gate",
-        "process",
-        "requests",
-        *(f"{change:+.1%}" for change in CHANGES),
-        title="held/unknown/broken, %",
-    )
-    met = True
-    for statistic, process, n in GATED:
-        cells = []
-        for change, findings in gate_findings(statistic, process, n, pairs).items():
-            text = "/".join(f"{100 * findings[key] / pairs:.0f}" for key in FINDINGS)
-            most = 0.05 * pairs + 3 * math.sqrt(0.05 * 0.95 * pairs)
-            wrong = findings["broken"] > most if change <= LIMIT else change > 1 and findings["held"]
-            met = met and not wrong
-            cells.append(f"[red]{text}[/red]" if wrong else text)
-        table.add_row(f"{statistic}<=+5%", process.name, f"{n:,}", *cells)
-    return table, met
-
-
 def rows(runs: int) -> Iterator[tuple[str, int | str, dict[str, Count]]]:
     for process in PROCESSES:
         for n in process.sizes:
@@ -263,7 +193,6 @@ def rows(runs: int) -> Iterator[tuple[str, int | str, dict[str, Count]]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=150, help="of each kind and size (%(default)s)")
-    parser.add_argument("--pairs", type=int, default=200, help="of each kind for a gate (%(default)s)")
     args = parser.parse_args()
     console = Console()
     keys = ("mean", *PLACES, "goodput")
@@ -275,9 +204,6 @@ def main() -> int:
         met = met and all(count.is_met for count in found.values())
         table.add_row(name, f"{n:,}" if isinstance(n, int) else n, *cells)
     console.print(table)
-    gates, gates_met = gates_table(args.pairs)
-    console.print(gates)
-    met = met and gates_met
     console.print(f"mark: {'met' if met else 'NOT MET'}")
     return 0 if met else 1
 

@@ -9,6 +9,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.report.compare.data import as_data
+from llm_locust.report.compare.headline import answer
 from llm_locust.report.compare.outcome import ComparedRuns, compare_runs
 from llm_locust.report.compare.tables import sections
 from llm_locust.report.output import one_line, printing, shown_json
@@ -18,7 +19,7 @@ from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
     "Compare two runs and report which differences are beyond noise; for several runs, report "
-    "how figures moved over time. Exit code 1 when a gate broke beyond noise, or "
+    "how figures moved over time. The last line is the answer. Exit code 1 when a gate broke beyond noise, 3 "
     "when the runs cannot show whether it held."
 )
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("fail", "pass"),
         default="fail",
         help="result of a gate if the runs cannot show whether it held: too few samples, or too "
-        "much noise (%(default)s)",
+        "much noise; fail is exit code 3 (%(default)s)",
     )
     parser.add_argument("--slo", metavar="TEXT", help="limits that all runs are judged by (the first run's)")
     parser.add_argument(
@@ -56,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_const", dest="format", const="json", help="--format json")
     parser.add_argument(
+        "--full", action="store_true", help="all figures, not only the main ones and those that moved"
+    )
+    parser.add_argument(
         "--pareto",
         action="store_true",
         help="instead, tokens/s per user and per GPU of every load of the runs, sweeps among them, and which "
@@ -66,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print. Return the exit code: 0, 1 for a failed gate, 2 for runs that cannot be compared."""
+    """Compare and print. Return the exit code.
+
+    0, 1 for a broken gate, 2 for runs that cannot be compared, 3 for a gate that they cannot decide.
+    """
     # Imported here: the options take longer to import than this command's help.
     from llm_locust.options.table import NOT_LOAD
 
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"llm-locust compare: {one_line(e)}", file=sys.stderr)
         return 2
     with printing():
-        _print(outcome, args.format)
+        _print(outcome, args.format, full=args.full)
     return outcome.exit_code
 
 
@@ -134,13 +141,13 @@ def _write_page(path: Path, outcome: ComparedRuns) -> None:
         raise StoreError(f"the page {str(path)!r} cannot be written: {e.strerror or e}") from e
 
 
-def _print(outcome: ComparedRuns, form: str) -> None:
+def _print(outcome: ComparedRuns, form: str, *, full: bool) -> None:
     if form == "json":
         print(shown_json(as_data(outcome), indent=2))
     elif form == "md":
         print(markdown_of("Comparison of runs", [], sections(outcome)), end="")
     else:
-        print_sections(sections(outcome), sys.stdout)
+        print_sections(sections(outcome, full=full), sys.stdout, last=answer(outcome).line)
 
 
 def _time(text: str) -> float:

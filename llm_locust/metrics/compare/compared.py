@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -17,16 +17,19 @@ from llm_locust.metrics.durations import durations_of
 from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.goodput import good_rates
-from llm_locust.metrics.requests.goodput_intervals import ratio_worth
-from llm_locust.metrics.requests.throughput import amounts_over_time, inputs_per_s, rate_per_s
+from llm_locust.metrics.requests.throughput import inputs_per_s, rate_per_s
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stats.blocks import InBlocks, Noise, Remembered, blocks_of, merged
+from llm_locust.metrics.stats.bootstrap import CELLS, standard_error
 from llm_locust.metrics.stats.cells import order_cells
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
-from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
-from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Percentile, Rate, Share
+from llm_locust.metrics.stats.intervals import CellSums, Observed, share_worth, worths
+from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, ordered, percentile
 from llm_locust.metrics.stats.worth import Worth
 from llm_locust.metrics.window import Population, Window
 
@@ -41,6 +44,7 @@ class Compared:
     gaps: Floats | Ascending  # of the ok requests, ascending, in seconds
     lost: int  # requests without a record
     unsent: int  # requests that were due and never sent
+    together: float = 1.0  # requests under way together, on average over the window
 
     @property
     def c(self) -> Columns:
@@ -54,6 +58,30 @@ class Compared:
     @property
     def window(self) -> Window:
         return self.measured.window
+
+    @property
+    def rounds(self) -> float:
+        """How many times as many requests there were as were under way together: see :mod:`blocks`."""
+        return len(self.population.all) / max(1.0, self.together)
+
+    @property
+    def users(self) -> float:
+        """Those of a closed loop; of an open one the requests under way together."""
+        asked = self.manifest.options.get("num_users")
+        if self.manifest.open_loop or not isinstance(asked, int) or asked < self.together:
+            return self.together
+        return float(asked)
+
+    def edge_of(self, name: str) -> float:
+        """The error of a rate by the rounds that the ends of the window cut, as a share of it.
+
+        Users in step end together, so that a window has one round more or less of them, depending on where
+        it begins: evenly distributed, 1 / √12 of a round at each figure. Output tokens come all the time.
+        """
+        if self.manifest.open_loop or name in ("output_tps", "output_cps"):
+            return 0.0
+        ended = float(self.measured.credits.finished.sum())
+        return self.users / max(1.0, ended) / math.sqrt(12)
 
     def client(self) -> dict[str, Any]:
         """The verdict on the client, see :mod:`llm_locust.metrics.sections.validity`."""
@@ -122,7 +150,18 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
     unsent = requests_unsent(manifest, question.warmup_of(manifest))
-    return Compared(manifest, measured, population, gaps, lost, unsent)
+    return Compared(manifest, measured, population, gaps, lost, unsent, _together(measured))
+
+
+def _together(m: Measured) -> float:
+    spans = Spans.of(m.c)
+    means = [
+        (float(spans.means(np.array([start_s, end_s]))[0]), end_s - start_s)
+        for start_s, end_s in ((each.start_s(m.c), each.end_s(m.c)) for each in m.window.spans)
+        if end_s > start_s
+    ]
+    seconds = sum(length for _, length in means)
+    return max(0.0, sum(mean * length for mean, length in means) / seconds) if seconds else 0.0
 
 
 def _latency(run: Compared, latency: str, metrics: Sequence[Metric], adjusted: bool) -> list[Estimate | None]:
@@ -132,30 +171,64 @@ def _latency(run: Compared, latency: str, metrics: Sequence[Metric], adjusted: b
     )
     if not len(found.observed):
         return [None] * len(metrics)
+    return figures_of(found, [PERCENTILES.get(metric.statistic) for metric in metrics], run.rounds)
+
+
+def figures_of(found: Durations, percents: Sequence[float | None], rounds: float) -> list[Estimate | None]:
+    """The mean (None of ``percents``) and percentiles of durations in a run of so many rounds."""
     mean, std = found.moments()
-    percents = [PERCENTILES.get(metric.statistic, math.nan) for metric in metrics]
-    values = [mean if math.isnan(p) else found.quantile(p / 100) for p in percents]
-    worth, of_values = None, list[Worth | None]([None] * len(metrics))
+    values = [mean if p is None else found.quantile(p / 100) for p in percents]
+    span = _span(found, rounds)
+    worth, of_values, noises = None, list[Worth | None]([None] * len(values)), list[Noise | None]()
     if found.course is not None:
-        worth, of_values = worths(found.course, mean, std, found.quantile(0.5), values)
+        course, median = Remembered(found.course), found.quantile(0.5)
+        worth, of_values = worths(course, mean, std, median, values)
+        blocks = blocks_of(int(np.count_nonzero(course.counts)), rounds)
+        if blocks is not None:
+            in_blocks = InBlocks(course, blocks)
+            noises = _noises(course, in_blocks, (mean, std, median), values, rounds)
+    noises = noises or [None] * (1 + len(values))
     made = [
-        Average(value, worth) if math.isnan(percent) else Percentile(value, percent, found, of_value)
-        for value, percent, of_value in zip(values, percents, of_values, strict=True)
+        Average(value, worth, noises[0], span)
+        if percent is None
+        else Percentile(value, percent, found, of_value, noise, span)
+        for value, percent, of_value, noise in zip(values, percents, of_values, noises[1:], strict=True)
     ]
     return [None if math.isnan(each.value) else each for each in made]
+
+
+def _noises(
+    course: CellSums,
+    in_blocks: CellSums,
+    level: tuple[float, float, float],
+    values: Sequence[float],
+    rounds: float,
+) -> list[Noise | None]:
+    """The noise of the mean, and of each value, by cells and by blocks."""
+    mean, std, median = level
+    (of_mean, of), (mean_in_blocks, of_blocks) = (
+        worths(each, mean, std, median, [*values, median]) for each in (course, in_blocks)
+    )
+    known = [each.n_eff for each in (of[-1] or of_mean, of_blocks[-1] or mean_in_blocks) if each is not None]
+    pairs = zip((of_mean, *of[:-1]), (mean_in_blocks, *of_blocks[:-1]), strict=True)
+    return [None if a is None or b is None else Noise(a, b, min(known), rounds) for a, b in pairs]
+
+
+def _span(found: Durations, rounds: float) -> Extremes:
+    """Requests that failed or were given up may have lasted for ever."""
+    lowest = [float(each[0]) for each in (found.observed, found.censored) if len(each)]
+    is_open = found.infinite or len(found.censored)
+    highest = math.inf if is_open else float(found.observed[len(found.observed) - 1])
+    return Extremes(min(lowest), highest, min(rounds, len(found.observed) + found.infinite))
 
 
 def _on_time(run: Compared) -> Estimate | None:
     if run.measured.on_time is None:
         return None
     shares = run.measured.on_time[run.population.ok]
-    ascending = ordered(shares)
-    if not len(ascending):
-        return None
-    mean, std = moments(ascending)
     course = Observed(order_cells(run.c, run.population.ok), shares)
-    worth, _ = worths(course, mean, std, percentile(ascending, 50.0))
-    return Average(mean, worth)
+    found = replace(Durations.of(shares), course=course)
+    return figures_of(found, [None], run.rounds)[0] if len(found.observed) else None
 
 
 def _share(run: Compared, metric: Metric) -> Estimate | None:
@@ -167,8 +240,15 @@ def _share(run: Compared, metric: Metric) -> Estimate | None:
         missing += len(run.measured.stuck.among(np.arange(len(run.c))))
     if counted is None or not len(counted[0]) + missing:
         return None
-    judged, held = counted[0], counted[1].astype(np.float64)
-    return Share(float(held.sum()) / (len(judged) + missing), ratio_worth(run.c, judged, held, missing))
+    judged, held = counted
+    order = order_cells(run.c, judged)
+    counts = np.diff(order.bounds).astype(np.float64)
+    counts += missing / max(1, len(counts))
+    hits = order.sums(order.sorted(held))
+    n = len(judged) + missing
+    blocks = blocks_of(len(counts), run.rounds)
+    in_blocks = None if blocks is None else share_worth(merged(hits, blocks), merged(counts, blocks))
+    return Share(float(held.sum()) / n, n, share_worth(hits, counts), in_blocks)
 
 
 def counted_in_share(run: Compared, metric: Metric) -> tuple[Rows, Mask] | None:
@@ -208,19 +288,25 @@ def _rate(run: Compared, metric: Metric) -> Estimate | None:
     value = _rate_per_s(run, metric.name)
     if value is None:
         return None
-    return Rate(value, rate_error(value, _amounts(run, metric.name), run.window, run.c))
+    return rate_of(value, *_per_round(run, metric.name), run.edge_of(metric.name))
 
 
-#: Rates that throughput has, by its names.
-_CREDITED = {
-    "rps": "requests_per_s",
-    "input_tps": "input_tokens_per_s",
-    "output_tps": "output_tokens_per_s",
-    "output_cps": "output_chars_per_s",
-    "total_tps": "total_tokens_per_s",
-    "goodput_rps": "requests_per_s",
-    "inputs_per_s": "inputs_per_s",
-}
+def rate_of(value: float, amounts: Floats, seconds: Floats, edge: float) -> Rate:
+    """A rate of which each round gave ``amounts`` in ``seconds``.
+
+    Args:
+        edge: the error that the cut rounds at both ends of the window make, as a share of the rate.
+    """
+    total, blocks = float(amounts.sum()), blocks_of(len(amounts), len(amounts))
+    if not (value > 0 and total > 0 and float(seconds.sum()) > 0):
+        return Rate(value, None)
+    scale = value / (total / float(seconds.sum()))
+    cells = [(amounts, seconds)]
+    if blocks is not None:
+        cells.append((merged(amounts, blocks), merged(seconds, blocks)))
+    errors = [standard_error(*each) for each in cells]
+    known = [error and replace(error, value=error.value * scale) for error in errors]
+    return Rate(value, known[0], None if blocks is None else known[1], len(amounts), edge * value)
 
 
 def _rate_per_s(run: Compared, name: str) -> float | None:
@@ -244,9 +330,40 @@ def _rate_per_s(run: Compared, name: str) -> float | None:
     return float(credits.finished.sum()) / seconds
 
 
-def _amounts(run: Compared, name: str) -> Floats:
-    """What each cell of the window gives to a rate."""
-    rows, judgement = np.arange(len(run.c)), run.measured.judgement
+def _per_round(run: Compared, name: str) -> tuple[Floats, Floats]:
+    """What the answers of each round gave to a rate, and the seconds since the round before ended.
+
+    A round is as many ends as there are users, or requests under way together: the users of a closed loop
+    often move in step, and in equal times between two of their steps come all answers or none. Of a long run
+    one is several of these, so that there are at most :data:`CELLS`.
+    """
+    credits, judgement = run.measured.credits, run.measured.judgement
+    rows = np.flatnonzero(credits.finished)
     if name == "goodput_rps" and judgement is not None:
-        rows = rows[judgement.good]
-    return amounts_over_time(run.c, run.measured.credits, rows)[_CREDITED[name]]
+        given = judgement.good.astype(np.float64)
+    else:
+        given = {
+            "output_tps": credits.output_tokens,
+            "output_cps": credits.output_chars,
+            "input_tps": credits.input_tokens,
+            "total_tps": credits.input_tokens + credits.output_tokens,
+            "inputs_per_s": credits.inputs,
+        }.get(name, np.ones(len(run.c)))
+    rows = rows[np.argsort(run.c.ended_s[rows], kind="stable")]
+    size = max(1, round(run.users))
+    size *= max(1, math.ceil((len(rows) - 1) / size / CELLS))
+    # The first end only begins the first round: what was given before it took nobody knows how long.
+    edges = np.arange(0, len(rows), size)
+    if len(edges) < 2:
+        return np.empty(0), np.empty(0)
+    sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(given[rows]))])[edges + 1]
+    return np.diff(sums), np.diff(_seconds_of(run, run.c.ended_s[rows][edges]))
+
+
+def _seconds_of(run: Compared, times_s: Floats) -> Floats:
+    """Seconds of the window before each time, without its gaps."""
+    found = np.zeros(len(times_s))
+    for span in run.window.spans:
+        start_s = span.start_s(run.c)
+        found += np.clip(times_s, start_s, span.end_s(run.c)) - start_s
+    return found

@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from llm_locust.metrics.compare.comparable import Metric, table_metrics
 from llm_locust.metrics.compare.compared import Compared
-from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
+from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.stats.estimates import Difference, Estimate, alike, difference
 
 #: Of all intervals of a comparison together.
 CONFIDENCE = 0.95
@@ -26,12 +27,16 @@ CONFIDENCE = 0.95
 #: A difference smaller than this share of the figures is the rounding of floats.
 _SAME = 1e-9
 
+#: Where an interval reaches further than this, as a share of the figures or in points of a share, the samples
+#: are too few to say that there is no difference.
+_COARSE, _COARSE_POINTS = 0.25, 0.05
+
 
 class Verdict(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     NO_DIFFERENCE = "no difference beyond noise"
-    TOO_FEW = "too few samples"
+    TOO_FEW = "too few samples"  # a difference that matters could hide
     UNDETERMINED = "undetermined"  # requests without a known end leave the figure open
 
 
@@ -134,8 +139,9 @@ def joint_confidence(tested: int) -> float:
 def compare_figures(metric: Metric, base: Estimate | None, new: Estimate | None, confidence: float) -> Row:
     """One figure of two runs.
 
-    It is beyond noise where its interval does not hold 0. Where it does and an end of it is not known, the
-    samples are too few; so they are where a run has none. Of an infinite figure only that the other is finite
+    It is beyond noise where its interval does not hold 0. Where it does and an end of it is not known, or is
+    further than a quarter of the figure (5 points of a share), the samples are too few; so they are where a
+    run has none. Of an infinite figure only that the other is finite
     is known.
     """
     if base is None or new is None:
@@ -145,9 +151,19 @@ def compare_figures(metric: Metric, base: Estimate | None, new: Estimate | None,
         worse, better = math.isfinite(base.value), math.isfinite(new.value)
         verdict = Verdict.WORSE if worse else Verdict.BETTER if better else Verdict.UNDETERMINED
         return Row(metric, base.value, new.value, None, verdict)
-    found = difference(base, new, confidence)
-    verdict = verdict_on(metric, found, max(abs(base.value), abs(new.value)))
+    found = _difference(metric, *alike(base, new), confidence)
+    size = max(abs(base.value), abs(new.value))
+    verdict = verdict_on(metric, found, size)
+    coarse = _COARSE_POINTS if metric.kind is MetricKind.SHARE else _COARSE * size
+    if verdict is Verdict.NO_DIFFERENCE and max(-found.low, found.high) > coarse:
+        verdict = Verdict.TOO_FEW
     return Row(metric, base.value, new.value, found, verdict)
+
+
+def _difference(metric: Metric, base: Estimate, new: Estimate, confidence: float) -> Difference:
+    """New − base, no further than it can be: a share moves by 100 pp, and nothing loses more than all."""
+    most = 1.0 if metric.kind is MetricKind.SHARE else math.inf
+    return difference(base, new, confidence).within(-min(most, max(base.value, 0.0) or most), most)
 
 
 def explained(row: Row, base: Compared, new: Compared) -> Row:

@@ -5,17 +5,22 @@ A gate limits the change from base to new: in per cent of base, or for shares in
 errors of both runs in it; each end is a one-sided 95 % bound. The gate
 
 - **breaks** where the whole interval is over the limit: the change is over it by more than noise;
-- **holds** where the whole interval is within the limit, or where the change is not over it by more than
-  noise and the interval is narrow enough (:func:`resolution`): noise reaches no further than the limit is
-  wide, so that of changes of twice the limit half are found, and of three times the limit nearly all. Both
-  ends of the interval must be known: requests that were cut or failed may leave the unfavourable one open;
+- **holds** where twice the limit is excluded (the limit and :func:`resolution` more: its interval does not
+  reach that far), and the change is not over the limit, or so little that the limit is in the middle half of
+  the interval. A true change of twice the limit so holds in at most one of twenty comparisons;
 - is **unknown** otherwise: noise could hide what the gate is there to find.
+
+Where every sample of new is over the limit times every sample of base, or within it, that decides by itself
+(:mod:`~llm_locust.metrics.compare.ranks`).
+
+One broken gate of several fails the comparison, so that each is broken at a level of 5 % / gates
+(Bonferroni): together they break wrongly in at most one of twenty. The comparison passes only if all hold,
+so that nothing is corrected for their number there (an intersection–union test, Berger 1982). A further gate
+therefore can make a broken one unknown, and never held.
 
 Failed requests count as above any upper limit on a percentile of an answer's latency, in both runs; see
 :class:`State`. A percentile whose samples cannot bound it is judged by ranks
-(:func:`~llm_locust.metrics.compare.ranks.tail_p`): the gate then breaks or is unknown. Gates are named before
-the runs are seen, so their intervals are corrected for the number of gates (Bonferroni: together they hold
-with 95 %) and not for the whole table.
+(:func:`~llm_locust.metrics.compare.ranks.tail_p`): the gate then breaks or is unknown.
 """
 
 import math
@@ -30,9 +35,9 @@ from llm_locust.core.terms import Term, listed, nearest, split_terms
 from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.comparison import Row, compare_figures, explained, joint_confidence
-from llm_locust.metrics.compare.ranks import tail_p
+from llm_locust.metrics.compare.ranks import apart_p, tail_p
 from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
-from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
+from llm_locust.metrics.stats.estimates import Difference, Estimate, alike, change, difference
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -46,6 +51,12 @@ Finding = Literal["held", "broken", "unknown"]
 
 #: What becomes of an unknown gate.
 Unknown = Literal["fail", "pass"]
+
+#: How many gates on a change of the limit break at most, and how many on one of twice the limit hold.
+_BREAKS, _HOLDS_WRONGLY = 0.05, 0.10
+
+#: Part of an interval that is its middle.
+_MIDDLE = 0.5
 
 #: Digits to which changes are compared: of 100 to 105 it is 5 %, whatever floats make of it.
 _DIGITS = 9
@@ -89,13 +100,17 @@ class State(StrEnum):
     """
 
     HELD = "held"
+    HELD_APART = "held apart"  # every sample of new is within twice the limit of every sample of base
     WITHIN_NOISE = "within noise"  # over the limit, by no more than noise explains, and noise is small
     BROKEN = "broken"
+    BROKEN_APART = "broken apart"  # every sample of new is over the limit times every sample of base
     BROKEN_BY_RANKS = "broken by ranks"
     BROKEN_BY_FAILURES = "broken by failures"
     NO_SAMPLES = "no samples"
     FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
+    OVER = "over the limit"  # but not beyond noise, and the limit is not in the middle of the interval
+    AMONG_GATES = "one of several gates"  # it would be broken alone
     TOO_FEW = "too few samples"  # the noise is not known
     OF_A_PART = "part of a run"  # it would hold, but not for all of base and new
     CLIENT_INVALID = "client invalid"  # it would hold, but by figures of a client that was too slow
@@ -104,7 +119,7 @@ class State(StrEnum):
     @property
     def finding(self) -> Finding:
         """What the gate came to: a gate without any sample is broken."""
-        if self in (State.HELD, State.WITHIN_NOISE):
+        if self in (State.HELD, State.HELD_APART, State.WITHIN_NOISE):
             return "held"
         return "broken" if self is State.NO_SAMPLES or self.startswith("broken") else "unknown"
 
@@ -115,7 +130,8 @@ class GateResult:
 
     ``interval`` is the change with its interval in the same unit, an infinite end being unknown; None
     where there is no change and, of a relative gate, from a base of 0. ``failed`` has the failed shares of
-    base and new where the figures' latency lacks them, None where none failed.
+    base and new where the figures' latency lacks them, None where none failed. ``times``: about how many
+    times the requests of each run would decide an unknown gate, None where that is not known or not the way.
     """
 
     gate: RelativeGate
@@ -124,6 +140,7 @@ class GateResult:
     state: State
     interval: Difference | None = None
     failed: tuple[float, float] | None = None
+    times: float | None = None
 
     def passed(self, unknown: Unknown = "fail") -> bool:
         """Whether it held; an unknown one does as ``unknown`` says."""
@@ -187,61 +204,145 @@ def judge_change(
     gate: RelativeGate, base: Estimate | None, new: Estimate | None, gates: int = 1
 ) -> GateResult:
     """One gate of so many ``gates`` on one figure of two runs."""
-    confidence = joint_confidence(gates)
-    row = compare_figures(gate.metric, base, new, confidence)
+    row = compare_figures(gate.metric, base, new, joint_confidence(gates))
     if base is None or new is None:
         return GateResult(gate, row, None, State.NO_SAMPLES)
     if math.isinf(base.value) or math.isinf(new.value):
         state = State.FAILED_IN_BASE if math.isinf(base.value) else State.BROKEN_BY_FAILURES
         return GateResult(gate, row, None, state)
-    change = _change(gate, base.value, new.value)
-    alpha = 1 - confidence
-    over = difference(_Allowed(base, gate.limit, gate.in_points), new, 1 - 2 * alpha)
-    unit = 1.0 if gate.in_points else abs(base.value)
-    state = _state(gate, over, unit, change)
-    if state is State.TOO_FEW and gate.is_upper and tail_p(base, new, 1 + gate.limit) <= alpha:
-        state = State.BROKEN_BY_RANKS
-    interval = None
-    if unit:
-        interval = Difference(change, gate.limit + over.low / unit, gate.limit + over.high / unit)
-    return GateResult(gate, row, change, state, interval)
+    moved = _change(gate, base.value, new.value)
+    test = _Test(gate, *alike(base, new), moved)
+    state = test.state(_BREAKS / gates)
+    if state.finding == "unknown" and gates > 1 and test.state(_BREAKS).finding == "broken":
+        state = State.AMONG_GATES
+    times = test.times(_BREAKS / gates) if state.finding == "unknown" else None
+    return GateResult(gate, row, moved, state, test.interval(), times=times)
 
 
-def _state(gate: RelativeGate, over: Difference, unit: float, change: float) -> State:
-    """``over`` is by how much the figure is over its limit."""
-    # The end that speaks most for the gate, and the one that speaks most against it.
-    best, worst = (over.low, over.high) if gate.is_upper else (over.high, over.low)
-    scale = unit or 1.0
-    noise = abs(over.value - best) / scale
-    if not gate.holds(best / scale):
-        return State.BROKEN
-    if not math.isfinite(noise):
-        return State.TOO_FEW
-    if not math.isfinite(worst):
-        return State.OPEN
-    if not gate.holds(worst / scale) and noise > resolution(gate, unit):
-        return State.TOO_NOISY
-    return State.HELD if gate.holds(change - gate.limit) else State.WITHIN_NOISE
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A gate on two figures, as they are compared."""
+
+    gate: RelativeGate
+    base: Estimate
+    new: Estimate
+    change: float
+
+    @property
+    def unit(self) -> float:
+        """What a limit is a share of; 1 where base is 0, of which any share is."""
+        return 1.0 if self.gate.in_points else abs(self.base.value) or 1.0
+
+    def over(self, alpha: float, further: float = 0.0) -> Difference:
+        """By how much the change is over the limit, and ``further`` over it; each end one-sided.
+
+        Of latencies and rates on the scale of logarithms.
+        """
+        gate, base, new = self.gate, self.base, self.new
+        if gate.metric.kind is not MetricKind.SHARE and base.value > 0 and new.value > 0:
+            limit = gate.limit + (further if gate.is_upper else -further)
+            found = change(base, new, 1 - 2 * alpha)
+            return Difference(found.value - limit, found.low - limit, found.high - limit)
+        allowed = _Allowed(self.base, self.gate, further)
+        found = difference(allowed, self.new, 1 - 2 * alpha)
+        return Difference(found.value / self.unit, found.low / self.unit, found.high / self.unit)
+
+    def interval(self) -> Difference | None:
+        """That of the change; None of a relative gate from a base of 0."""
+        if not self.base.value and not self.gate.in_points:
+            return None
+        limit, most = self.gate.limit, 1.0 if self.gate.in_points else math.inf
+        best, worst = self.over(_BREAKS), self.over(_HOLDS_WRONGLY)
+        low, high = (best.low, worst.high) if self.gate.is_upper else (worst.low, best.high)
+        return Difference(self.change, limit + low, limit + high).within(-1.0, most)
+
+    def state(self, alpha: float) -> State:
+        gate, upper = self.gate, self.gate.is_upper
+        over = self.over(alpha)
+        # The end that speaks most for the gate.
+        best = over.low if upper else over.high
+        if math.isfinite(best) and not gate.holds(best):
+            return State.BROKEN
+        factor = 1 + gate.limit
+        if not gate.in_points and factor > 0 and self._apart_p(factor, worse=True) <= alpha:
+            return State.BROKEN_APART
+        if upper and tail_p(self.base, self.new, factor) <= alpha:
+            return State.BROKEN_BY_RANKS
+        return self._held(math.isfinite(best))
+
+    def _held(self, is_known: bool) -> State:
+        """How it holds, or why it does not; ``is_known``: how far noise reaches in its favour is."""
+        gate, further = self.gate, resolution(self.gate, self.base.value)
+        beyond = self.over(_HOLDS_WRONGLY, further)
+        # The end that speaks most against the gate: it must not reach as far as twice the limit.
+        worst = beyond.high if gate.is_upper else -beyond.low
+        if worst < 0:
+            middle = self.over((1 - _MIDDLE) / 2)
+            if gate.holds(self.change - gate.limit if math.isfinite(self.change) else math.inf):
+                return State.HELD
+            is_middle = gate.holds(middle.low if gate.is_upper else middle.high)
+            return State.WITHIN_NOISE if is_middle else State.OVER
+        factor = (
+            1
+            + gate.limit
+            + math.copysign(further, gate.limit if gate.limit else (1 if gate.is_upper else -1))
+        )
+        if not gate.in_points and factor > 0 and self._apart_p(factor, worse=False) <= _BREAKS:
+            return State.HELD_APART
+        if not is_known:
+            return State.TOO_FEW
+        return State.TOO_NOISY if math.isfinite(worst) else State.OPEN
+
+    def _apart_p(self, factor: float, *, worse: bool) -> float:
+        """The chance that all of new lie beyond ``factor`` × all of base, to the worse side or the other."""
+        if self.gate.is_upper == worse:
+            return apart_p(self.base, self.new, factor)
+        return apart_p(self.new, self.base, 1 / factor)
+
+    def times(self, alpha: float) -> float | None:
+        """How many times the requests would decide it, if the figures stayed what they are.
+
+        The reach of an interval falls with the root of the number of requests, that of none or all of them
+        with the number itself. A figure within the limit is to be shown to be away from twice the limit, one
+        over it to be over it.
+        """
+        gate = self.gate
+        over, further = self.over(alpha), resolution(gate, self.base.value)
+        beyond = self.over(_HOLDS_WRONGLY, further)
+        if gate.holds(self.change - gate.limit):
+            reach, room = (
+                abs((beyond.high if gate.is_upper else beyond.low) - beyond.value),
+                abs(beyond.value),
+            )
+        else:
+            reach, room = abs((over.low if gate.is_upper else over.high) - over.value), abs(over.value)
+        if not (math.isfinite(reach) and room > 0):
+            return None
+        is_none_or_all = gate.metric.kind is MetricKind.SHARE and {self.base.value, self.new.value} <= {
+            0.0,
+            1.0,
+        }
+        return max(1.0, (reach / room) ** (1 if is_none_or_all else 2))
 
 
-def resolution(gate: RelativeGate, unit: float) -> float:
-    """How far noise may reach in a gate that holds: as far as the limit, and at least 1 % or 0.5 pp.
+def resolution(gate: RelativeGate, base: float) -> float:
+    """By how much more than its limit a change must be excluded: by the limit again, at least 1 % or 0.5 pp.
 
     Args:
-        unit: what the limit is a share of; 0 where base's figure is, of which any share is 0: 0.5 pp then.
+        base: its figure; of 0 any share is 0, and 0.5 pp count.
     """
-    if not unit:
+    if not base and not gate.in_points:
         return 0.005
     return max(abs(gate.limit), 0.005 if gate.in_points else 0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """What base's figure may become: an estimate with the error of base's."""
+    """What base's figure may become, and ``further``: an estimate with the error of base's."""
 
     base: Estimate
-    limit: float
-    in_points: bool
+    gate: RelativeGate
+    further: float
 
     @property
     def value(self) -> float:
@@ -252,7 +353,13 @@ class _Allowed:
         return self._moved(low), self._moved(high)
 
     def _moved(self, value: float) -> float:
-        return value + self.limit if self.in_points else value * (1 + self.limit)
+        gate = self.gate
+        further = self.further if gate.is_upper else -self.further
+        if gate.in_points:
+            return value + gate.limit + further
+        if not self.base.value:
+            return value * (1 + gate.limit) + further
+        return value * (1 + gate.limit + further)
 
 
 def _change(gate: RelativeGate, base: float, new: float) -> float:

@@ -5,26 +5,33 @@ recovery (Zou and Donner 2008), of which Newcombe's interval for two shares is a
 a, b and their intervals [l, u], a − b lies from a − b − √((a − l_a)² + (u_b − b)²) to
 a − b + √((u_a − a)² + (b − l_b)²). Unlike a single standard error it keeps the two sides of a skewed
 figure, such as a p99, apart. An end that is not known is infinite.
+
+A figure whose run is long enough has the interval of :mod:`~llm_locust.metrics.stats.intervals`; of a shorter
+one it is by few long blocks (:mod:`~llm_locust.metrics.stats.blocks`), wider and with Student's t.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from llm_locust.metrics.stats.blocks import Noise, normal_t, of_none, unseen
 from llm_locust.metrics.stats.bootstrap import StandardError
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.worth import (
     FEWEST,
+    FEWEST_BEYOND,
     FEWEST_OF_MEAN,
     Ends,
     Worth,
+    ends_within,
     is_told,
     mean_ends,
     needed,
     percentile_shares,
-    ratio_ends,
-    scaled_ends,
+    share_ends,
 )
+
+UNKNOWN = -math.inf, math.inf
 
 
 class Estimate(Protocol):
@@ -39,59 +46,116 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Extremes:
+    """The smallest and the largest sample of a figure, and of how many rounds they are."""
+
+    low: float
+    high: float
+    rounds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Average:
-    """A mean. Its interval, as each of these, is that of :mod:`~llm_locust.metrics.stats.intervals`."""
+    """A mean. ``noise`` is None where blocks show none."""
 
     value: float
     worth: Worth | None
+    noise: Noise | None = None
+    span: Extremes | None = None
 
     def ends(self, confidence: float) -> Ends:
-        if self.worth is None or not is_told(self.worth, FEWEST_OF_MEAN):
-            return -math.inf, math.inf
-        return mean_ends(self.value, self.worth, confidence)
+        if self.worth is not None and is_told(self.worth, FEWEST_OF_MEAN):
+            return mean_ends(self.value, self.worth, confidence)
+        return UNKNOWN if self.noise is None else self.noise.mean_ends(self.value, confidence)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """An amount per second."""
+    """An amount per second.
+
+    ``error`` is that over the run's ``rounds``, ``blocks`` that by few long blocks, ``edge`` that of the
+    rounds which the ends of the window cut.
+    """
 
     value: float
     error: StandardError | None
+    blocks: StandardError | None = None
+    rounds: float = math.inf
+    edge: float = 0.0
 
     def ends(self, confidence: float) -> Ends:
-        if self.error is None or not self.error.settled:
-            return -math.inf, math.inf
-        return scaled_ends(self.value, self.error, confidence)
+        if self.error is None:
+            return UNKNOWN
+        if self.error.settled and self.value**2 >= FEWEST * self.error.value**2:
+            reach = self.error.reach(confidence)
+        elif self.blocks is not None:
+            reach = unseen(self.rounds) * max(each.reach(confidence) for each in (self.error, self.blocks))
+        else:
+            return UNKNOWN
+        return ends_within(self.value, math.hypot(reach, normal_t(confidence) * self.edge))
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share."""
+    """A share of ``n`` requests, which are ``worth`` so much by cells and by few long ``blocks``.
+
+    Of none or of all its interval is the exact one of n independent requests, or of ``n`` / ``together``
+    where so many are known to fail together.
+    """
 
     value: float
+    n: float
     worth: Worth | None
+    blocks: Worth | None = None
+    together: float = 1.0
+
+    @property
+    def hits_together(self) -> float:
+        """How many requests that count, or that do not, come together; 1 where all or none count."""
+        if self.worth is None or not 0 < self.value < 1:
+            return 1.0
+        return max(1.0, self.n / max(1e-9, self._n_eff))
+
+    @property
+    def _n_eff(self) -> float:
+        return min(each.n_eff for each in (self.worth, self.blocks) if each is not None)
 
     def ends(self, confidence: float) -> Ends:
-        if self.worth is None or not is_told(self.worth, FEWEST):
+        if not 0 < self.value < 1:
+            bound = of_none(self.n / self.together, confidence)
+            return (0.0, bound) if self.value <= 0 else (1 - bound, 1.0)
+        if self.worth is None:
             return 0.0, 1.0
-        return ratio_ends(self.value, self.worth, confidence)
+        rarer = min(self.value, 1 - self.value)
+        worth = self.worth
+        if self.blocks is not None and not (worth.error.settled and worth.n_eff * rarer >= FEWEST_BEYOND):
+            worth = max((worth, self.blocks), key=lambda each: each.t(confidence) / math.sqrt(each.n_eff))
+        return share_ends(self.value, min(worth.n_eff, self.n / self.together), worth.t(confidence))
 
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile of samples, which are ``worth`` so much for it."""
+    """A percentile of samples, which are ``worth`` so much for it; ``noise`` as of an :class:`Average`."""
 
     value: float
     percent: float
     samples: Durations
     worth: Worth | None
+    noise: Noise | None = None
+    span: Extremes | None = None
 
     def ends(self, confidence: float) -> Ends:
-        if self.worth is None or not is_told(self.worth, needed(self.percent)):
-            return -math.inf, math.inf
-        low, high = percentile_shares(self.percent, self.worth, confidence)
-        ends = self.samples.quantile(low), self.samples.quantile(high)
-        # NaN: requests that were given up leave it open, at one end or at both.
+        if self.worth is not None and is_told(self.worth, needed(self.percent)):
+            low, high = percentile_shares(self.percent, self.worth, confidence)
+        elif self.noise is not None:
+            low, high = self.noise.share_ends(self.percent / 100, confidence)
+        else:
+            return UNKNOWN
+        # An end among all samples is beyond them. NaN: requests that were given up leave it open.
+        ends = (
+            self.samples.quantile(low) if low > 0 else math.nan,
+            self.samples.quantile(high) if high < 1 else math.nan,
+        )
         return -math.inf if math.isnan(ends[0]) else ends[0], math.inf if math.isnan(ends[1]) else ends[1]
 
 
@@ -107,6 +171,11 @@ class Difference:
     def is_known(self) -> bool:
         return math.isfinite(self.low) and math.isfinite(self.high)
 
+    def within(self, low: float, high: float) -> "Difference":
+        """The same, no end of it beyond what a difference can be."""
+        ends = [end if math.isinf(end) else min(max(end, low), high) for end in (self.low, self.high)]
+        return Difference(self.value, *ends)
+
 
 def difference(base: Estimate, new: Estimate, confidence: float) -> Difference:
     """New − base of two independent runs."""
@@ -117,3 +186,35 @@ def difference(base: Estimate, new: Estimate, confidence: float) -> Difference:
         value - math.hypot(new.value - new_low, base_high - base.value),
         value + math.hypot(new_high - new.value, base.value - base_low),
     )
+
+
+def change(base: Estimate, new: Estimate, confidence: float) -> Difference:
+    """New / base − 1 of two independent runs; both figures are above 0.
+
+    The interval is made as that of a difference, on the scale of logarithms: a change of −100 % is not
+    reached, and what is twice as large is as far away as what is half as large.
+    """
+    (base_low, base_high), (new_low, new_high) = base.ends(confidence), new.ends(confidence)
+    value = new.value / base.value
+    down = math.hypot(_log(new.value, new_low), _log(base_high, base.value))
+    up = math.hypot(_log(new_high, new.value), _log(base.value, base_low))
+    low = -math.inf if new_low == -math.inf or base_high == math.inf else value * math.exp(-down) - 1
+    return Difference(value - 1, low, value * math.exp(min(up, 700.0)) - 1 if up < math.inf else math.inf)
+
+
+def _log(high: float, low: float) -> float:
+    """ln(high / low); ∞ where the lower one is not above 0, or the upper one is not known."""
+    return math.log(high / low) if low > 0 and high < math.inf else math.inf
+
+
+def alike(base: Estimate, new: Estimate) -> tuple[Estimate, Estimate]:
+    """The two figures as they are compared.
+
+    Where one run has no failure, nobody knows how many would come together in it: as many as in the other.
+    So a run without failures against one with a single outage is none against one, and not none against
+    a hundred.
+    """
+    if not (isinstance(base, Share) and isinstance(new, Share)):
+        return base, new
+    together = max(base.hits_together, new.hits_together)
+    return replace(base, together=together), replace(new, together=together)

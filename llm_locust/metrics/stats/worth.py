@@ -127,6 +127,13 @@ def _stretched_share(share: float, worth: Worth, fewest: float, confidence: floa
     return (low, far_high) if upward else (far_low, high)
 
 
+def score_ends(share: float, n_eff: float, z: float) -> Ends:
+    """Wilson's interval of a share of ``n_eff`` samples."""
+    zz = z * z / n_eff
+    reach = z * math.sqrt(share * (1 - share) / n_eff + zz / n_eff / 4)
+    return max(0.0, (share + zz / 2 - reach) / (1 + zz)), min(1.0, (share + zz / 2 + reach) / (1 + zz))
+
+
 def share_ends(share: float, n_eff: float, z: float) -> Ends:
     """Wilson's interval of a share of ``n_eff`` samples, with the correction for continuity."""
     zz, spread = z * z, 4 * n_eff * share * (1 - share)
@@ -142,11 +149,12 @@ def share_ends(share: float, n_eff: float, z: float) -> Ends:
 
 
 def scaled_ends(value: float, error: StandardError, confidence: float, stretch: float = 1.0) -> Ends:
-    """value × exp(± reach / value) of a mean or a rate above 0, else value ± reach.
+    """The interval of a mean or a rate, which reaches stretch × t × error: see :func:`ends_within`."""
+    return ends_within(value, stretch * error.reach(confidence))
 
-    The reach is stretch × t × error.
-    """
-    reach = stretch * error.reach(confidence)
+
+def ends_within(value: float, reach: float) -> Ends:
+    """value × exp(± reach / value) of what is above 0, else value ± reach."""
     if value <= 0:
         return value - reach, value + reach
     factor = math.exp(min(reach / value, 50.0))

@@ -39,6 +39,8 @@ def as_data(outcome: ComparedRuns) -> dict[str, Any]:
             }
             for (base, new), comparison in zip(pairwise(outcome.runs), outcome.comparisons, strict=True)
         ],
+        "finding": outcome.finding if outcome.gates else None,
+        "exit_code": outcome.exit_code,
         "scaling": scaling.as_data(outcome),
         "gates": [_gate(gate, outcome.gate_unknown) for gate in outcome.gates],
     }
@@ -89,6 +91,7 @@ def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
         "state": str(result.state),
         "reason": gate_reason(result),
         "note": gate_note(result),
+        "times_the_requests": None if result.times is None else _known(result.times),
         "change": None if result.change is None else _known(result.change),
         "change_interval": _gate_interval(result.interval),
         "in_points": result.gate.in_points,

@@ -5,11 +5,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.compare.comparability import doubts, models_differ, unlike
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Comparison, compare_in_turn
-from llm_locust.metrics.compare.relative_gates import GateResult, RelativeGate, Unknown, evaluate_relative
+from llm_locust.metrics.compare.relative_gates import (
+    Finding,
+    GateResult,
+    RelativeGate,
+    Unknown,
+    evaluate_relative,
+)
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.report.text import clean
@@ -49,9 +56,17 @@ class ComparedRuns:
         return any(models_differ(c.base, c.new) for c in self.comparisons)
 
     @property
+    def finding(self) -> Finding:
+        """Broken where one gate is, else unknown where one is, else held; so without gates."""
+        found = {gate.state.finding for gate in self.gates}
+        return "broken" if "broken" in found else "unknown" if "unknown" in found else "held"
+
+    @property
     def exit_code(self) -> int:
-        """1 when a gate broke beyond noise, had no samples, or is unknown and none such passes."""
-        return 0 if all(gate.passed(self.gate_unknown) for gate in self.gates) else 1
+        """1 when a gate broke, 3 when the runs cannot show whether one held, unless such a one passes."""
+        if self.finding == "broken":
+            return EXIT_GATE
+        return EXIT_INVALID if self.finding == "unknown" and self.gate_unknown == "fail" else 0
 
 
 def compare_runs(

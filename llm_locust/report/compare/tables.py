@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from llm_locust.metrics.compare.comparison import CONFIDENCE, Comparison, Row, Verdict
 from llm_locust.metrics.sections.failures import iso
+from llm_locust.metrics.stats.blocks import MOST
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import scaling, words
+from llm_locust.report.compare.headline import answer
 from llm_locust.report.compare.outcome import ComparedRun, ComparedRuns
 from llm_locust.report.metric_names import figure_label
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
@@ -27,18 +29,27 @@ _TREND = (
     ("output_cps", "Output", "chars/s", True),
 )
 
-#: The chapter of sections that stand behind the charts of the page.
-FIGURES = "figures"
+#: The chapters of sections behind the charts of the page, and of the answer, which the page has in tiles.
+FIGURES, ANSWER = "figures", "answer"
 
 _UP, _DOWN = "▲", "▼"
 
 
-def sections(outcome: ComparedRuns) -> list[Section]:
-    """Which runs, what stands against comparing them, the gates, the verdict, the figures."""
-    found = [runs(outcome), warnings(outcome), gates(outcome)]
+def sections(outcome: ComparedRuns, *, full: bool = True) -> list[Section]:
+    """The answer, the gates, what stands against comparing the runs, what moved, the runs, the figures.
+
+    Args:
+        full: all figures, not only those that moved and the main ones.
+    """
+    found = [
+        Section("Answer", (answer(outcome).headline,), chapter=ANSWER),
+        gates(outcome),
+        warnings(outcome),
+    ]
     if outcome.is_pair:
-        found += [verdict(outcome.comparisons[0]), figures(outcome)]
+        found += [verdict(outcome.comparisons[0]), runs(outcome), figures(outcome, full=full)]
     else:
+        found.append(runs(outcome))
         found += [over_time(outcome), changes(outcome)]
     found.append(scaling.section(outcome))
     return [replace(section, stacked=True) for section in found if section is not None]
@@ -84,7 +95,11 @@ def gates(outcome: ComparedRuns) -> Section | None:
     lines = [Line(words.gate_text(gate), words.gate_tone(gate)) for gate in outcome.gates]
     if any(gate.state.finding == "unknown" for gate in outcome.gates):
         passed = outcome.gate_unknown == "pass"
-        text = "an unknown gate passes, as --gate-unknown pass asks" if passed else "an unknown gate fails"
+        text = (
+            "an unknown gate passes, as --gate-unknown pass asks"
+            if passed
+            else "an unknown gate does not pass: run longer, or see why it cannot be told"
+        )
         lines.append(Line(text, Tone.FAINT))
     return Section("Gates", tuple(lines))
 
@@ -115,9 +130,17 @@ def _named(word: str, rows: Sequence[Row], tone: Tone) -> Iterator[Line]:
         yield Line(f"{word}: {named}", tone)
 
 
-def figures(outcome: ComparedRuns) -> Section:
-    """Every figure of the two runs, with its interval and verdict."""
+#: Figures that are shown whether they moved or not.
+_MAIN = frozenset(
+    {"p50_ttft", "p99_ttft", "p50_tpot", "p50_e2el", "p99_e2el", "goodput", "error_rate", "rps", "output_tps"}
+)
+
+
+def figures(outcome: ComparedRuns, *, full: bool = True) -> Section:
+    """The figures of the two runs, each with its interval and verdict."""
     (comparison,) = outcome.comparisons
+    moved = (Verdict.WORSE, Verdict.BETTER)
+    shown = [row for row in comparison.rows if full or row.metric.name in _MAIN or row.verdict in moved]
     columns = (
         Column("Figure", left=True),
         Column("base"),
@@ -140,9 +163,11 @@ def figures(outcome: ComparedRuns) -> Section:
             ),
             words.TONES[row.verdict],
         )
-        for row in comparison.rows
+        for row in shown
     )
-    return Section("Figures", table=Table(columns, rows), notes=tuple(_notes(outcome)), chapter=FIGURES)
+    left = len(comparison.rows) - len(shown)
+    more = (Line(f"{left} more figures that did not move beyond noise: --full", Tone.FAINT),) if left else ()
+    return Section("Figures", table=Table(columns, rows), notes=(*more, *_notes(outcome)), chapter=FIGURES)
 
 
 def _notes(outcome: ComparedRuns) -> Iterator[Line]:
@@ -154,7 +179,7 @@ def _notes(outcome: ComparedRuns) -> Iterator[Line]:
         Tone.FAINT,
     )
     yield Line(
-        f"Block bootstrap over {CELLS} cells of each run. "
+        f"Block bootstrap over {CELLS} cells of each run; of a short run {MOST} blocks and Student's t. "
         "Noise is the variation within a run; only repeated runs show the variation between runs.",
         Tone.FAINT,
     )

@@ -4,7 +4,7 @@ import math
 
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.compare.comparison import Row, Verdict
-from llm_locust.metrics.compare.relative_gates import GateResult, State
+from llm_locust.metrics.compare.relative_gates import GateResult, State, resolution
 from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.section import Tone
@@ -72,7 +72,7 @@ def gate_tone(result: GateResult) -> Tone:
     """Of what the gate came to; a change that is over the limit within noise is marked too."""
     if result.state.finding == "broken":
         return Tone.BAD
-    return Tone.GOOD if result.state is State.HELD else Tone.WARN
+    return Tone.GOOD if result.state in (State.HELD, State.HELD_APART) else Tone.WARN
 
 
 def gate_text(result: GateResult) -> str:
@@ -92,7 +92,7 @@ def gate_text(result: GateResult) -> str:
     if result.change is None:
         return f"{head} ({figures})"
     note = gate_note(result)
-    return f"{head}: {_gate_change(result)} ({figures})" + ("" if note is None else f" {note}")
+    return f"{head}: {gate_change(result)} ({figures})" + ("" if note is None else f" {note}")
 
 
 def gate_reason(result: GateResult) -> str | None:
@@ -101,20 +101,51 @@ def gate_reason(result: GateResult) -> str | None:
     lacking = f"no samples, {row.missing} has no value for {metric.name}"
     if row.why_open is not None:
         lacking = why_open(row)
-    return {
+    reason = {
         State.HELD: None,
+        State.HELD_APART: "not one request of new is far enough from base's",
         State.WITHIN_NOISE: "over the limit, but within noise",
         State.BROKEN: "the change is over the limit by more than noise",
+        State.BROKEN_APART: "every request of new is further from every one of base than the limit",
         State.BROKEN_BY_RANKS: f"more samples than expected are above the limit on {metric.statistic}",
         State.BROKEN_BY_FAILURES: _of_failures(result),
         State.NO_SAMPLES: lacking,
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
-        State.TOO_NOISY: "noise could hide a change of twice the limit",
+        State.TOO_NOISY: f"noise could hide a change of {_twice_the_limit(result)}",
+        State.OVER: "over the limit, though not beyond noise",
+        State.AMONG_GATES: "broken if it were the only gate, but one of several may look so by chance",
         State.TOO_FEW: "too few independent samples to know the noise",
         State.OF_A_PART: "cannot tell: base or new is a part of a run (see the warnings)",
         State.CLIENT_INVALID: "cannot tell: the client of base or new was too slow (see the warnings)",
         State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
     }[result.state]
+    if reason is None or result.times is None:
+        return reason
+    return f"{reason}; {requests_needed(result.times)}"
+
+
+#: Of more times the requests it is said that they are many.
+_MOST_TIMES = 100.0
+
+
+def requests_needed(times: float) -> str:
+    """``about 3 times the requests would tell``."""
+    if times > _MOST_TIMES:
+        return f"more than {_MOST_TIMES:.0f} times the requests would be needed to tell"
+    return f"about {max(1.1, times):.2g} times the requests would tell"
+
+
+def _twice_the_limit(result: GateResult) -> str:
+    gate, base = result.gate, result.row.base or 0.0
+    limit = abs(gate.limit) + resolution(gate, base)
+    unit = "pp" if gate.in_points or not base else "%"
+    return f"{'+' if gate.is_upper else '-'}{100 * limit:.3g} {unit}"
+
+
+def gate_limit(result: GateResult) -> str:
+    """``at most +5 %``, ``at least -1 %``; of points ``at most +0.5 pp``."""
+    words = {"<=": "at most", "<": "less than", ">=": "at least", ">": "more than"}
+    return f"{words[result.gate.op]} {100 * result.gate.limit:+.4g} {_gate_unit(result)}".replace("+0 ", "0 ")
 
 
 def _open_end(result: GateResult) -> str:
@@ -145,7 +176,7 @@ def gate_note(result: GateResult) -> str | None:
     return f"of {of}: {_failed(result)}"
 
 
-def _gate_change(result: GateResult) -> str:
+def gate_change(result: GateResult) -> str:
     """In the limit's unit; from 0 in the figure's own."""
     if result.interval is None:
         return f"{absolute(result.row)} from 0"

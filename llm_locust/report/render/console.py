@@ -97,9 +97,11 @@ def print_report(
     print_parts(lambda _: parts, file, width)
 
 
-def print_sections(parts: Iterable[Section], file: TextIO, width: int | None = None) -> None:
-    """Print sections that need no heading."""
-    laid_out = tuple(_laid_out(parts))
+def print_sections(
+    parts: Iterable[Section], file: TextIO, width: int | None = None, *, last: Line | None = None
+) -> None:
+    """Print sections that need no heading, and a ``last`` line apart from them."""
+    laid_out = (*_laid_out(parts), *(() if last is None else (Text(), _line(last))))
     print_parts(lambda _: laid_out, file, width)
 
 

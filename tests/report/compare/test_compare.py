@@ -18,8 +18,9 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.bootstrap import CELLS
+from llm_locust.report.compare.headline import answer
 from llm_locust.report.compare.outcome import ComparedRuns, compare_runs
-from llm_locust.report.compare.page import page
+from llm_locust.report.compare.page import page, tiles
 from llm_locust.report.compare.scaling import scaled
 from llm_locust.report.compare.tables import sections
 from llm_locust.report.render.console import print_sections
@@ -112,6 +113,94 @@ def test_a_broken_gate_is_exit_code_1_and_says_by_how_much(
     text = capsys.readouterr().out
     assert re.search(r"p50_ttft<=\+5%  BROKEN beyond noise: \+\d+\.\d % \(\d+\.\d → \d+\.\d", text)
     assert "error_rate<=+1pp  held: 0.0 pp (0 % → 0 %" in text
+
+
+@pytest.mark.parametrize(
+    ("new", "words", "last"),
+    [
+        ("slow", ["--gate", "p50_ttft<=+5%"], r"FAIL: TTFT p50 \+\d+\.\d % \(at most \+5 %\) · exit 1"),
+        (
+            "slow",
+            ["--gate", "p50_ttft<=+5% mean_ttft<=+5% p95_ttft<=+5% goodput>=-1%"],
+            r"FAIL: .* \(at most \+5 %\), 1 more gate · exit 1",
+        ),
+        (
+            "same",
+            ["--gate", "error_rate<=+1pp"],
+            r"PASS: Error rate 0\.0 pp \(at most \+1 pp\) · exit 0",
+        ),
+        (
+            "same",
+            ["--gate", "p99_ttft<=+0%"],
+            r"UNKNOWN: TTFT p99 .* \(at most 0 %\): noise could hide a change of \+1 %; .* "
+            r"times the requests would (tell|be needed to tell) · exit 3",
+        ),
+        (
+            "same",
+            ["--gate", "p99_ttft<=+0%", "--gate-unknown", "pass"],
+            r"UNKNOWN: .* · exit 0, as --gate-unknown pass asks",
+        ),
+        ("slow", ["--gate", "p50_ttft<=+5% p99_ttft<=+0%", "--gate-unknown", "pass"], r"FAIL: .* · exit 1"),
+        (
+            "slow",
+            [],
+            r"WORSE: Goodput ratio -.* pp, .*TTFT p50 \+.*, \d+ more figures · exit 0, as no gate was given",
+        ),
+        ("same", [], r"NO DIFFERENCE: none of \d+ figures differs by more than noise · exit 0"),
+    ],
+)
+def test_the_last_line_is_the_answer_with_its_exit_code(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], new: str, words: list[str], last: str
+) -> None:
+    code = run(runs["base"], runs[new], *words)
+    text = capsys.readouterr().out
+    said = " ".join(text.rstrip("\n").rpartition("\n\n")[2].split())
+    assert re.fullmatch(last, said), said
+    assert f"exit {code}" in said
+    assert text.startswith("Answer") or said.partition(" · ")[0] in " ".join(text.split())
+
+
+def test_a_comparison_the_other_way_round_is_better_and_short_runs_are_unknown(tmp_path: Path) -> None:
+    paths = {
+        name: write_made_run(tmp_path / name, i, scale) for i, (name, scale) in enumerate(SCALES.items())
+    }
+    assert answer(compare_runs([paths["slow"], paths["usual"]])).word == "BETTER"
+    tiny = [write_made_run(tmp_path / f"tiny{i}", 10 + i, n=4) for i in range(2)]
+    found = answer(compare_runs(tiny))
+    assert (found.word, found.code) == ("UNKNOWN", 0)
+    seeded = write_made_run(tmp_path / "seeded", 20, seed=7)
+    assert answer(compare_runs([paths["usual"], seeded])).line.text.endswith(
+        "but: different seeds: 0 and 7 · exit 0"
+    )
+
+
+SCALES = {"usual": 1.0, "slow": 1.5}
+
+
+def test_the_page_begins_with_better_worse_or_unknown_and_why(runs: dict[str, Path]) -> None:
+    found = {tile.label: tile for tile in tiles(pair(runs, "base", "slow", "p50_ttft<=+5%"))}
+    assert list(found) == ["Result", "Moved beyond noise", "Noise", "Runs alike"]
+    assert found["Result"].value == "FAIL"
+    assert found["Result"].lines[-1] == "exit code 1"
+    assert found["Moved beyond noise"].value.endswith("worse")
+    assert any(line.startswith("TTFT p50 +") for line in found["Moved beyond noise"].lines)
+    assert re.fullmatch(r"± \d+(\.\d)? %", found["Noise"].value)
+    assert found["Runs alike"].value == "yes"
+    same = {tile.label: tile for tile in tiles(pair(runs, "base", "same"))}
+    assert (same["Result"].value, same["Moved beyond noise"].value) == ("NO DIFFERENCE", "nothing")
+    html = page(pair(runs, "base", "slow", "p50_ttft<=+5%")).decode()
+    assert html.index('class="tiles"') < html.index("<h3>Gates</h3>") < html.index('class="charts"')
+
+
+def test_the_console_has_the_main_figures_and_those_that_moved(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(runs["base"], runs["same"])
+    short = capsys.readouterr().out
+    assert "ITL p95" not in short
+    assert re.search(r"\d+ more figures that did not move beyond noise: --full", short)
+    run(runs["base"], runs["same"], "--full")
+    assert "ITL p95" in capsys.readouterr().out
 
 
 def test_gates_that_hold_and_no_gates_are_exit_code_0(
