@@ -160,13 +160,13 @@ def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
 def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> list[GateResult]:
     """Each gate on the change from ``base`` to ``new``."""
     found = [_judged(gate, base, new, len(gates)) for gate in gates]
-    doubt = _doubt(base, new) if found else None
+    doubt = doubt_on(base, new) if found else None
     if doubt is None:
         return found
     return [replace(each, state=doubt) if each.state.finding == "held" else each for each in found]
 
 
-def _doubt(base: Compared, new: Compared) -> State | None:
+def doubt_on(base: Compared, new: Compared) -> State | None:
     """Why no gate holds on these runs, whatever their figures are."""
     if base.is_part or new.is_part:
         return State.OF_A_PART

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llm_locust.metrics.compare.comparison import Row, Verdict
-from llm_locust.metrics.compare.relative_gates import GateResult
+from llm_locust.metrics.compare.relative_gates import GateResult, State, doubt_on
 from llm_locust.report.compare import words
 from llm_locust.report.compare.outcome import ComparedRuns
 from llm_locust.report.metric_names import figure_label
@@ -64,10 +64,11 @@ class Conclusion:
 def answer(outcome: ComparedRuns) -> Conclusion:
     """By the gates; without any by the differences of the last two runs that are beyond noise."""
     found = _by_gates(outcome) if outcome.gates else _by_figures(outcome)
-    if not outcome.warnings:
+    warnings = grave(outcome)
+    if not warnings:
         return found
-    more = len(outcome.warnings) - 1
-    but = first_clause(outcome.warnings[0])
+    more = len(warnings) - 1
+    but = first_clause(warnings[0])
     return replace(found, but=but + (f", and {plural(more, 'more warning')}" if more else ""))
 
 
@@ -111,12 +112,28 @@ def _by_figures(outcome: ComparedRuns) -> Conclusion:
         if word == "MIXED":
             named = f"worse: {_figures(worse)}; better: {_figures(better)}"
         return Conclusion(word, tuple(filter(None, [why, named])), tone, 0, ", as no gate was given")
+    last = outcome.comparisons[-1]
+    if (doubt := doubt_on(last.base, last.new)) is not None:
+        return Conclusion("UNKNOWN", (_DOUBTS[doubt],), Tone.WARN, 0, ", as no gate was given")
     told = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
     if told & set(TELLING):
-        same = f"none of {len(moved)} figures differs by more than noise"
-        return Conclusion("NO DIFFERENCE", tuple(filter(None, [why, same])), Tone.GOOD, 0)
+        same = f"{len(told)} of {plural(len(moved), 'figure')} do not differ by more than noise"
+        few = f"{len(moved) - len(told)} cannot be told" if len(told) < len(moved) else ""
+        return Conclusion("NO DIFFERENCE", tuple(filter(None, [why, same, few])), Tone.GOOD, 0)
     few = "the runs are too short: noise could hide a difference of a quarter in every latency"
     return Conclusion("UNKNOWN", tuple(filter(None, [why, few])), Tone.WARN, 0, ", as no gate was given")
+
+
+#: Why runs without a difference are not called alike.
+_DOUBTS = {
+    State.OF_A_PART: "nothing moved beyond noise, but base or new is a part of a run",
+    State.CLIENT_INVALID: "nothing moved beyond noise, but the client of base or new was too slow",
+}
+
+
+def grave(outcome: ComparedRuns) -> list[str]:
+    """The warnings but for other seeds, which runs have unless they are asked for one: that is noise."""
+    return [text for text in outcome.warnings if "different seeds: " not in text]
 
 
 def first_clause(text: str) -> str:

@@ -1,12 +1,12 @@
 """A comparison as one HTML page that loads nothing, in the look of ``report.html``."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.compare.comparison import Row, Verdict
 from llm_locust.metrics.gates import MetricKind
 from llm_locust.report.compare.charts import charts
-from llm_locust.report.compare.headline import TELLING, answer, first_clause, in_order
+from llm_locust.report.compare.headline import TELLING, answer, first_clause, grave, in_order
 from llm_locust.report.compare.outcome import ComparedRuns
 from llm_locust.report.compare.tables import ANSWER, FIGURES, sections
 from llm_locust.report.compare.words import change
@@ -82,13 +82,14 @@ def _reach(row: Row) -> float:
 
 
 def _alike(outcome: ComparedRuns) -> Tile:
-    if not outcome.warnings:
+    warnings = grave(outcome)
+    if not warnings:
         told = "Same load, same model, whole runs, a client that was fast enough."
-        return Tile("Runs alike", "yes", (told,), Tone.GOOD)
-    return Tile("Runs alike", plural(len(outcome.warnings), "warning"), tuple(_clipped(outcome)), Tone.WARN)
+        return Tile("Runs alike", "yes", (told, *_clipped(outcome.warnings)), Tone.GOOD)
+    return Tile("Runs alike", plural(len(warnings), "warning"), tuple(_clipped(warnings)), Tone.WARN)
 
 
-def _clipped(outcome: ComparedRuns) -> Iterator[str]:
-    yield from (short(first_clause(text), _LONGEST) for text in outcome.warnings[: _MOST_LINES - 1])
-    if (more := len(outcome.warnings) - _MOST_LINES + 1) > 0:
+def _clipped(warnings: Sequence[str]) -> Iterator[str]:
+    yield from (short(first_clause(text), _LONGEST) for text in warnings[: _MOST_LINES - 1])
+    if (more := len(warnings) - _MOST_LINES + 1) > 0:
         yield f"and {plural(more, 'more')} below"

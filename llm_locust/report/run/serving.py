@@ -22,7 +22,9 @@ from types import FrameType
 import msgspec
 
 #: Commands that may be asked for: those of this package that only read and write run directories.
-COMMANDS = frozenset(f"llm_locust.report.run.{name}" for name in ("finish", "join", "rolling"))
+COMMANDS = frozenset(
+    f"llm_locust.report.{name}" for name in ("run.finish", "run.join", "run.rolling", "compare.making")
+)
 
 #: Longest wait for a server that is not there: its container may have to be restarted first.
 CONNECT_WITHIN_S = 60.0

@@ -15,7 +15,7 @@ from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
 from llm_locust.swarm.web.numbers import fresh_look
-from llm_locust.swarm.web.reports import SERVED, Reports
+from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
 from llm_locust.swarm.web.stages import StageBoard, columns
 from llm_locust.swarm.web.status import catalogue, status
 from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_replica, series_csv, table_csv
@@ -66,6 +66,7 @@ class Pages:
             "/llm/reports": self._on_reports,
             "/llm/reports/<run>/<name>": self._on_report,
             "/llm/reports/<run>/so-far/<name>": self._on_report_so_far,
+            "/llm/reports/<run>/against/<base>": self._on_comparison,
             "/llm/assets/<name>": self._on_asset,
         }
         for rule, view in views.items():
@@ -109,7 +110,24 @@ class Pages:
 
     def _on_reports(self) -> Response:
         running = self._store.run.id if self._store.content.stopped_s is None else ""
-        return _page("reports.html.j2", runs=self._reports.runs, files=list(SERVED), running=running)
+        runs = self._reports.runs
+        figures = off_the_hub(lambda: {run.id: self._reports.figures(run) for run in runs})
+        asked = request.args.get("base", "")
+        base = next((run.id for run in runs if run.id == asked and run.is_reported), "")
+        return _page(
+            "reports.html.j2", runs=runs, figures=figures, files=list(SERVED), running=running, base=base
+        )
+
+    def _on_comparison(self, run: str, base: str) -> Response:
+        try:
+            path = self._reports.comparison(base, run)
+        except ComparisonError as e:
+            return _text(f"There is no comparison: {e}\n", 503)
+        if path is None:
+            return _text("There are no two such reports: see the list of reports.\n", 404)
+        response = send_file(path, mimetype="text/html; charset=utf-8", max_age=0)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
     def _on_report(self, run: str, name: str) -> Response:
         return self._report(run, name, so_far=False)

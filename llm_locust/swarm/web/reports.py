@@ -1,10 +1,24 @@
 """Reports of this process's runs, for the web UI: by the run's id, and only files with known names."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import gevent.lock
+
+from llm_locust.metrics.summary_types.base import LatencyTable
+from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.run.so_far import SO_FAR_DIR
+from llm_locust.report.sections.headline import verdict
+from llm_locust.report.text import UNDEFINED, number, percent, short
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE, TIMESERIES_FILE
+from llm_locust.swarm.process.children import STDERR, LateError, run_elsewhere
+
+#: A page of two runs takes seconds; what takes longer is not waited for.
+_WITHIN_S = 120.0
+
+#: Characters of a result in the list.
+_LONGEST = 160
 
 #: Files of a run directory that are served, with their types.
 SERVED = {
@@ -32,11 +46,46 @@ class KnownRun:
         return not self.is_reported and (self.path / SO_FAR_DIR / REPORT_HTML_FILE).exists()
 
 
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """What the list says of a run, as text: ``word`` is PASS, FAIL or why it is neither."""
+
+    word: str
+    result: str
+    tone: str
+    goodput: str
+    ttft_p99: str
+    e2el_p99: str
+
+    @classmethod
+    def of(cls, summary: Summary) -> "RunFigures":
+        found = verdict(summary)
+        whole = not summary.is_of_parts
+        return cls(
+            found.word,
+            short(found.result, _LONGEST),
+            found.tone.value,
+            percent(summary.goodput.ratio if whole else None),
+            *(_p99(summary.latency_ms.get(key) if whole else None) for key in ("ttft", "e2el")),
+        )
+
+
+def _p99(latency: LatencyTable | None) -> str:
+    value = None if latency is None else latency.get("p99")
+    return UNDEFINED if value is None else f"{number(value)} ms"
+
+
+class ComparisonError(ValueError):
+    """Why there is no page of two runs, in a line."""
+
+
 class Reports:
     """Runs of this process, the newest first. Nothing else on the disk can be requested."""
 
     def __init__(self) -> None:
         self._runs: dict[str, KnownRun] = {}
+        self._figures: dict[str, tuple[int, RunFigures | None]] = {}
+        self._making = gevent.lock.Semaphore()
 
     def add(self, run: KnownRun) -> None:
         self._runs[run.id] = run
@@ -52,3 +101,46 @@ class Reports:
             return None
         path = (known.path / SO_FAR_DIR if so_far else known.path) / name
         return path if path.is_file() else None
+
+    def figures(self, run: KnownRun) -> RunFigures | None:
+        """What the run's summary says; None without a summary that can be read. Call it off the hub."""
+        path = run.path / SUMMARY_FILE
+        try:
+            written_ns = path.stat().st_mtime_ns
+            if run.id not in self._figures or self._figures[run.id][0] != written_ns:
+                self._figures[run.id] = written_ns, RunFigures.of(read_summary(path.read_bytes()))
+        except (OSError, ValueError):
+            return None
+        return self._figures[run.id][1]
+
+    def comparison(self, base: str, new: str) -> Path | None:
+        """The page that compares two runs, made by a process of its own if it is not there yet.
+
+        Returns:
+            None if one of them is no run with a report, or both are the same.
+
+        Raises:
+            ComparisonError: it cannot be made, or another one is being made.
+        """
+        known = [self._runs.get(each) for each in (base, new)]
+        if base == new or not all(run is not None and run.is_reported for run in known):
+            return None
+        ours, theirs = (run.path for run in known if run is not None)
+        path = theirs / f"compare-{hashlib.sha256(base.encode()).hexdigest()[:12]}.html"
+        made_s = max((each / SUMMARY_FILE).stat().st_mtime for each in (ours, theirs))
+        if path.is_file() and path.stat().st_mtime >= made_s:
+            return path
+        if not self._making.acquire(blocking=False):
+            raise ComparisonError("another comparison is being made: try again in a few seconds")
+        try:
+            words = ["--", *map(str, (ours, theirs, path))]
+            module = "llm_locust.report.compare.making"
+            code, said = run_elsewhere(module, words, heard=(STDERR,), within_s=_WITHIN_S)
+        except (LateError, OSError) as e:
+            raise ComparisonError(f"the process that makes it failed: {e}") from e
+        finally:
+            self._making.release()
+        if code:
+            reason = " ".join(said.decode(errors="replace").split())
+            raise ComparisonError(reason[-500:] or f"the process that makes it ended with {code}")
+        return path

@@ -146,7 +146,11 @@ def test_a_broken_gate_is_exit_code_1_and_says_by_how_much(
             [],
             r"WORSE: Goodput ratio -.* pp, .*TTFT p50 \+.*, \d+ more figures · exit 0, as no gate was given",
         ),
-        ("same", [], r"NO DIFFERENCE: none of \d+ figures differs by more than noise · exit 0"),
+        (
+            "same",
+            [],
+            r"NO DIFFERENCE: \d+ of \d+ figures do not differ by more than noise.* · exit 0",
+        ),
     ],
 )
 def test_the_last_line_is_the_answer_with_its_exit_code(
@@ -168,9 +172,17 @@ def test_a_comparison_the_other_way_round_is_better_and_short_runs_are_unknown(t
     tiny = [write_made_run(tmp_path / f"tiny{i}", 10 + i, n=4) for i in range(2)]
     found = answer(compare_runs(tiny))
     assert (found.word, found.code) == ("UNKNOWN", 0)
+    cut = write_made_run(tmp_path / "cut", 21, cut_short=True)
+    found = answer(compare_runs([paths["usual"], cut]))
+    assert (found.word, found.parts) == (
+        "UNKNOWN",
+        ("nothing moved beyond noise, but base or new is a part of a run",),
+    )
     seeded = write_made_run(tmp_path / "seeded", 20, seed=7)
-    assert answer(compare_runs([paths["usual"], seeded])).line.text.endswith(
-        "but: different seeds: 0 and 7 · exit 0"
+    assert "but" not in answer(compare_runs([paths["usual"], seeded])).line.text
+    larger = write_made_run(tmp_path / "larger", 22, seed=7, model="large")
+    assert answer(compare_runs([paths["usual"], larger])).line.text.endswith(
+        "but: different models: tiny and large · exit 0"
     )
 
 

@@ -21,7 +21,6 @@ from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.web.assets import asset
 from llm_locust.swarm.web.metrics import serve_metrics
-from llm_locust.swarm.web.reports import KnownRun, Reports
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -92,6 +91,7 @@ OURS = (
     *("/metrics", "/llm/charts", "/llm/series", "/llm/series.csv", "/llm/names.csv", "/llm/replicas.csv"),
     "/llm/stages.csv",
     *("/llm/reports", "/llm/reports/x/report.html", "/llm/reports/x/so-far/report.html"),
+    "/llm/reports/x/against/y",
     *("/llm/assets/live.js", "/llm/assets/plotly.js"),
 )
 
@@ -198,6 +198,8 @@ def _a_run(folder: Path) -> Seen:
             wait_until(lambda: ui.get(report).code == 200, "the report")
             seen.answers["report"] = ui.get(report)
             seen.answers["runs"] = ui.get("/llm/reports")
+            seen.answers["base"] = ui.get(f"/llm/reports?base={first['run']}")
+            seen.answers["against itself"] = ui.get(f"/llm/reports/{first['run']}/against/{first['run']}")
             seen.answers["stopped"] = ui.get("/llm/series?span=run")
             for name in ("manifest.json", "requests.parquet", "..%2Flocustfile.py", "%2e%2e/locustfile.py"):
                 seen.answers[name] = ui.get(f"/llm/reports/{first['run']}/{name}")
@@ -397,6 +399,11 @@ def test_the_report_of_a_run_is_handed_out_when_it_is_there(seen: dict[str, Seen
     assert answer.text == (seen["run"].run / "report.html").read_text()
     runs = seen["run"].answers["runs"].text
     assert f"./reports/{seen['run'].told['run']}/report.html" in runs
+    assert f"./reports?base={seen['run'].told['run']}" in runs
+    assert re.search(r"<b>(PASS|FAIL)</b> .*\n *<td>[\d.]+ %</td><td>[\d,.]+ ms</td>", runs)
+    chosen = seen["run"].answers["base"].text
+    assert f"compared with {seen['run'].told['run']}?" in chosen
+    assert seen["run"].answers["against itself"].code == 404
     assert not seen["run"].answers["stopped"].json["now"]["running"]
 
 
@@ -463,18 +470,3 @@ def test_an_asset_is_one_content_for_one_address() -> None:
     assert first is asset("live.js")
     assert b"fetch(" in first.plain
     assert asset("pages.py") is None
-
-
-def test_only_known_files_of_known_runs_are_found(tmp_path: Path) -> None:
-    reports = Reports()
-    reports.add(KnownRun("a", tmp_path, "http://h", "m"))
-    (tmp_path / "report.html").write_text("r")
-    (tmp_path / "so-far").mkdir()
-    (tmp_path / "so-far" / "report.html").write_text("s")
-    (tmp_path / "manifest.json").write_text("{}")
-    assert reports.file("a", "report.html") == tmp_path / "report.html"
-    assert reports.file("a", "report.html", so_far=True) == tmp_path / "so-far" / "report.html"
-    assert reports.file("b", "report.html") is None
-    assert [reports.file("a", name) for name in ("manifest.json", "../report.html", "summary.json")] == [
-        None
-    ] * 3
