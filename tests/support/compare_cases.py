@@ -48,6 +48,7 @@ def made_batch(
     ttft_s: Floats,
     pace_s: Floats | float = 0.02,
     failed: NDArray[np.bool_] | None = None,
+    started_ns: int = ORIGIN_NS,
 ) -> RecordBatch:
     """Requests at random times of a minute, each of :data:`TOKENS` tokens; a failed one has none."""
     n = len(ttft_s)
@@ -55,7 +56,7 @@ def made_batch(
     gaps_s = np.broadcast_to(pace_s, n)[:, None] * rng.gamma(20, 1 / 20, (n, TOKENS))
     gaps_s[:, 0] = ttft_s
     arrivals_ns = np.rint(np.cumsum(gaps_s, axis=1) * 1e9).astype(np.int64)[~failed]
-    at_ns = ORIGIN_NS + np.sort(rng.integers(0, SECONDS * 1_000_000_000, n))
+    at_ns = started_ns + np.sort(rng.integers(0, SECONDS * 1_000_000_000, n))
     ended_ns = at_ns.copy()
     ended_ns[~failed] += arrivals_ns[:, -1]
     events = np.where(failed, 0, TOKENS)
@@ -112,7 +113,10 @@ def made_run(seed: int, scale: float = 1.0, n: int = 2_000, **of_values: float) 
 def write_made_run(path: Path, number: int, scale: float = 1.0, n: int = 2_000, **known: Any) -> Path:
     """A run directory; each ``number`` has requests of its own."""
     rng = np.random.default_rng(number)
-    rows = made_batch(rng, scale * lognormal(rng, n))
+    started_ns = known.setdefault("started_ns", ORIGIN_NS)
+    rows = made_batch(rng, scale * lognormal(rng, n), started_ns=started_ns)
+    stopped_ns = known.setdefault("stopped_ns", started_ns + SECONDS * 1_000_000_000)
+    known.setdefault("ended_ns", stopped_ns + 1_000_000_000)
     create_run_dir(path)
     write_manifest(path, facts(n, **({"id": path.name} | known)))
     write_requests(path / REQUESTS_FILE, [rows])

@@ -173,6 +173,7 @@ def pareto_page(found: Pareto) -> bytes:
         "compare.html.j2",
         {"run": "pareto", "charts": [drawn.payload()]},
         "llm_locust.report.compare",
+        tiles=[],
         title=f"{len({p.run for p in found.points})} runs, per user and per GPU",
         first=[],
         last=sections(found),
