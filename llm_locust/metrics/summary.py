@@ -302,7 +302,7 @@ def _user_time(
     """The time of the users of a closed loop."""
     if of_selection or manifest.is_sweep or manifest.open_loop:
         return {}
-    found = user_time(requests, m.c, m.window, m.judgement, silences)
+    found = user_time(requests, m.stuck, m.window, m.judgement, silences)
     return {} if found is None else {"user_time": found}
 
 

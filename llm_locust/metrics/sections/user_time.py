@@ -16,6 +16,7 @@ from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.cut import begun_s
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
+from llm_locust.metrics.sections.stuck import Stuck
 from llm_locust.metrics.summary_types.requests import HungUsers, UserTime
 from llm_locust.metrics.window import Window
 
@@ -27,9 +28,14 @@ _FEWEST_USERS = 5
 
 
 def user_time(
-    requests: Requests, c: Columns, window: Window, judgement: Judgement | None, silences: Silences
+    requests: Requests, stuck: Stuck, window: Window, judgement: Judgement | None, silences: Silences
 ) -> UserTime | None:
-    """The ``user_time`` of a summary; None where the records name no users."""
+    """The ``user_time`` of a summary; None where the records name no users.
+
+    Of the requests from before the window only stuck ones, and those that hang, are good or bad: a slow
+    warm-up does not reach into it.
+    """
+    c = stuck.c
     parts = [batch.floats("user") for batch in requests.parts(["user"])]
     users = np.concatenate([np.empty(0), *parts])
     begins_s = begun_s(c)
@@ -58,8 +64,10 @@ def user_time(
     )
     if judgement is None:
         return whole
-    bad = hung | (judgement.judged & ~judgement.good)[rows]
-    return replace(whole, **found.shares(judgement.good[rows], bad, hung, len(present)))
+    inside = window.scheduled(c)
+    bad = hung | ~np.isnan(stuck.lasted_s)[rows] | (judgement.judged & ~judgement.good & inside)[rows]
+    good = (judgement.good & inside)[rows]
+    return replace(whole, **found.shares(good, bad, hung, len(present)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,7 @@ class _Walks:
         return hung
 
     def backoff_s(self) -> Floats:
-        """How much longer each user paused after a request that failed than users do after others.
+        """How much longer each user paused after a request of the window that failed than after others.
 
         After its last one it pauses to the window's end.
         """
@@ -127,7 +135,7 @@ class _Walks:
         ok = self.c.ok[self.rows]
         thought = pauses_s[ok & ~self.is_last]
         usual_s = float(np.median(thought)) if len(thought) else 0.0
-        failed = ~ok & ~self.c.cancelled[self.rows]
+        failed = ~ok & ~self.c.cancelled[self.rows] & self.window.scheduled(self.c)[self.rows]
         return np.where(failed, np.maximum(pauses_s - usual_s, 0.0), 0.0)
 
     def shares(self, good: Mask, bad: Mask, hung: Mask, users: int) -> dict[str, float | None]:

@@ -36,10 +36,15 @@ def test_good_time_is_a_share_of_all_that_users_had_a_request_and_not_of_what_th
     assert found.good_share == pytest.approx(1.0 / 4.0)
 
 
-def test_time_outside_of_the_window_does_not_count() -> None:
+def test_neither_time_outside_of_the_window_nor_a_request_from_before_it_counts() -> None:
     found = told(sent(0.0, 3.0), sent(4.0, 0.5), sent(8.0, 40.0), warmup_s=1.0)
     assert found.seconds == pytest.approx(2.0 + 0.5 + 2.0)
-    assert found.good_share == pytest.approx(0.5 / 4.5)
+    assert found.good_share == pytest.approx(0.5 / (0.5 + 2.0))
+
+
+def test_a_request_from_before_the_window_that_is_stuck_in_it_counts() -> None:
+    found = told(sent(0.0, 0.5), cut(0.6, 0), sent(4.0, 0.5, 1), warmup_s=1.0)
+    assert found.good_share == pytest.approx(0.5 / (0.5 + 9.0))
 
 
 def test_the_pause_after_a_failure_is_lost_but_for_what_users_pause_anyway() -> None:
