@@ -278,7 +278,7 @@ def _counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     share = summary["tokens"]["faults"]["not_used"] if depends else None
     if share is None or share < ODD_COUNTS:
         return None
-    return f"tokens of {share * 100:.3g} % of the answers by events: the server's counts contradict them"
+    return f"tokens of {share * 100:.3g} % of the answers by what came: the server's counts contradict them"
 
 
 def _result(case: _Case) -> dict[str, Any]:

@@ -347,7 +347,7 @@ def test_a_gate_on_tokens_says_that_they_are_not_the_servers_own(gate: str) -> N
     """Its counts contradict the events that came: the gate is on what came."""
     goodput = {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5, **NO_SLO, "slo": {"tpot": 50.0}}
     [odd] = evaluate(parse_gates(gate), summary(goodput=goodput, tokens={"faults": {"not_used": 0.5}}))
-    assert odd["note"] == "tokens of 50 % of the answers by events: the server's counts contradict them"
+    assert odd["note"] == "tokens of 50 % of the answers by what came: the server's counts contradict them"
     [few] = evaluate(parse_gates(gate), summary(goodput=goodput, tokens={"faults": {"not_used": 0.001}}))
     assert (odd["passed"], few["note"]) == (True, None)
 
