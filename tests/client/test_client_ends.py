@@ -234,6 +234,77 @@ def test_an_error_that_came_before_a_silence_or_a_cut_is_told_and_not_the_silenc
         assert ended(judged(stream, error=error)) == (Outcome.API_ERROR, WORDS)
 
 
+# -- as servers were seen to do it: the right outcome, and why ------------------------------------------
+
+LLAMA_ERROR = b'error: {"code":500,"message":"context is full, shift is off","type":"server_error"}\n\n'
+FOUR = CHAT_FORM.text() * 4
+BARE = b'{"error":{"code":400,"message":"6009 tokens exceed the context of 4096"}}'
+SEEN: list[tuple[str, bytes, Outcome, str]] = [
+    (
+        "llama.cpp gave up: nobody has the rest",
+        FOUR + LLAMA_ERROR + DONE,
+        Outcome.API_ERROR,
+        "context is full",
+    ),
+    (
+        "the same before the first token",
+        LLAMA_ERROR + DONE,
+        Outcome.API_ERROR,
+        "context is full, shift is off",
+    ),
+    (
+        "an event without data is an error by its name, and its comment says which",
+        FOUR + b"event: error\n: the worker was lost\n\n",
+        Outcome.API_ERROR,
+        "the worker was lost",
+    ),
+    ("a gateway copied the backend's error as it was", BARE, Outcome.API_ERROR, "6009 tokens exceed"),
+    ("the same in front of an end", BARE + b"\n\n" + DONE, Outcome.API_ERROR, "6009 tokens exceed"),
+    (
+        "the network broke behind a gateway, which ended the answer politely",
+        FOUR + CHAT_FORM.finish("network_error", 4) + DONE,
+        Outcome.API_ERROR,
+        "network_error",
+    ),
+    (
+        "an overloaded server broke off: what a load test looks for",
+        FOUR + CHAT_FORM.finish("insufficient_system_resource", 4) + DONE,
+        Outcome.API_ERROR,
+        "insufficient_system_resource",
+    ),
+    (
+        "the server has no reasons, and said that it is the end",
+        FOUR + CHAT_FORM.finish("") + DONE,
+        Outcome.OK,
+        "",
+    ),
+    (
+        "an answer is whole with its reason and its end: what follows is the provider's own",
+        FOUR + CHAT_FORM.finish("stop", 4) + sse({"id": "x", "sla_metrics": {"ttft_ms": 10}}) + DONE,
+        Outcome.OK,
+        "",
+    ),
+    (
+        "usage has a chunk of its own, with choices or without",
+        FOUR + CHAT_FORM.finish("stop") + sse({"choices": [], "usage": {"completion_tokens": 4}}) + DONE,
+        Outcome.OK,
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("stream", "outcome", "words"), [case[1:] for case in SEEN], ids=[c[0] for c in SEEN]
+)
+def test_what_servers_were_seen_to_send_has_its_right_outcome(
+    stream: bytes, outcome: Outcome, words: str
+) -> None:
+    for content_type in ("text/event-stream", "text/plain", ""):
+        found = judged(stream, content_type=content_type)
+        assert found.outcome is outcome
+        assert words in (found.why or "")
+
+
 # -- what follows an answer that is decided ------------------------------------------------------
 
 AFTER: list[bytes] = [
