@@ -37,26 +37,30 @@ class ReplyReader:
         An error that is an event too is read as that first: the API's own words go before. None counts after
         the end of the answer.
         """
-        for error in errors:
-            before = sum(event.end <= error.end for event in events)
-            self._feed(events[:before])
-            events = events[before:]
-            if self._draft.decided_end is None or error.end <= self._draft.decided_end:
-                self._draft.fail(said_in(error.data))
-        self._feed(events)
-
-    def _feed(self, events: Sequence[SseEvent]) -> None:
-        if events and self._draft.decided_end is None:
+        if errors:
+            self._feed_between(events, errors)
+            return
+        draft = self._draft
+        if events and draft.decided_end is None:
             try:
-                self._read(self._draft, events)
+                self._read(draft, events)
             except Decided:
                 pass
             except Exception as e:  # of a dialect of the user's own
-                _note_failure(self._draft, self._dialect, e)
-            self._draft.last_event_end = end = events[-1].end
+                _note_failure(draft, self._dialect, e)
+            draft.last_event_end = end = events[-1].end
             if end >= self._fold_at:
                 self._fold_at = end + FOLD_BYTES
-                self._draft.fold()
+                draft.fold()
+
+    def _feed_between(self, events: Sequence[SseEvent], errors: Sequence[SseEvent]) -> None:
+        for error in errors:
+            before = sum(event.end <= error.end for event in events)
+            self.feed(events[:before])
+            events = events[before:]
+            if self._draft.decided_end is None or error.end <= self._draft.decided_end:
+                self._draft.fail(said_in(error.data))
+        self.feed(events)
 
     @property
     def token_ends(self) -> "array[int]":

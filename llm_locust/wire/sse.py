@@ -147,9 +147,8 @@ class SseDecoder:
             self._start += size
             if not named:
                 return [SseEvent(data[6:-2], self._start)]
-            if (name := data[7 : named - 1]) != self._usual_name:
-                return [self._named(SseEvent(data[named + 6 : -2], self._start, name))]
-            return [SseEvent(data[named + 6 : -2], self._start, name)]
+            event = SseEvent(data[named + 6 : -2], self._start, data[7 : named - 1])
+            return [event if event.event == self._usual_name else self._named(event)]
         return self._read_events(data)
 
     def _read_events(self, data: bytes) -> list[SseEvent]:
@@ -361,12 +360,13 @@ class SseDecoder:
 
     def _dispatch(self, end: int, events: list[SseEvent]) -> None:
         """The blank line: ends the event, which is one only if it has data."""
-        if data := b"\n".join(self._data):
+        lines = self._data
+        if data := lines[0] if len(lines) == 1 else b"\n".join(lines):
             event = SseEvent(data, end, self._event)
             events.append(event if self._event == self._usual_name else self._named(event))
         elif self._event and is_error_name(self._event):
             self._note_error(SseEvent(self._comment_of_event(), end, b"error"))
-        self._data.clear()
+        lines.clear()
         self._event = b""
         self._document = None
 

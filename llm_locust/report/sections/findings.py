@@ -37,7 +37,7 @@ _ERROR_LENGTH = 100
 #: What a failure is, before its HTTP status.
 _OUTCOMES = {
     "http_error": "HTTP",
-    "api_error": "an error object in the answer",
+    "api_error": "the server gave the answer up",
     "connect_error": "no connection",
     "timeout": "too late",
     "truncated": "the answer broke off",
