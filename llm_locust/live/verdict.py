@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_locust.core.figures import quantity
 from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
@@ -48,29 +49,38 @@ def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterato
     lag_ms = latency(counts, "client_lag").p99_ms
     of, of_ms = usual(ITL=latency(counts, "itl").p50_ms, E2EL=latency(counts, "e2el").p50_ms)
     if found := LAG[kernel].severity(lag_ms, of_ms):
-        yield found, f"the client read {lag_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
+        read = f"the client read {quantity(lag_ms)} ms late (p99)"
+        yield found, f"{read}, the median {of} is {quantity(of_ms)} ms"
     hub_ms = max((w.hub_lag_ms or 0.0 for w in workers), default=0.0)
     if not kernel and (found := HUB_LAG_PROGRAM.severity(hub_ms, of_ms)):
         yield (
             found,
-            f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms",
+            f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
+            f"the median {of} is {quantity(of_ms)} ms",
         )
 
 
 def _lag_closed(counts: Counts) -> Iterator[Finding]:
     lag_ms, e2el_ms = latency(counts, "client_lag").p50_ms, latency(counts, "e2el").p50_ms
     if found := LAG_CLOSED.severity(lag_ms, e2el_ms):
-        yield found, f"requests are read {lag_ms:.3g} ms late (median), the median E2EL is {e2el_ms:.3g} ms"
+        yield (
+            found,
+            f"requests are read {quantity(lag_ms)} ms late (median), "
+            f"the median E2EL is {quantity(e2el_ms)} ms",
+        )
 
 
 def _delay(counts: Counts) -> Iterator[Finding]:
     delay_ms = latency(counts, "schedule_delay").p99_ms
     of, of_ms = usual(TTFT=latency(counts, "ttft").p50_ms, E2EL=latency(counts, "e2el").p50_ms)
     if found := DELAY.severity(delay_ms, of_ms):
-        yield found, f"requests were sent {delay_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
+        yield (
+            found,
+            f"requests were sent {quantity(delay_ms)} ms late (p99), the median {of} is {quantity(of_ms)} ms",
+        )
 
 
 def _cpu(workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
     cpu = max((w.cpu_percent or 0.0 for w in workers), default=0.0)
     if found := CPU[kernel].severity(cpu):
-        yield found, f"the busiest worker uses {cpu:.3g} % of its core: use more workers"
+        yield found, f"the busiest worker uses {quantity(cpu)} % of its core: use more workers"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.gates import (
@@ -584,5 +585,6 @@ def _on_a_failure(case: _Case) -> str:
 
 def _shown(gate: Gate, value: float) -> str:
     if gate.kind is MetricKind.SHARE:
-        return f"{value * 100:.6g}%"
-    return f"{value:.6g} ms" if gate.kind is MetricKind.LATENCY else f"{value:.6g}"
+        return f"{quantity(value * 100, gate.limit * 100)}%"
+    text = quantity(value, gate.limit)
+    return f"{text} ms" if gate.kind is MetricKind.LATENCY else text

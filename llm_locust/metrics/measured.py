@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import (
     PART_COLUMNS,
@@ -190,7 +191,7 @@ def _refuse_dropped(manifest: Manifest, from_s: float) -> None:
         kept_s = (manifest.kept_from_ns - manifest.started_ns) * 1e-9
         if from_s < kept_s:
             raise ValueError(
-                f"the window begins at {from_s:g} s, and requests until {kept_s:.6g} s were dropped "
+                f"the window begins at {from_s:g} s, and requests until {quantity(kept_s)} s were dropped "
                 f"(--keep): merge the run with its copy in {manifest.dropped.to}, or begin later"
             )
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.gates import STANDSTILL, parse_gates
 from llm_locust.metrics.summary_types.completeness import Completeness
@@ -108,8 +109,8 @@ def stood_still(summary: Summary) -> str:
     if part.seconds <= MOST_STILL * window_s:
         return ""
     return (
-        f"the server stood still for {part.seconds:.3g} s of {window_s:.3g} s, and no --gate on {STANDSTILL} "
-        "says how long it may"
+        f"the server stood still for {quantity(part.seconds)} s of {quantity(window_s)} s, and no --gate on "
+        f"{STANDSTILL} says how long it may"
     )
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 
@@ -107,7 +108,7 @@ def given_window(run: Window, origin_ns: int, from_s: float, to_s: float) -> Win
     """
     ended_s = (run.end_ns - origin_ns) * 1e-9
     if from_s >= ended_s:
-        raise ValueError(f"the window begins at {from_s:g} s, but the run ended after {ended_s:.6g} s")
+        raise ValueError(f"the window begins at {from_s:g} s, but the run ended after {quantity(ended_s)} s")
     end = f"{to_s:g} s" if to_s <= ended_s else "the run's end"
     start_ns, end_ns = (origin_ns + round(s * 1e9) for s in (from_s, min(to_s, ended_s)))
     return Window(start_ns, min(end_ns, run.end_ns), f"given: {from_s:g} s after the start to {end}")

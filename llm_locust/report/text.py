@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeGuard
 
+from llm_locust.core.figures import figure
+
 UNDEFINED = "–"
 SEPARATOR = " · "
 
@@ -28,18 +30,8 @@ def is_defined(value: float | None) -> TypeGuard[float]:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, or all digits of the integer part: ``0.0123``, ``12.3``, ``1,235``."""
-    if not is_defined(value):
-        return UNDEFINED
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if value == 0:
-        return "0"
-    if abs(value) < 1e-3:
-        return f"{value:.2g}"
-    # Rounded first: 9.996 has two digits before the point, once it is 10.0.
-    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    return f"{value:,.{max(0, 2 - magnitude)}f}"
+    """A figure as :func:`~llm_locust.core.figures.figure` has it, a dash if it is not defined."""
+    return figure(value) if is_defined(value) else UNDEFINED
 
 
 def count(value: float | None) -> str:

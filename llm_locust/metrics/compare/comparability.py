@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import SOURCES
 from llm_locust.metrics.compare.compared import Compared
@@ -95,7 +96,7 @@ def _windows(base: Compared, new: Compared) -> Iterator[str]:
     if _rule(base) != _rule(new):
         yield f'different windows: "{a.rule}" and "{b.rule}"'
     if _differ(a.seconds, b.seconds):
-        yield f"different window lengths: {a.seconds:.4g} s and {b.seconds:.4g} s"
+        yield f"different window lengths: {quantity(a.seconds)} s and {quantity(b.seconds)} s"
 
 
 def _rule(run: Compared) -> str:
@@ -108,8 +109,8 @@ def _answers(base: Compared, new: Compared) -> Iterator[str]:
         ours, theirs = (_mean_output(run) for run in (base, new))
         if _differ(ours, theirs):
             yield (
-                f"different answer lengths: {ours:.4g} and {theirs:.4g} output tokens (mean); they change "
-                "E2EL and rates"
+                f"different answer lengths: {quantity(ours)} and {quantity(theirs)} output tokens (mean); "
+                "they change E2EL and rates"
             )
     sources = [_main_source(run) for run in (base, new)]
     if None not in sources and sources[0] != sources[1]:

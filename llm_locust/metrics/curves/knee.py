@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.columns import Floats
 
 #: Fewer loads have no shape.
@@ -60,8 +61,8 @@ def find_knee(loads: Floats, latencies: Floats, errors: Floats, seed: int = 0) -
     at, depth = _deepest(loads, latencies)
     if depth < LEAST_DEPTH:
         raise NoKneeError(
-            f"the latency grows too evenly: {depth:.2g} of its growth lies between the curve and a straight "
-            f"line, a knee needs {LEAST_DEPTH:g}"
+            f"the latency grows too evenly: {quantity(depth)} of its growth lies between the curve and a "
+            f"straight line, a knee needs {LEAST_DEPTH:g}"
         )
     noise = np.random.default_rng(seed).standard_normal((_DRAWS, len(loads)))
     found = [_deepest(loads, latencies * np.exp(errors * each)) for each in noise]

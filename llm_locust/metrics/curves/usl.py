@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.columns import Floats
 
 #: Three parameters and one degree of freedom.
@@ -105,8 +106,8 @@ def fit_usl(n: Floats, x: Floats, errors: Floats, seed: int = 0) -> UslFit:
         )
     if n.max() < LEAST_SPAN * n.min():
         raise NoFitError(
-            f"the concurrency went from {n.min():.3g} to {n.max():.3g}: it needs to grow at least "
-            f"{LEAST_SPAN:g}-fold"
+            f"the concurrency went from {quantity(n.min())} to {quantity(n.max())}: it needs to grow at "
+            f"least {LEAST_SPAN:g}-fold"
         )
     (law,) = _fits(n, x[None])
     residuals = np.log(x / law.at(n))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from llm_locust.core.figures import probability, quantity
 from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
 from llm_locust.metrics.summary_types.deployment.replicas import LikelyCause, OutageSpan, ReplicaFigures
@@ -57,8 +58,9 @@ def causes(e: Evidence) -> list[LikelyCause]:
         found.append(
             _cause(
                 "unknown",
-                f"requests are distributed unevenly, beyond chance (p {e.requests.p:.2g}) and follow neither "
-                "connection nor session nor prompt: the balancer has weights, or leaves a replica out",
+                f"requests are distributed unevenly, beyond chance ({probability(e.requests.p)}) and follow "
+                "neither connection nor session nor prompt: the balancer has weights, or leaves a replica "
+                "out",
             )
         )
     return found
@@ -123,7 +125,7 @@ def _slower(entry: ReplicaFigures, among: Sequence[ReplicaFigures], when: str) -
             yield _cause(
                 "slow",
                 f"{entry.name} is {value / usual:.1f} times slower than {whom}: {name} p50 "
-                f"{value:.3g} ms against {usual:.3g} ms, with {share}",
+                f"{quantity(value)} ms against {quantity(usual)} ms, with {share}",
                 entry.name,
             )
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -107,7 +108,7 @@ def _why_not(window: Window, bins: int, requests: int) -> str | None:
     if window.gaps:
         return "the window has gaps: it is that of several runs or stages"
     if window.seconds < LONG_ENOUGH_S:
-        return f"the window is {window.seconds:.3g} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
+        return f"the window is {quantity(window.seconds)} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
     if bins < FEWEST:
         return f"too few requests: {requests}, {FEWEST * BIN_REQUESTS} are needed"
     return None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.requests.concurrency import Spans
@@ -107,8 +108,9 @@ def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Float
 def law_text(law: Mapping[str, Any]) -> str:
     """Both sides as a phrase."""
     if law["workers_in_flight_s"] is None:
-        return f"{law['in_flight_mean']:.4g} in flight, {law['sent_per_s']:.4g}/s × {law['time_s']:.4g} s"
+        rate, time_s = quantity(law["sent_per_s"]), quantity(law["time_s"])
+        return f"{quantity(law['in_flight_mean'])} in flight, {rate}/s × {time_s} s"
     return (
-        f"the workers counted {law['workers_in_flight_s']:.4g} s of requests in flight, "
-        f"the records have {law['records_in_flight_s']:.4g} s"
+        f"the workers counted {quantity(law['workers_in_flight_s'])} s of requests in flight, "
+        f"the records have {quantity(law['records_in_flight_s'])} s"
     )

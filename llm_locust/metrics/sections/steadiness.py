@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
@@ -74,7 +75,7 @@ class _Beginning:
 
     @staticmethod
     def _shown(value: float) -> str:
-        return f"{max(0.0, value):.3g}"
+        return quantity(max(0.0, value))
 
 
 def steadiness(
@@ -247,7 +248,7 @@ def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: 
         return {
             "settled": True,
             "warmup_like": False,
-            "reason": f"concurrency and median TTFT of the first {part_s:.3g} s "
+            "reason": f"concurrency and median TTFT of the first {quantity(part_s)} s "
             "are like those of the last third",
         }
     what = " and ".join(b.text for b in beginnings)
@@ -263,7 +264,7 @@ def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: 
         "settled": True,
         "warmup_like": True,
         "warmup_s_suggested": suggested_s,
-        "reason": f"the first {longest * part_s:.3g} s were like a warm-up: {what}; "
+        "reason": f"the first {quantity(longest * part_s)} s were like a warm-up: {what}; "
         f"use --warmup {suggested_s:g}s{more}",
     }
 

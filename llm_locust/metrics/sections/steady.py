@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import UNJUDGED, Outcome
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
@@ -227,13 +228,13 @@ def steady_window(load: LoadOverTime | None, c: Times, run: Window, unsent: int 
     elif _may_hide(found, run, unsent):
         why = f"{unsent:,} requests were due and never sent, and it is not known when"
     elif found.share < LEAST_SHARE:
-        why = f"the longest at {found.level:.4g} {load.unit} is {100 * found.share:.0f} % of the run"
+        why = f"the longest at {quantity(found.level)} {load.unit} is {100 * found.share:.0f} % of the run"
     else:
         ns = run.end_ns - run.start_ns
         return Window(
             run.start_ns + ns * found.first // found.parts,
             run.start_ns + ns * found.last // found.parts,
-            f"steady: load within {100 * found.tolerance:.0f} % of {found.level:.4g} {load.unit}",
+            f"steady: load within {100 * found.tolerance:.0f} % of {quantity(found.level)} {load.unit}",
         )
     return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -124,7 +125,8 @@ def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.LAG[kernel == 1].severity(lag_ms, of_ms):
-        compared = f"the client read {lag_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms"
+        late = f"the client read {quantity(lag_ms)} ms late (p99)"
+        compared = f"{late}, the median {of} is {quantity(of_ms)} ms"
         meaning = (
             ": what had to be sent after a read was sent late"
             if kernel == 1
@@ -138,8 +140,8 @@ def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest)
     if found:
         yield (
             found,
-            f"half of the requests were read {lag_ms:.3g} ms late or more, and the median E2EL is "
-            f"{e2el_ms:.3g} ms: users sent their next requests late, so the load was lighter "
+            f"half of the requests were read {quantity(lag_ms)} ms late or more, and the median E2EL is "
+            f"{quantity(e2el_ms)} ms: users sent their next requests late, so the load was lighter "
             "than the number of users implies",
         )
 
@@ -149,8 +151,9 @@ def _hub_lag(hub_ms: float | None, of: str, of_ms: float | None, kernel: float |
     if found:
         yield (
             found,
-            f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median {of} is {of_ms:.3g} ms, "
-            "and not all timestamps are the kernel's, so its lag is part of the latencies",
+            f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
+            f"the median {of} is {quantity(of_ms)} ms, and not all timestamps are the kernel's, so its lag "
+            "is part of the latencies",
         )
 
 
@@ -158,14 +161,14 @@ def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Fin
     if found := thresholds.DELAY.severity(delay_ms, of_ms):
         yield (
             found,
-            f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
-            f"the median {of} is {of_ms:.3g} ms: the load was not the requested one",
+            f"requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
+            f"the median {of} is {quantity(of_ms)} ms: the load was not the requested one",
         )
 
 
 def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.CPU[kernel == 1].severity(cpu):
-        text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
+        text = f"the busiest worker used {quantity(cpu)} % of its core: use more workers"
         if kernel != 1:
             text += "; not all timestamps are the kernel's, so its delays are part of the latencies"
         yield found, text
@@ -175,13 +178,13 @@ def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
     if found := thresholds.STEAL.severity(steal):
         yield (
             found,
-            f"a worker's machine got {steal:.3g} % less CPU time than it needed: its hypervisor gave it to "
-            "others. Use a machine with dedicated CPUs",
+            f"a worker's machine got {quantity(steal)} % less CPU time than it needed: its hypervisor gave "
+            "it to others. Use a machine with dedicated CPUs",
         )
     if found := thresholds.THROTTLED.severity(throttled):
         yield (
             found,
-            f"a worker was throttled in {throttled:.3g} % of the periods of its CPU limit: "
+            f"a worker was throttled in {quantity(throttled)} % of the periods of its CPU limit: "
             "raise its container's limit, or use more workers",
         )
 
@@ -278,8 +281,8 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,
-            f"the clock of {worker} is known only to {error_s:.3g} s, the window is {window_s:.6g} s long: "
-            "it is uncertain which of its requests are inside",
+            f"the clock of {worker} is known only to {quantity(error_s)} s, the window is "
+            f"{quantity(window_s)} s long: it is uncertain which of its requests are inside",
         )
 
 

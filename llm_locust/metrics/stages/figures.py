@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.agents.figures import agents
 from llm_locust.metrics.columns import Columns
@@ -118,7 +119,8 @@ def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any]
 def _ended(until: Mapping[str, Any], seconds: float) -> str:
     """What ended the stage, as a note."""
     figure, _, asked = until["asked"].partition("±")
-    when = f"ended early, after {seconds:.3g} s" if until["is_early"] else f"lasted its {seconds:.3g} s"
+    lasted = quantity(seconds)
+    when = f"ended early, after {lasted} s" if until["is_early"] else f"lasted its {lasted} s"
     if until["half"] is None:
         return f"{when}: its requests do not give {figure} an interval; ±{asked} was asked for"
     return f"{when}: {figure} is known to ±{until['half']:.1%}, ±{asked} was asked for"

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stages.course import StageCourse
 from llm_locust.metrics.stats.percentiles import ordered, percentile
@@ -122,7 +123,7 @@ def _standstill(course: StageCourse) -> Iterator[str]:
     beyond_s = float(np.maximum(others_s - gap_s, 0.0).sum())
     share = (beyond_s + gap_s) / (float(others_s.sum()) + gap_s)
     if k * math.log(share) + math.log(course.seconds / gap_s) < math.log(_STANDSTILL_CHANCE):
-        yield f"nothing ended for {gap_s:.3g} s, with {k:,} requests in flight"
+        yield f"nothing ended for {quantity(gap_s)} s, with {k:,} requests in flight"
 
 
 def _level(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
@@ -139,8 +140,8 @@ def _level(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
     before, after = (float(np.median(part)) for part in np.split(medians, [point.at]))
     if point.statistic > _CHANGE and abs(math.expm1(after - before)) > _LEAST_CHANGE:
         at_s = begun_s[sum(map(len, parts[: point.at]))]
-        values_s = f"from {math.exp(before):.3g} s to {math.exp(after):.3g} s"
-        yield f"its median latency went {values_s} after {at_s:.3g} s"
+        values_s = f"from {quantity(math.exp(before))} s to {quantity(math.exp(after))} s"
+        yield f"its median latency went {values_s} after {quantity(at_s)} s"
 
 
 def _tail(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
@@ -167,8 +168,8 @@ def _tail(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
     else:
         what, some = "stayed away", least - most - 1
         first_s, last_s = begun_s[begins[most]], begun_s[begins[least]]
-    where = f"between {first_s:.3g} s and {last_s:.3g} s"
-    yield f"its slow requests {what}: {some} of {n} times above {high_s:.3g} s were {where}"
+    where = f"between {quantity(first_s)} s and {quantity(last_s)} s"
+    yield f"its slow requests {what}: {some} of {n} times above {quantity(high_s)} s were {where}"
 
 
 def _lack_of_answers(course: StageCourse) -> Iterator[str]:
@@ -196,7 +197,7 @@ def _lack_of_answers(course: StageCourse) -> Iterator[str]:
     dispersion = max(1.0, float(rest_s.var() / rest_s.mean() ** 2), steps**2 / (n / _PARTS))
     if n * share - count > _LACK_SIGMAS * math.sqrt(n * share * (1 - share) * dispersion):
         left = count / share / ((n - count) / (1 - share))
-        where = f"from {first_s - course.start_s:.3g} s to {last_s - course.start_s:.3g} s"
+        where = f"from {quantity(first_s - course.start_s)} s to {quantity(last_s - course.start_s)} s"
         yield f"{where} answers were made at {100 * left:.0f} % of the rate in the rest of the stage"
 
 
@@ -238,8 +239,8 @@ def _edges(course: StageCourse) -> Iterator[str]:
     difference = float(at_end.sum() - at_start.sum())
     deviation = math.sqrt((len(at_start) + len(at_end)) * square)
     if abs(difference) > max(_EDGES * area, _EDGES_SIGMAS * deviation):
-        start = f"{at_start.mean():.3g} s" if len(at_start) else "no time"
+        start = f"{quantity(at_start.mean())} s" if len(at_start) else "no time"
         yield (
             f"N = X R holds only with its edges: requests in flight at its end had been there for "
-            f"{at_end.mean():.3g} s on average, those at its start for {start}"
+            f"{quantity(at_end.mean())} s on average, those at its start for {start}"
         )

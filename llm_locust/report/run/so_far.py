@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts, WorkerFacts
 from llm_locust.core.stages import staged
 from llm_locust.metrics.sections.failures import iso
@@ -135,8 +136,8 @@ def until_ns_of(requests: StoredRequests, manifest: Manifest) -> int:
     until_ns = int(ended_ns.max()) - round(took_s * 1e9)
     if until_ns <= max(int(scheduled_ns.min()) + round(manifest.warmup_s * 1e9), manifest.kept_from_ns or 0):
         raise StoreError(
-            f"{manifest.name!r} has not run long enough: its requests take up to {took_s:.3g} s, and only "
-            "what was asked for that long before the last end, and after the warm-up, can be judged"
+            f"{manifest.name!r} has not run long enough: its requests take up to {quantity(took_s)} s, and "
+            "only what was asked for that long before the last end, and after the warm-up, can be judged"
         )
     return until_ns
 

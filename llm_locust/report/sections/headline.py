@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
+from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.summary_types.course import GateOutcome
@@ -39,6 +40,10 @@ _RATES = {
     "images_per_s": "images/s",
     "requests": "requests",
 }
+
+#: Latencies from here on are told in seconds.
+_IN_SECONDS_MS = 10_000.0
+
 _SECONDS = frozenset({"standstill_s"})
 
 
@@ -245,23 +250,12 @@ def _limit(gate: Gate) -> str:
 
 def _value(gate: Gate, value: float) -> str:
     """The figure with as many digits as tell it from the limit."""
-    for digits in _digits():
-        text, limit = (_figure(gate, each, digits) for each in (value, gate.limit))
-        if text != limit or value == gate.limit:
-            return text
-    return _figure(gate, value, 0)
-
-
-def _digits() -> Iterator[int]:
-    """More digits than usual, one after the other."""
-    return iter(range(10))
-
-
-def _figure(gate: Gate, value: float, digits: int) -> str:
     if gate.kind is MetricKind.SHARE:
-        return f"{100 * value:.{digits + 1}f} %" if digits else percent(value)
-    if gate.kind is MetricKind.LATENCY:
-        scaled, unit = (value, "ms") if value < 10_000 else (value / 1000, "s")
-        return f"{scaled:,.{digits + 1}f} {unit}" if digits else f"{number(scaled)} {unit}"
-    unit = " s" if gate.metric in _SECONDS else ""
-    return (f"{value:,.{digits + 1}f}" if digits else number(value)) + unit
+        usual, limit = percent(value), percent(gate.limit)
+        return (
+            usual if usual != limit or value == gate.limit else f"{quantity(100 * value, 100 * gate.limit)} %"
+        )
+    if gate.kind is MetricKind.LATENCY and value >= _IN_SECONDS_MS:
+        return f"{quantity(value / 1000, gate.limit / 1000)} s"
+    unit = " ms" if gate.kind is MetricKind.LATENCY else " s" if gate.metric in _SECONDS else ""
+    return f"{quantity(value, gate.limit)}{unit}"

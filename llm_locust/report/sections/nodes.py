@@ -77,7 +77,10 @@ def _offset(node: Node) -> str:
         return ""
     error = number(node.clock_error_ms)
     decimals = len(error.partition(".")[2]) if is_defined(node.clock_error_ms) else 3
-    return f"{number(round(node.clock_offset_ms, decimals))} ± {error}"
+    offset = number(node.clock_offset_ms)
+    if len(offset.partition(".")[2]) > decimals:
+        offset = f"{node.clock_offset_ms:,.{decimals}f}"
+    return f"{offset} ± {error}"
 
 
 def _notes(more: int, others: int) -> Iterator[Line]:

@@ -118,7 +118,7 @@ def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
 def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
     blind = records(kernel_stamps=False, client_lag_ns=30_000_000)
     assert build_report(write_run(tmp_path / "none")).verdict is None
-    assert build_report(write_run(tmp_path / "held", gates="rps>1")).exit_code == 0
+    assert build_report(write_run(tmp_path / "held", gates="rps>1 error_rate<=10%")).exit_code == 0
     assert build_report(write_run(tmp_path / "broken", gates="rps>99")).exit_code == 1
     assert build_report(write_run(tmp_path / "invalid", blind, require_valid=True)).exit_code == 3
     incomplete = write_run(tmp_path / "incomplete", gates="rps>1", workers=lost_records(100, 1))

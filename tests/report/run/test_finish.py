@@ -84,7 +84,7 @@ def test_what_is_no_run_is_refused_and_nothing_is_written_into_it(tmp_path: Path
 def test_the_command_says_the_exit_code_of_the_report(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_frames(tmp_path / "-run", gates="rps>1", workers_expected=2)
+    write_frames(tmp_path / "-run", gates="error_rate<=10%", workers_expected=2)
     done = command("--", "-run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     said = answer(done.stdout).verdict

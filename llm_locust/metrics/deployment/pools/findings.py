@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from llm_locust.core.figures import probability, quantity
 from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
 from llm_locust.metrics.deployment.fairness import variation
 from llm_locust.metrics.deployment.pools.names import DECODE, PREFILL, ROLES
@@ -156,8 +157,8 @@ def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
             most = mine[amounts.index(max(amounts))]["name"]
             text = (
                 f"{_WORK_WORDS[role]} of the {role} servers are uneven (variation "
-                f"{100 * (spread or 0):.0f} %), and their requests beyond chance (p {chance.p:.2g}); {most} "
-                "has the most"
+                f"{100 * (spread or 0):.0f} %), and their requests beyond chance ({probability(chance.p)}); "
+                f"{most} has the most"
             )
             yield PoolFinding(kind="uneven", text=text, server=most)
 
@@ -175,8 +176,9 @@ def _bottleneck(pools: Mapping[str, Figures], seconds: float) -> Iterator[PoolFi
         each = waiting[role] / pools[role]["servers"]
         if each >= _WAITING and each >= _TIMES_THE_OTHER * waiting[other] / pools[other]["servers"]:
             text = (
-                f"{role} is the bottleneck: {waiting[role]:.3g} requests wait there on average (servers: "
-                f"{pools[role]['servers']}), {waiting[other]:.3g} for {other} ({pools[other]['servers']})"
+                f"{role} is the bottleneck: {quantity(waiting[role])} requests wait there on average "
+                f"(servers: {pools[role]['servers']}), {quantity(waiting[other])} for {other} "
+                f"({pools[other]['servers']})"
             )
             yield PoolFinding(kind="bottleneck", text=text, server=None)
 
