@@ -2,19 +2,25 @@
 
 import math
 
+#: A figure that is not defined, and never 0.
+UNDEFINED = "–"
+
 #: A smaller probability is told as that: nobody believes in its digits.
 _LEAST_P = 0.001
 
 
-def figure(value: float, apart_from: float | None = None) -> str:
-    """Three significant digits, or all digits of the integer part: ``0.0123``, ``12.3``, ``1,235``.
+def figure(value: float | None, apart_from: float | None = None) -> str:
+    """Three significant digits, or all digits of the integer part: ``0.0123``, ``12.3``, ``1,235``; a dash if
+    it is not defined.
 
     Args:
         apart_from: another value, such as a limit that is held against this one: where both would be the
             same text although they differ, this one gets as many digits more as tell them apart.
     """
-    if math.isnan(value) or math.isinf(value):
-        return "–" if math.isnan(value) else ("∞" if value > 0 else "-∞")
+    if value is None or math.isnan(value):
+        return UNDEFINED
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     text = _rounded(value, 0)
     if apart_from is None or value == apart_from or not math.isfinite(apart_from):
         return text
@@ -34,7 +40,7 @@ def _rounded(value: float, more: int) -> str:
     return f"{value:,.{max(0, digits - magnitude) + more}f}"
 
 
-def quantity(value: float, apart_from: float | None = None) -> str:
+def quantity(value: float | None, apart_from: float | None = None) -> str:
     """A figure in a sentence, without zeros at its end: ``20``, ``1.5``, ``1,235``."""
     text = figure(value, apart_from)
     return text.rstrip("0").rstrip(".") if "." in text else text

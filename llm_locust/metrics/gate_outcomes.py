@@ -585,6 +585,11 @@ def _on_a_failure(case: _Case) -> str:
 
 def _shown(gate: Gate, value: float) -> str:
     if gate.kind is MetricKind.SHARE:
-        return f"{quantity(value * 100, gate.limit * 100)}%"
-    text = quantity(value, gate.limit)
+        return f"{_apart(value * 100, gate.limit * 100)}%"
+    text = _apart(value, gate.limit)
     return f"{text} ms" if gate.kind is MetricKind.LATENCY else text
+
+
+def _apart(value: float, limit: float) -> str:
+    """A figure as different from the limit as it is; the limit itself as it was written."""
+    return f"{value:,.10g}" if value == limit else quantity(value, limit)

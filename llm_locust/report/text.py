@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeGuard
 
+from llm_locust.core.figures import UNDEFINED as UNDEFINED
 from llm_locust.core.figures import figure
 
-UNDEFINED = "–"
 SEPARATOR = " · "
 
 #: Colours and cursor moves of a terminal: without their ESC the rest would stand as litter.
@@ -31,7 +31,7 @@ def is_defined(value: float | None) -> TypeGuard[float]:
 
 def number(value: float | None) -> str:
     """A figure as :func:`~llm_locust.core.figures.figure` has it, a dash if it is not defined."""
-    return figure(value) if is_defined(value) else UNDEFINED
+    return figure(value)
 
 
 def count(value: float | None) -> str:

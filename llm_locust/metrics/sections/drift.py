@@ -108,7 +108,8 @@ def _why_not(window: Window, bins: int, requests: int) -> str | None:
     if window.gaps:
         return "the window has gaps: it is that of several runs or stages"
     if window.seconds < LONG_ENOUGH_S:
-        return f"the window is {quantity(window.seconds)} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
+        length = quantity(window.seconds)
+        return f"the window is {length} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
     if bins < FEWEST:
         return f"too few requests: {requests}, {FEWEST * BIN_REQUESTS} are needed"
     return None

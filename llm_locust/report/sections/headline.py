@@ -51,9 +51,10 @@ _SECONDS = frozenset({"standstill_s"})
 class Headline:
     """What a run came to.
 
-    ``word`` is PASS, FAIL, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says of what,
-    and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is none, and
-    ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its own.
+    ``word`` is PASS, FAIL, UNKNOWN, INVALID or INCOMPLETE, or SO FAR of a run that goes on; ``result`` says
+    of what, and ``parts`` has the same things one by one. ``cause`` is the worst finding, empty if there is
+    none, and ``findings`` are all of them. ``code`` is the exit code, None where a report has none of its
+    own.
     """
 
     word: str
@@ -150,7 +151,8 @@ _OF_BOTH = frozenset({"goodput", "goodput_rps", "rps", "output_tps", "total_tps"
 
 def _sought(summary: Summary) -> frozenset[str]:
     """What a cause has to explain: errors, times or both, by the gates that broke."""
-    metrics = {gate.metric for each in summary.gates if not each.passed for gate in parse_gates(each.text)}
+    broken = [each.text for each in summary.gates if not (each.passed or each.undecided)]
+    metrics = {gate.metric for text in broken for gate in parse_gates(text)}
     if not metrics:
         return frozenset({"errors"}) if summary.requests.failed else frozenset({"times"})
     errors = {"errors"} if metrics & (_OF_ERRORS | _OF_BOTH) else set()
@@ -167,6 +169,9 @@ def _word(found: RunVerdict) -> tuple[str, Tone]:
 
 
 def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
+    if found.is_undecided:
+        yield from _told([gate for gate in summary.gates if gate.undecided], _MOST_BROKEN)
+        return
     if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
         yield clean(found.reason)
         return
@@ -224,7 +229,8 @@ def gate_words(outcome: GateOutcome, *, required: bool = False) -> str:
     name += _name(gate)
     limit = f"{_OPERATORS[gate.op]} {_limit(gate)}{' required' if required else ''}"
     value = outcome.value if outcome.value is not None else outcome.at_least
-    decided = value is not None and OPERATORS[gate.op](value, gate.limit) == outcome.passed
+    holds = value is not None and OPERATORS[gate.op](value, gate.limit)
+    decided = holds == outcome.passed and not outcome.undecided
     if value is None or not decided:
         return f"{name} ({limit}): {clean(outcome.reason or 'not known')}"
     at_least = "at least " if outcome.value is None else ""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 from report_cases import lost_records, records, summary, told
 
 from llm_locust.core.record import Outcome
@@ -82,6 +83,15 @@ def test_a_gate_that_could_not_tell_says_why_instead_of_a_figure_that_holds() ->
     assert verdict(found, RunVerdict(1, "x")).result == f"p99 TTFT (below 800 ms required): {why}"
     found = gated(("goodput>=95%", None, False), reason="no SLO was given")
     assert verdict(found, RunVerdict(1, "x")).result == ("goodput (at least 95 % required): no SLO was given")
+
+
+def test_gates_that_the_run_cannot_judge_are_unknown() -> None:
+    why = "cannot tell: p99 needs 100 samples, there are 50"
+    found = gated(("p99_ttft<800ms", 143.0, False), ("rps>1", 9.5, True), reason=why)
+    found = structs.replace(found, gates=[structs.replace(found.gates[0], undecided=True), found.gates[1]])
+    told = verdict(found, RunVerdict(3, "1 of 2 gates cannot be judged", is_undecided=True))
+    assert told.line == f"UNKNOWN: p99 TTFT (below 800 ms): {why} · exit 3"
+    assert verdict(found).word == "UNKNOWN"
 
 
 def test_many_gates_are_counted_after_the_first() -> None:
