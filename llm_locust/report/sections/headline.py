@@ -72,7 +72,7 @@ class Headline:
     @property
     def cause_label(self) -> str:
         """What stands before the cause: a good result has it as a reservation."""
-        return "but" if self.is_good else "cause"
+        return "but" if self.is_good else "also" if self.word == "UNKNOWN" else "cause"
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -120,7 +120,7 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
     result = sentence(parts, ", ")
     sought = _sought(summary)
     cause = next((each for each in causes if each.is_of_client or each.explains & sought), None)
-    if word in ("PASS", "SO FAR"):
+    if word in ("PASS", "SO FAR", "UNKNOWN"):
         # What a passed run has to say for itself is a reservation; which requests were not good is not.
         cause = next((each for each in causes if each.box is not None), None)
         tone = Tone.WARN if cause is not None and cause.is_of_client else tone
