@@ -238,27 +238,37 @@ COMMENTS = [write(10 * k, chunk(b": keep-alive\n\n")) for k in range(1, 300)]
 @pytest.mark.parametrize(
     ("script", "bounds", "tokens", "error"),
     [
-        ([Step(stall=True)], {"first_s": 0.05}, range(1), "no byte within 0.05 s (first)"),
-        ([write(0, HEAD), *COMMENTS], {"first_s": 0.1}, range(1), "no event within 0.1 s (first)"),
+        ([Step(stall=True)], {"first_s": 0.05}, range(1), "no byte within 0.05 s (--timeouts first=0.05s)"),
+        (
+            [write(0, HEAD), *COMMENTS],
+            {"first_s": 0.1},
+            range(1),
+            "no event within 0.1 s (--timeouts first=0.1s)",
+        ),
         (
             [write(0, HEAD + chunk(token())), Step(stall=True)],
             {"gap_s": 0.05},
             range(1, 2),
-            "no event for 0.05 s (gap)",
+            "no event for 0.05 s (--timeouts gap=0.05s)",
         ),
         (
             [write(0, HEAD + chunk(token())), *COMMENTS],
             {"gap_s": 0.1},
             range(1, 2),
-            "no event for 0.1 s (gap)",
+            "no event for 0.1 s (--timeouts gap=0.1s)",
         ),
         (
             stream_script(ttft_ms=0, gap_ms=20, tokens=300),
             {"total_s": 0.1},
             range(1, 100),  # five of a gap each, and what a busy machine makes of it
-            "not complete within 0.1 s (total)",
+            "not complete within 0.1 s (--timeouts total=0.1s)",
         ),
-        ([write(0, JSON + b"{"), Step(stall=True)], {"gap_s": 0.05}, range(1), "no event for 0.05 s (gap)"),
+        (
+            [write(0, JSON + b"{"), Step(stall=True)],
+            {"gap_s": 0.05},
+            range(1),
+            "no event for 0.05 s (--timeouts gap=0.05s)",
+        ),
     ],
     ids=["first", "first, comments", "gap", "gap, comments", "total", "gap of a plain body"],
 )
@@ -325,10 +335,10 @@ def test_the_limit_on_the_whole_waits_for_no_decoding(
 def test_a_silence_is_bounded_also_where_the_loop_was_held(server: ScriptedServer) -> None:
     stalled = [write(0, HEAD + chunk(token())), Step(stall=True)]
     record = after_a_hold(server, stalled, 0.3, gap_s=0.2)
-    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (gap)")
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (--timeouts gap=0.2s)")
     dripped = [write(0, HEAD + chunk(token())), *COMMENTS]
     record = after_a_hold(server, dripped, 0.3, gap_s=0.2)
-    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (gap)")
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.2 s (--timeouts gap=0.2s)")
 
 
 def test_headers_that_come_at_once_do_not_end_the_wait_for_the_first_token(server: ScriptedServer) -> None:

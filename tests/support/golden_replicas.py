@@ -90,12 +90,12 @@ def fairness(df: Frame, made: list[RequestRecord], entries: list[dict[str, Any]]
             "session": _affinity(_successive(named, "session"), named),
             "prompt": _affinity(_successive(named, "prompt_id"), named),
         },
-        "causes": [{"kind": "unknown", "text": _UNKNOWN.format(math.exp(-pearson / 2)), "replica": None}],
+        "causes": [{"kind": "unknown", "text": _UNKNOWN.format(_p(math.exp(-pearson / 2))), "replica": None}],
     }
 
 
 _UNKNOWN = (
-    "requests are distributed unevenly, beyond chance (p {:.2g}) and follow neither connection nor "
+    "requests are distributed unevenly, beyond chance ({}) and follow neither connection nor "
     "session nor prompt: the balancer has weights, or leaves a replica out"
 )
 
@@ -139,3 +139,7 @@ def _affinity(pairs: list[tuple[str, str]], named: Frame) -> dict[str, float]:
     shares = named.replica.value_counts() / len(named)
     same = sum(before == after for before, after in pairs)
     return {"pairs": len(pairs), "observed": same / len(pairs), "expected": (shares**2).sum()}
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p {value:.2g}"

@@ -61,14 +61,17 @@ class Timeouts:
             RequestTimeoutError: a limit is exceeded.
         """
         if waited_s >= self.total_s:
-            raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
+            raise RequestTimeoutError(
+                f"not complete within {self.total_s:g} s (--timeouts total={self.total_s:g}s)"
+            )
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
             # An event may arrive now: a gap follows.
             return min(slack_s, self.gap_s, self.total_s - waited_s, _LOOK_S)
         if silent_s is not None:
-            raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
-        raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")
+            raise RequestTimeoutError(f"no event for {self.gap_s:g} s (--timeouts gap={self.gap_s:g}s)")
+        what, first = "event" if heard else "byte", f"{self.first_s:g}"
+        raise RequestTimeoutError(f"no {what} within {first} s (--timeouts first={first}s)")
 
 
 class OneTimer:

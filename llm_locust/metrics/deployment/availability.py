@@ -1,9 +1,11 @@
 """Was somebody served all the time, and did it take more than one try?"""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
@@ -20,8 +22,9 @@ def reliability(
 ) -> Reliability:
     """The ``reliability`` of a summary.
 
-    ``ok_share`` and ``good_share`` are shares of the ``seconds``, whole ones from the window's start on, in
-    which at least one answer ended that was ok, or good. ``longest_without_ok`` and
+    ``seconds`` counts the whole seconds of the window, from its start on, in which a request was under way:
+    nobody is served where nobody asks. ``ok_share`` and ``good_share`` are shares of these in which at least
+    one answer ended that was ok, or good. ``longest_without_ok`` and
     ``longest_without_good`` are the longest spans in which none ended, the window's edges counting as
     ends: of a run that is not warm its beginning is such a span. An answer counts where it ended,
     whenever it was scheduled. ``standstill`` is of :class:`~llm_locust.metrics.sections.standstill.Silences`.
@@ -30,16 +33,17 @@ def reliability(
     was stale; the client makes no others.
 
     Returns:
-        None for shares and spans where nothing was scheduled or the window is under a second; those of good
-        answers are None without an SLO too.
+        None for shares and spans where nothing was scheduled or under way, or the window is under a second;
+        those of good answers are None without an SLO too.
     """
     asked = len(population.all) > 0 and window.seconds >= 1
     ok = c.ended_s[c.ok]
     good = None if judgement is None else c.ended_s[judgement.good]
+    busy = _busy(c, window)
     return Reliability(
-        seconds=sum(int(span.seconds) for span in window.spans),
-        ok_share=_share(ok, c, window) if asked else None,
-        good_share=_share(good, c, window) if asked and good is not None else None,
+        seconds=sum(int(seconds.sum()) for seconds in busy),
+        ok_share=_share(ok, busy, c, window) if asked else None,
+        good_share=_share(good, busy, c, window) if asked and good is not None else None,
         longest_without_ok=_longest_without(ok, c, window) if asked else None,
         longest_without_good=_longest_without(good, c, window) if asked and good is not None else None,
         standstill=silences.standstills() if asked else None,
@@ -47,15 +51,30 @@ def reliability(
     )
 
 
-def _share(ends_s: Floats, c: Columns, window: Window) -> float | None:
-    """Of the whole seconds, each counted from the beginning of its span of the window."""
-    served = seconds = 0
+def _busy(c: Columns, window: Window) -> list[Mask]:
+    """For each span of the window its whole seconds, and in which of them a request was under way."""
+    found = []
     for span in window.spans:
         whole = int(span.seconds)
+        begin, end = c.started_s - span.start_s(c), c.ended_s - span.start_s(c)
+        inside = (end > begin) & (end > 0) & (begin < whole)
+        first = np.clip(np.floor(begin[inside]), 0, whole).astype(np.int64)
+        # Up to the second in which it ended.
+        last = np.clip(np.floor(end[inside]) + 1, 0, whole).astype(np.int64)
+        change = np.bincount(first, minlength=whole + 1) - np.bincount(last, minlength=whole + 1)
+        found.append(np.cumsum(change)[:whole] > 0)
+    return found
+
+
+def _share(ends_s: Floats, busy: Sequence[Mask], c: Columns, window: Window) -> float | None:
+    """Of the seconds in which a request was under way, each counted from the beginning of its span."""
+    served = 0
+    for span, seconds in zip(window.spans, busy, strict=True):
         after = ends_s - span.start_s(c)
-        served += len(np.unique(np.floor(after[(after >= 0) & (after < whole)])))
-        seconds += whole
-    return served / seconds if seconds else None
+        at = np.floor(after[(after >= 0) & (after < len(seconds))]).astype(np.int64)
+        served += int(seconds[np.unique(at)].sum())
+    asked = sum(int(seconds.sum()) for seconds in busy)
+    return served / asked if asked else None
 
 
 def _longest_without(ends_s: Floats, c: Columns, window: Window) -> WithoutAnswers:

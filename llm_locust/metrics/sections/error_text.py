@@ -9,6 +9,9 @@ LONGEST = 300
 
 _ID, _ADDRESS, _NUMBER, _QUERY = "<id>", "<addr>", "<n>", "?<query>"
 
+#: What stands for the details of a text: of use to tell kinds apart, and not to a person.
+PLACEHOLDERS = (_ID, _ADDRESS, _NUMBER, _QUERY)
+
 _CACHED_TEXTS = 4096
 
 _WORD_CHARACTERS = string.ascii_letters + string.digits + "_./:-"

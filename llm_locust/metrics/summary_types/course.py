@@ -128,7 +128,7 @@ class Retries(SummaryPart, frozen=True):
 class Reliability(SummaryPart, frozen=True):
     """Whether somebody was served all the time."""
 
-    seconds: Annotated[int, key("whole seconds", _WINDOW)]
+    seconds: Annotated[int, key("whole seconds with a request under way", _WINDOW)]
     ok_share: Annotated[float | None, key("share of them in which an answer ended that was ok", _WINDOW)]
     good_share: Annotated[float | None, key("share of them in which an answer ended that was good", _WINDOW)]
     longest_without_ok: WithoutAnswers | None

@@ -16,6 +16,7 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness, first_loss
 from llm_locust.report.sections.fairness import BOXED
+from llm_locust.report.sections.groups import error_words
 from llm_locust.report.sections.quality import doubtful
 from llm_locust.report.text import clean, count, moment, plural, seconds, short
 
@@ -229,14 +230,13 @@ def _failures(summary: Summary) -> Iterator[RunFinding]:
     if not kinds or not failed:
         return
     first = kinds[0]
-    said = clean(first.example or first.message or "")
+    said = clean(error_words(first) or "")
     status = f" {first.status}" if first.outcome == "http_error" and first.status else ""
     part = f"{count(first.count)} of " if first.count < failed else ""
     kind = _OUTCOMES.get(first.outcome, clean(first.outcome))
     told = f"{part}{plural(failed, 'failure')}: {kind}{status}"
-    yield RunFinding(
-        "failures", "Failures", f"{told}, {short(said, _ERROR_LENGTH)}" if said else told, Tone.BAD
-    )
+    text = f"{told}, {short(said, _ERROR_LENGTH)}" if said else told
+    yield RunFinding("failures", "Failures", text, Tone.BAD, explains=_ERRORS)
 
 
 def _doubtful(summary: Summary) -> Iterator[RunFinding]:

@@ -6,6 +6,7 @@ from itertools import product
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.sections.error_text import PLACEHOLDERS
 from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
 from llm_locust.metrics.summary_types.stages import Stage
@@ -54,7 +55,7 @@ def errors(summary: Summary, *, examples: bool = False) -> Section | None:
     """The kinds of failure, most frequent first; None without any.
 
     Args:
-        examples: all kinds, each with the first text of its kind, at length.
+        examples: all kinds, each with its text at length.
     """
     kinds, started = summary.errors, summary.run.started
     if not kinds:
@@ -65,16 +66,12 @@ def errors(summary: Summary, *, examples: bool = False) -> Section | None:
         Column("Count"),
         Column("First"),
         Column("Last"),
-        Column("Kind of message" if examples else "Message", left=True, verbatim=True, wraps=True),
+        Column("Message", left=True, verbatim=True, wraps=True),
     ]
     if not examples:
         rows = tuple(TableRow(_error_cells(kind, started, _MESSAGE_LENGTH)) for kind in kinds[:MOST_ROWS])
         return Section("Errors", table=Table(tuple(columns), rows), notes=_left_out(kinds))
-    columns.append(Column("Example", left=True, verbatim=True, wraps=True))
-    rows = tuple(
-        TableRow((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.example, _EXAMPLE_LENGTH)))
-        for kind in kinds
-    )
+    rows = tuple(TableRow(_error_cells(kind, started, _EXAMPLE_LENGTH)) for kind in kinds)
     return Section("Errors", table=Table(tuple(columns), rows).without_empty())
 
 
@@ -85,8 +82,15 @@ def _error_cells(kind: ErrorKind, started: str, most: int) -> tuple[str, ...]:
         count(kind.count),
         after(kind.first, started),
         after(kind.last, started),
-        _text(kind.message, most),
+        _text(error_words(kind), most),
     )
+
+
+def error_words(kind: ErrorKind) -> str | None:
+    """What a person reads of a kind: its text, or the first one where that has had details taken out."""
+    message = kind.message
+    is_pattern = message is not None and any(each in message for each in PLACEHOLDERS)
+    return kind.example if is_pattern else message
 
 
 def _text(value: str | None, most: int) -> str:

@@ -19,11 +19,11 @@ def test_the_next_bound_or_look_is_told(waited_s: float, silent_s: float | None,
 @pytest.mark.parametrize(
     ("waited_s", "silent_s", "heard", "text"),
     [
-        (60, None, False, "no byte within 60 s (first)"),
-        (60, None, True, "no event within 60 s (first)"),
-        (20, 5, True, "no event for 5 s (gap)"),
-        (100, 0, True, "not complete within 100 s (total)"),
-        (100, None, False, "not complete within 100 s (total)"),
+        (60, None, False, "no byte within 60 s (--timeouts first=60s)"),
+        (60, None, True, "no event within 60 s (--timeouts first=60s)"),
+        (20, 5, True, "no event for 5 s (--timeouts gap=5s)"),
+        (100, 0, True, "not complete within 100 s (--timeouts total=100s)"),
+        (100, None, False, "not complete within 100 s (--timeouts total=100s)"),
     ],
 )
 def test_a_bound_that_was_passed_is_named(

@@ -20,7 +20,12 @@ from llm_locust.metrics.window import Population, Window
 TEN = Window(ns(0.0), ns(10.0), "")
 
 
-def told(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) -> dict[str, Any]:
+def told(
+    *records: RequestRecord, window: Window = TEN, slo: Slo | None = None, busy: bool = True
+) -> dict[str, Any]:
+    """The section; ``busy``: a request that ends long after the window is under way all the time."""
+    if records and busy:
+        records = (*records, request(0.0, (500.0,), request_id="all the time"))
     c = columns(*records)
     population = Population.of(c, window.scheduled(c), c.scheduled_s.argsort())
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
@@ -38,6 +43,13 @@ def ends(*at: float, **fields: Any) -> list[RequestRecord]:
 def test_a_second_counts_where_an_answer_ended_in_it() -> None:
     found = told(*ends(0.5, 0.9, 2.0, 9.999))
     assert (found["seconds"], found["ok_share"]) == (10, 0.3)
+
+
+def test_only_seconds_with_a_request_under_way_count() -> None:
+    found = told(*ends(0.5, 4.1), request(7.0, (2.5,)), busy=False)
+    assert (found["seconds"], found["ok_share"]) == (6, 0.5)  # 0; 3 and 4; 7, 8 and 9
+    gap = [*ends(*(0.1 * i for i in range(3, 30))), *ends(*(7 + 0.1 * i for i in range(3, 30)))]
+    assert told(*gap, busy=False)["ok_share"] == 1.0
 
 
 def test_failures_and_abandoned_requests_serve_nobody() -> None:

@@ -47,11 +47,11 @@ def test_where_nothing_failed_and_answers_kept_coming_there_is_no_reliability() 
 def test_a_run_with_failures_says_how_often_somebody_was_served() -> None:
     made = [request(float(i) / 4, (0.05, 0.1)) for i in range(16)] + [failed(5.0)]
     assert said(course.reliability(typed(summary(made)))) == [
-        "40.0 % of 10 seconds had an ok answer, 40.0 % a good one",
+        "80.0 % of 5 seconds had an ok answer, 80.0 % a good one",
         "longest without an ok answer 6.15 s, from 3.85 s on",
     ]
     assert (
-        said(course.reliability(typed(summary(made, slo=""))))[0] == "40.0 % of 10 seconds had an ok answer"
+        said(course.reliability(typed(summary(made, slo=""))))[0] == "80.0 % of 5 seconds had an ok answer"
     )
 
 
