@@ -228,3 +228,16 @@ def test_names_of_runs_are_text_in_the_charts_of_a_comparison(browser: Browser, 
         visit.draw("trend-p50-ttft", "cdf-e2el")
         assert [name for name in texts(visit.page) if label in name], texts(visit.page)
         assert markup(visit.page) == []
+
+
+@pytest.mark.parametrize("kind", ["one gap", "failures only", "not streamed"])
+def test_charts_of_few_points_are_drawn_without_an_error(browser: Browser, tmp_path: Path, kind: str) -> None:
+    made = [request(0.0, (0.05, 0.07))]
+    if kind == "not streamed":
+        made = [request(i * 0.1, (), ended=i * 0.1 + 1, streamed=False) for i in range(30)]
+    if kind == "failures only":
+        made = [failed(i * 0.1, error="gone") for i in range(30)]
+    run = write_run(tmp_path / "run", made, slo="ttft=500ms tpot=50ms")
+    build_report(run)
+    with visited(browser, run / REPORT_HTML_FILE, "light", 1200) as visit:
+        visit.draw()
