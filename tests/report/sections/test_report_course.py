@@ -50,9 +50,7 @@ def test_a_run_with_failures_says_how_often_somebody_was_served() -> None:
         "80.0 % of 5 seconds had an ok answer, 80.0 % a good one",
         "longest without an ok answer 6.15 s, from 3.85 s on",
     ]
-    assert (
-        said(course.reliability(typed(summary(made, slo=""))))[0] == "80.0 % of 5 seconds had an ok answer"
-    )
+    assert said(course.reliability(typed(summary(made, slo=""))))[0] == "80.0 % of 5 seconds had an ok answer"
 
 
 def test_the_longest_span_without_a_good_answer_stands_apart_where_it_is_another() -> None:

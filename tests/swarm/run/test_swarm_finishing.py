@@ -91,8 +91,8 @@ def end_by(signal: Signals, run: Path) -> str:
 
 @pytest.mark.usefixtures("warm")
 def test_the_report_is_the_one_that_this_process_would_have_made(tmp_path: Path) -> None:
-    here = finish_run(write_frames(tmp_path / "here", gates="rps>1", workers_expected=2))
-    write_frames(tmp_path / "there", gates="rps>1", workers_expected=2)
+    here = finish_run(write_frames(tmp_path / "here", gates="rps>1 error_rate<50%", workers_expected=2))
+    write_frames(tmp_path / "there", gates="rps>1 error_rate<50%", workers_expected=2)
     assert finish_elsewhere(tmp_path / "there") == here
     assert here.exit_code == 4
     assert finish_elsewhere(tmp_path / "there", allow_incomplete=True).exit_code == 0
