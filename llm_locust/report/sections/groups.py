@@ -160,7 +160,7 @@ def replicas(summary: Summary) -> Section | None:
     if not found:
         return None
     columns = (
-        Column("Replica", left=True, verbatim=True, wraps=True),
+        Column("Replica", left=True, verbatim=True),
         Column("requests"),
         Column("share"),
         Column("errors"),

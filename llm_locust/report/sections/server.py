@@ -15,7 +15,7 @@ LEAST_COVERED = 0.95
 _NAME_LENGTH = 64
 _MIB = 1 << 20
 _COLUMNS = (
-    Column("Server", left=True, verbatim=True, wraps=True),
+    Column("Server", left=True, verbatim=True),
     Column("role", left=True),
     Column("mean", over="running"),
     Column("max", over="running", wide=True),
