@@ -117,7 +117,8 @@ class InputError(ValueError):
 
     @classmethod
     def of(cls, name: str, path: "str | os.PathLike[str]", line: int, why: str) -> "InputError":
-        """Of a file, or of one of its lines if ``line`` is not 0."""
+        """Of a file, or of a line if ``line`` is not 0; a library's words may hold any characters."""
+        why = "".join(c if c.isprintable() else "?" for c in why)
         return cls(f"{os.fspath(path)}:{line}: {why}" if line else f"{name} {os.fspath(path)!r}: {why}", why)
 
 

@@ -21,7 +21,9 @@ from llm_locust.workload.answers.validators import ValidatorError, checks_of
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.traces import FORMATS, Trace, TraceEntry, TraceError, open_trace
+from llm_locust.workload.traces import FORMATS, Trace, TraceAsked, TraceEntry, TraceError, open_trace
+from llm_locust.workload.traces.plausible import how_read
+from llm_locust.workload.traces.trace import UNITS
 
 # -- scenarios -----------------------------------------------------------------------------
 
@@ -317,7 +319,7 @@ def _check_slice(trace: Trace, entries: Sequence[TraceEntry]) -> None:
 
 def _rows_by_hand(data: bytes, format: str) -> list[Any] | None:
     """The file's rows as Python's own readers have them; None where they do not read it."""
-    text = data.removeprefix(b"\xef\xbb\xbf").decode()
+    text = data.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")  # also in what is ignored
     if format in ("azure", "burstgpt"):
         cells = (row for row in csv.reader(_lines(text)) if any(map(str.strip, row)))
         return list(cells)[1:]
@@ -337,12 +339,24 @@ def _traces(case: bytes) -> None:
     check_trace(case, path, None)
     format = chance.choice(list(FORMATS))
     check_trace(case, path, format)
+    check_units(path, chance.choice((None, *UNITS)), chance.choice((None, 4, 16, 65_536)))
     if chance.random() < 0.1:
         packed = gzip.compress(case)
         at = chance.randrange(len(packed))
         check_packed(packed, path, format)
         check_packed(packed[:at] + chance.randbytes(2) + packed[at + 2 :], path, format)
         check_packed(packed[:at], path, format)
+
+
+def check_units(path: Path, unit: str | None, block_tokens: int | None) -> None:
+    """How a file is read is said in one line, or it is refused in one."""
+    try:
+        trace = open_trace(path, asked=TraceAsked(unit=unit, block_tokens=block_tokens, most_skipped=2))
+        assert how_read(trace).isprintable()
+        for entry in trace:
+            assert max(0, len(entry.hash_ids) - 1) * entry.block_tokens <= entry.input_tokens
+    except TraceError as e:
+        check_line(e, str(path), f"trace {str(path)!r}")
 
 
 def check_packed(data: bytes, path: Path, format: str) -> None:
@@ -411,6 +425,7 @@ TRACES = Target(
             b"null",
             b"true",
         ),
+        *(b'"chat_id": 1, ', b'"parent_chat_id": -1, ', b'"turn": 2, ', b"512.0"),
         *(b'{"timestamp": 1, "input_length": 5, "output_length": 6, "hash_ids": [1, 2]}\n', b'"hash_ids": '),
         *(
             b'{"id": "a", "at": 1, "input_tokens": 5, "output_tokens": 6}\n',
@@ -434,6 +449,9 @@ TRACES = Target(
         b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type,Session ID\n"
         b"5,ChatGPT,472,18,490,Conversation log,a\n45,ChatGPT,1087,230,1317,Conversation log,\n"
         b"118,GPT-4,417,0,417,API,a\n",
+        b'{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 5, '
+        b'"turn": 1, "hash_ids": [1, 2, 3]}\n{"chat_id": 2, "parent_chat_id": 1, "timestamp": 1.5, '
+        b'"input_length": 48.0, "output_length": 5, "turn": 2, "hash_ids": [1, 2, 4]}\n',
         b'{"timestamp": 0, "input_length": 6755, "output_length": 500, "hash_ids": [0, 1, 2]}\n'
         b'{"timestamp": 27482.5, "input_length": 6472, "output_length": 26, "hash_ids": [0, 14]}\n',
         b'{"id": "a1", "at": 0.0, "input_tokens": 900, "output_tokens": 60}\n'

@@ -1,9 +1,13 @@
 """Fuzzers of other inputs: metrics pages of servers, datasets, model shapes and what the simulator reads."""
 
+import gzip
+import io
 import json
 import math
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, readings
@@ -95,10 +99,12 @@ def check_dataset(found: Dataset) -> None:
 
 def _datasets(case: bytes) -> None:
     chance = chance_of(case)
-    path = FOLDER / f"d{chance.choice(('.jsonl', '.json', '.csv', '.tsv', '.txt', ''))}"
-    path.write_bytes(case)
+    path = FOLDER / f"d{chance.choice(('.jsonl', '.json', '.csv', '.tsv', '.txt', '.parquet', ''))}"
+    path.write_bytes(gzip.compress(case) if chance.random() < 0.1 else case)
     try:
-        check_dataset(load_dataset(path, chance.choice((None, "jsonl", "sharegpt", "csv", "text"))))
+        format = chance.choice((None, "jsonl", "sharegpt", "csv", "parquet", "text"))
+        sent = chance.choice((frozenset[str](), frozenset({"id", "x"}), None))
+        check_dataset(load_dataset(path, format, sent=sent, most_skipped=chance.choice((0, 2))))
         load_conversations(path)
     except DatasetError as e:
         check_line(e, str(path), f"dataset {str(path)!r}")
@@ -129,6 +135,17 @@ _LINE = {
     "max_tokens": 5,
     "weight": 2,
 }
+
+
+def _parquet() -> bytes:
+    rows = [
+        {"messages": [{"role": "user", "content": "a"}], "id": 1.0, "x": None},
+        {"prompt": "a", "id": 2.0, "x": "b"},
+    ]
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), file)
+    return file.getvalue()
+
 
 DATASETS = Target(
     "datasets",
@@ -173,12 +190,20 @@ DATASETS = Target(
             b'"role": "tool"',
         ),
         *(b'"tool_calls": [{"function": {"name": "f", "arguments": "{"}}]', b'"role": "system"', b"PAR1"),
+        *(b'"turns": ["a"]', b'"body": {"prompt": "a"}', b'"input": ', b'"text": ', b'"system": "s"'),
+        *(b'"from": "observation"', b'"value": null', b'[{"role": "user", "content": "a"}]', b"5.0"),
         *(b'"role": "assistant"', b"prompt,weight\n", b"input,output\n", b"\xe2\x80\xa8", b"9" * 30),
     ),
     (
         json.dumps(_LINE).encode() + b"\n"
         b'{"prompt": "x", "id": "1", "name": "n", "class": "c", "expected": 5}\n',
         b'[{"id": "a", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}]',
+        b'{"custom_id": "r", "method": "POST", "url": "/v1", "body": {"messages": [{"role": "user", '
+        b'"content": "a"}], "max_tokens": 5.0}}\n{"turns": ["a", "b"], "reference": ["r"], "system": "s"}\n',
+        b'[{"role": "user", "content": "a"}]\n[{"role": "user", "content": "b"}]\n',
+        b'{"conversation": [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "x"}]}\n'
+        b'{"instruction": "a", "input": "b", "output": "c"}\n{"input": ["a", "b"], "x": null}\n',
+        _parquet(),
         b'prompt,weight,id,output_tokens\nhello,1.5,a,5\n"a\nb",2,b,6\n',
         b"input,output\n5,6\n7,8\n",
         b'"text"\n"more"\n',

@@ -6,7 +6,7 @@ a block is about the prompt's length. And a recorded service has a rate that mac
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -21,9 +21,6 @@ SAMPLE = 20_000
 #: Fewest requests whose rate, and fewest prompts whose coverage by blocks, tell anything.
 _FEWEST = 10
 _FEWEST_PROMPTS = 3
-
-#: A trace in which more requests than this share have more blocks than tokens is read with a wrong size.
-_ODD_SHARE = 0.01
 
 #: Share of the prompts that a size of block fits, for it to be the right one; and to be a possible one.
 _FITS, _MAY_FIT = 0.9, 0.5
@@ -79,7 +76,7 @@ def check_blocks(found: Iterable[Hashed], block_tokens: int) -> None:
     """
     hashed = [prompt for prompt in found if prompt.blocks and prompt.tokens]
     odd = [prompt for prompt in hashed if prompt.is_shorter(block_tokens)]
-    if len(odd) > _ODD_SHARE * len(hashed):
+    if len(odd) > (1 - _FITS) * len(hashed):
         raise BlockError(odd[0], block_tokens, "do not fit", _fitting(hashed))
     many = [prompt for prompt in hashed if prompt.blocks > 1]
     if len(many) < _FEWEST_PROMPTS or median(p.blocks for p in many) < _FEWEST_BLOCKS:
@@ -156,7 +153,7 @@ def how_read(trace: Trace, *, stretched: bool = False) -> str:
     name = FORMATS[trace.format]
     if trace.asked.unit is None and name.unit is not None and name.may_have_other_unit and not stretched:
         _check_rate(trace, sample)
-    return _line(trace, sample, reading, is_all=is_all, has_blocks=bool(hashed))
+    return _line(trace, sample, reading, hashed=hashed, is_all=is_all)
 
 
 def _check_rate(trace: Trace, sample: _Sample) -> None:
@@ -181,16 +178,21 @@ def _check_rate(trace: Trace, sample: _Sample) -> None:
     )
 
 
-def _line(trace: Trace, sample: _Sample, reading: FileReading, *, is_all: bool, has_blocks: bool) -> str:
+def _line(
+    trace: Trace, sample: _Sample, reading: FileReading, *, hashed: Sequence[Hashed], is_all: bool
+) -> str:
     count = f"{sample.requests:,} requests" if is_all else f"the first {sample.requests:,} requests"
-    rate = "" if math.isnan(sample.rate) else f" ({sample.rate:.3g}/s)"
+    rate = "" if math.isnan(sample.rate) else f" ({_number(sample.rate)}/s)"
     unit = trace.asked.unit or FORMATS[trace.format].unit
     parts = [f"{count} in {_span(sample.span_s)}{rate}: {_UNIT_NAMES[unit] if unit else 'dates'}"]
-    if has_blocks:
+    if hashed:
         covered = sample.block_tokens / max(1, sample.prompt_tokens)
         parts.append(
             f"blocks of {trace.file.block_tokens} tokens, which are {covered:.0%} of the prompts' tokens"
         )
+        odd = sum(prompt.is_shorter(trace.file.block_tokens) for prompt in hashed)
+        if odd:
+            parts.append(f"cut in {odd:,} prompts, which are shorter than their blocks")
     if trace.scale != 1:
         parts.append(f"sent in {_span(sample.span_s * trace.scale)}")
     if reading.skipped:
@@ -199,4 +201,8 @@ def _line(trace: Trace, sample: _Sample, reading: FileReading, *, is_all: bool, 
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds:,.4g} s" if seconds >= 1 or not seconds else f"{seconds * 1e3:.4g} ms"
+    return f"{_number(seconds)} s" if seconds >= 1 or not seconds else f"{_number(seconds * 1e3)} ms"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
