@@ -30,6 +30,7 @@ from scripted.raw import best_of
 
 from llm_locust.client import stream
 from llm_locust.client.counting import MAX_LOOP_CHARS
+from llm_locust.client.http import turns
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timeouts import Timeouts
@@ -414,7 +415,7 @@ def test_a_users_own_timeout_cancels_and_passes_through(ask: Caller) -> None:
 def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream, "DECODING_S", -1.0)  # each step takes more than its share of a turn
+    monkeypatch.setattr(turns, "DECODING_S", 1e-9)  # each step takes more than its share of a turn
     seen, left = list[str](), [True, False]
 
     def step() -> bool:
