@@ -131,6 +131,7 @@ class MeasuredStream(httpx2.SyncByteStream):
             while body := self._live.read():
                 for at in range(0, len(body), _PIECE_BYTES):
                     TURN.wait()
+                    self._live.check_time()  # which what is still to be passed on does not extend
                     began_s = time.monotonic()
                     yield body[at : at + _PIECE_BYTES]
                     TURN.spend(time.monotonic() - began_s)

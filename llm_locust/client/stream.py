@@ -14,7 +14,12 @@ from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.client.http.connection import Connection
-from llm_locust.client.http.errors import AnswerOverError, ClientError, ConnectionBrokenError
+from llm_locust.client.http.errors import (
+    AnswerOverError,
+    ClientError,
+    ConnectionBrokenError,
+    RequestTimeoutError,
+)
 from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.http.patience import Patience
 from llm_locust.client.http.pool import Pool, Target
@@ -281,6 +286,13 @@ class LiveCall:
                 raise
         self._exchange.drain()
         return self._decoder.take()
+
+    def check_time(self) -> None:
+        """Raise RequestTimeoutError if a limit of the call is exceeded, whatever of it is still unread."""
+        failure = None if self._connection is None else self._connection.failure
+        if isinstance(failure, RequestTimeoutError):
+            self._error = failure.without_frames()
+            raise self._error
 
     def wait_end(self, patience_s: float) -> None:
         """Wait at most this long for the response's last byte; do not wait in the event loop itself."""

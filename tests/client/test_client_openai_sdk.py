@@ -407,6 +407,20 @@ def test_the_sdks_own_timeout_tightens_ours(sdk: Sdk, script: Script) -> None:
     assert "0.1 s" in (record.error or "")
 
 
+def test_blank_lines_that_the_sdk_has_yet_to_read_do_not_extend_the_limit_on_the_whole(
+    server: ScriptedServer,
+) -> None:
+    """Reading them all takes the SDK a minute."""
+    sdk = Sdk(server.url, Timeouts(first_s=9, gap_s=9, total_s=1))
+    flood = [write(0, chunk(b"\n" * (1 << 20))) for _ in range(40)]
+    began_s = time.monotonic()
+    with pytest.raises(openai.APITimeoutError):
+        texts(sdk.stream([write(0, response_head()), *flood, Step(stall=True)]))
+    assert time.monotonic() - began_s < 20
+    record = sdk.record()
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "not complete within 1 s (total)")
+
+
 def test_the_transport_speaks_with_its_own_target_only(sdk: Sdk) -> None:
     with pytest.raises(openai.APIConnectionError) as refused:
         sdk.client.with_options(base_url="http://127.0.0.1:9/v1").models.list()

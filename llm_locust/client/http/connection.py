@@ -171,6 +171,11 @@ class Connection:
             self._receive(self._reader.take(self._slot, drain=True))
         return not self.closed and self._exchange is None
 
+    @property
+    def failure(self) -> ClientError | None:
+        """Why the exchange in progress failed; None if it did not."""
+        return self._failure
+
     def rtt_ns(self) -> int | None:
         """The least round-trip time of this connection by the kernel; None if unavailable."""
         facts = tcp_facts(self._sock)
