@@ -389,7 +389,7 @@ def test_a_silence_longer_than_our_bound_is_a_timeout(server: ScriptedServer) ->
     with pytest.raises(openai.APITimeoutError):
         texts(stream)
     record = sdk.record()
-    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.05 s (gap)")
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "no event for 0.05 s (--timeouts gap=0.05s)")
     assert len(record.arrivals_ns) == 1
 
 
@@ -418,7 +418,10 @@ def test_blank_lines_that_the_sdk_has_yet_to_read_do_not_extend_the_limit_on_the
         texts(sdk.stream([write(0, response_head()), *flood, Step(stall=True)]))
     assert time.monotonic() - began_s < 20
     record = sdk.record()
-    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "not complete within 1 s (total)")
+    assert (record.outcome, record.error) == (
+        Outcome.TIMEOUT,
+        "not complete within 1 s (--timeouts total=1s)",
+    )
 
 
 def test_the_transport_speaks_with_its_own_target_only(sdk: Sdk) -> None:

@@ -330,7 +330,10 @@ def test_the_limit_on_the_whole_waits_for_no_decoding(
     monkeypatch.setattr(LoopTurn, "has_time", lambda *_: time.monotonic() > until_s)
     with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=5, total_s=0.5)) as ask:
         record = ask.ask(stream_script(ttft_ms=10, gap_ms=1, tokens=3000)).record
-    assert (record.outcome, record.error) == (Outcome.TIMEOUT, "not complete within 0.5 s (total)")
+    assert (record.outcome, record.error) == (
+        Outcome.TIMEOUT,
+        "not complete within 0.5 s (--timeouts total=0.5s)",
+    )
 
 
 def test_a_silence_is_bounded_also_where_the_loop_was_held(server: ScriptedServer) -> None:

@@ -45,8 +45,7 @@ class Timeouts:
 
     def check_total(self, sent_ns: int) -> None:
         """Raise RequestTimeoutError if a request sent then (monotonic) has taken as long as it may."""
-        if (time.monotonic_ns() - sent_ns) * 1e-9 >= self.total_s:
-            raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
+        self._check_total((time.monotonic_ns() - sent_ns) * 1e-9)
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
         """Time until a limit can be exceeded at the earliest, whatever arrives, or until the next look at the
@@ -60,10 +59,7 @@ class Timeouts:
         Raises:
             RequestTimeoutError: a limit is exceeded.
         """
-        if waited_s >= self.total_s:
-            raise RequestTimeoutError(
-                f"not complete within {self.total_s:g} s (--timeouts total={self.total_s:g}s)"
-            )
+        self._check_total(waited_s)
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
             # An event may arrive now: a gap follows.
@@ -72,6 +68,11 @@ class Timeouts:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (--timeouts gap={self.gap_s:g}s)")
         what, first = "event" if heard else "byte", f"{self.first_s:g}"
         raise RequestTimeoutError(f"no {what} within {first} s (--timeouts first={first}s)")
+
+    def _check_total(self, waited_s: float) -> None:
+        if waited_s >= self.total_s:
+            total = f"{self.total_s:g}"
+            raise RequestTimeoutError(f"not complete within {total} s (--timeouts total={total}s)")
 
 
 class OneTimer:
