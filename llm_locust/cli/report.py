@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import open_so_far
 from llm_locust.report.sections.headline import Headline
 from llm_locust.report.sections.headline import verdict as in_words
+from llm_locust.roofline.model_file import read_model
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 
 DESCRIPTION = (
@@ -180,9 +181,12 @@ def _question(args: argparse.Namespace) -> Question:
 
 
 def _roof(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Options of the roofline that were given; the number of GPUs alone requests none."""
+    """Options of the roofline that were given, with the content of --model-shape; the number of GPUs alone
+    requests none (raises RooflineError)."""
     given = {name: getattr(args, name) for name in ("gpu_type", "model_shape", "gpus")}
     given = {name: value for name, value in given.items() if value is not None}
+    if "model_shape" in given:
+        given["model_shape"] = asdict(read_model(Path(given["model_shape"])))
     return None if given.keys() <= {"gpus"} else given
 
 

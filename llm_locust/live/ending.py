@@ -2,7 +2,7 @@
 
 from llm_locust.live.counts import AGENTS, Counts
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.sections.live_check import METRICS, PLACES, LiveEnd
+from llm_locust.metrics.sections.live_check import METRICS, PLACES, LastLatency, LiveEnd
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 
@@ -22,7 +22,7 @@ def live_end(store: LiveStore) -> LiveEnd:
     )
 
 
-def _figures(total: Counts, metric: str) -> dict[str, float | None]:
+def _figures(total: Counts, metric: str) -> LastLatency:
     sketch = total.sketch(metric)
     n = len(sketch)
-    return {"n": n, **{key: sketch.percentile(p) * 1e3 if n else None for key, p in PLACES.items()}}
+    return LastLatency(n=n, **{key: sketch.percentile(p) * 1e3 for key, p in PLACES.items() if n})

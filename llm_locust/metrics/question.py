@@ -88,8 +88,20 @@ class Question:
         return (self.prices or Prices()).or_else(Prices.of_options(manifest.options))
 
     def roof_of(self, manifest: Manifest) -> Roof | None:
-        """The model and its GPUs; None where neither is known."""
+        """The model and its GPUs; None where neither is known.
+
+        Raises:
+            RooflineError: as :func:`~llm_locust.roofline.roof.roof_of_options`.
+        """
+        if not self.roof and self.lacks_shape(manifest):
+            return None
         return roof_of_options({**manifest.options, **(self.roof or {})})
+
+    def lacks_shape(self, manifest: Manifest) -> bool:
+        """Whether the manifest names a file in place of the model's shape, and no shape is given now. Such a
+        file is never opened: the manifest may be a stranger's."""
+        shape = manifest.options.get("model_shape")
+        return bool(shape) and not isinstance(shape, dict) and "model_shape" not in (self.roof or {})
 
 
 #: The run's own report.

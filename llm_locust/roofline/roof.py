@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from llm_locust.roofline.error import RooflineError
 from llm_locust.roofline.gpus import Gpu, gpu_named
 from llm_locust.roofline.model import ModelShape
-from llm_locust.roofline.model_file import model_of, read_model
+from llm_locust.roofline.model_file import model_of
 
 _OPTIONS = ("gpu_type", "model_shape", "gpus")
 
@@ -50,8 +49,8 @@ class Roof:
 def roof_of_options(options: Mapping[str, Any]) -> Roof | None:
     """Roofline from a run's options ``gpu_type``, ``model_shape`` and ``gpus``; None without the first two.
 
-    ``model_shape`` is the path of a file, or the document of a shape (see
-    :func:`~llm_locust.roofline.model_file.model_of`), so that a run can carry it.
+    ``model_shape`` is the document of a shape (see :func:`~llm_locust.roofline.model_file.model_of`). It is
+    never a path: the options may come from the manifest of a stranger's run, which names no file to open.
 
     Raises:
         RooflineError: one of the three is missing or invalid.
@@ -63,7 +62,9 @@ def roof_of_options(options: Mapping[str, Any]) -> Roof | None:
     if missing:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise RooflineError(f"a roofline needs --gpu-type, --model-shape and --gpus: give {flags} too")
-    model = model_of(shape, "model_shape") if isinstance(shape, Mapping) else read_model(Path(str(shape)))
+    if not isinstance(shape, Mapping):
+        raise RooflineError("model_shape is no model's shape: give the file of one by --model-shape")
+    model = model_of(shape, "model_shape")
     try:
         number = float(str(gpus))
     except ValueError:

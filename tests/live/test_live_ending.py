@@ -7,6 +7,7 @@ from live_cases import Run
 from metrics_cases import failed, request
 
 from llm_locust.live.ending import live_end
+from llm_locust.metrics.sections.live_check import LastLatency
 from llm_locust.report.inputs.live_figures import LIVE_FILE, read_live_end, write_live_end
 from llm_locust.store import StoreError
 
@@ -22,9 +23,9 @@ def test_all_requests_of_the_run_are_in_the_last_figures() -> None:
     end = live_end(run().store)
     assert (end.run, end.ok, end.failed, end.cancelled, end.ended) == ("run", 2, 1, 0, 3)
     assert (end.resets, end.missed) == (0, 0)
-    assert end.latency_ms["ttft"]["n"] == 2
-    assert end.latency_ms["ttft"]["p50"] == pytest.approx(100, rel=end.relative_error)
-    assert end.latency_ms["itl"]["n"] == 2
+    assert end.latency_ms["ttft"].n == 2
+    assert end.latency_ms["ttft"].p50 == pytest.approx(100, rel=end.relative_error)
+    assert end.latency_ms["itl"].n == 2
 
 
 def test_resets_and_lost_reports_are_told() -> None:
@@ -32,7 +33,7 @@ def test_resets_and_lost_reports_are_told() -> None:
     made.store.reset()
     end = live_end(made.store)
     assert (end.resets, end.ended) == (1, 0)
-    assert end.latency_ms["tpot"] == {"n": 0, "p50": None, "p95": None, "p99": None}
+    assert end.latency_ms["tpot"] == LastLatency(n=0)
 
 
 def test_figures_come_back_as_they_were_and_only_to_their_own_run(tmp_path: Path) -> None:

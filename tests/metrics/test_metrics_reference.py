@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -27,6 +27,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.reference import schema_text, with_gate_tables, with_key_tables
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
+from llm_locust.roofline.model_file import read_model
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 SCHEMA = DOCS.parent / "summary.schema.json"
@@ -117,7 +118,7 @@ def _servers() -> ServerSeries:
 
 
 #: Options of a roofline.
-ROOF = {"gpu_type": "h100", "model_shape": str(MODELS / "llama-3-8b.yaml"), "gpus": 1}
+ROOF = {"gpu_type": "h100", "model_shape": asdict(read_model(MODELS / "llama-3-8b.yaml")), "gpus": 1}
 
 
 @cache

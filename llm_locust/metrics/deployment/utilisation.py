@@ -38,6 +38,8 @@ def roofline(
         pools: how many servers have each role in disaggregated serving.
     """
     roof = question.roof_of(manifest)
+    if roof is None and question.lacks_shape(manifest):
+        return {"missing": "the run has only the name of a file for the model's shape: give --model-shape"}
     if roof is None:
         return {}
     if len({arm.model for arm in manifest.arms if arm.model}) > 1:

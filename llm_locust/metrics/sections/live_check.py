@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Count, Measure
 from llm_locust.metrics.catalogue import FORMULAS, LIVE
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.measured import Measured
@@ -22,24 +24,41 @@ _NANOSECOND_MS = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastLatency:
+    """Percentiles of the ``n`` samples of one latency, in milliseconds; None where there are no samples.
+
+    Raises:
+        ValueError: samples without percentiles, or percentiles without samples.
+    """
+
+    n: Count
+    p50: Measure | None = None
+    p95: Measure | None = None
+    p99: Measure | None = None
+
+    def __post_init__(self) -> None:
+        if any((value is None) is not (self.n == 0) for value in (self.p50, self.p95, self.p99)):
+            raise ValueError(f"of {self.n} samples it has not the percentiles that it must have")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEnd:
     """Last live figures of a run: of all requests that ended, including its warm-up and its drain.
 
     ``resets`` is the number of resets, ``missed`` the number of requests in no figure because their report
-    was lost. ``latency_ms`` has, of the ok requests, ``n`` and :data:`PLACES` of each of :data:`METRICS`;
-    percentiles without samples are None. ``relative_error`` is the stated one. ``agents`` are the sums of
-    turns and jobs, in a run over trajectories.
+    was lost. ``latency_ms`` has those of the ok requests for each of :data:`METRICS`. ``relative_error`` is
+    the stated one. ``agents`` are the sums of turns and jobs, in a run over trajectories.
     """
 
     run: str
-    resets: int
-    missed: int
-    ok: int
-    failed: int
-    cancelled: int
-    relative_error: float
-    latency_ms: dict[str, dict[str, float | None]]
-    agents: dict[str, int] | None = None
+    resets: Count
+    missed: Count
+    ok: Count
+    failed: Count
+    cancelled: Count
+    relative_error: Annotated[float, Meta(ge=0, le=1)]
+    latency_ms: dict[str, LastLatency]
+    agents: dict[str, Count] | None = None
 
     @property
     def ended(self) -> int:
@@ -89,11 +108,11 @@ def _reason(live: LiveEnd, of_records: int) -> str | None:
 
 def _compared(live: LiveEnd, m: Measured, requests: Requests) -> Iterator[tuple[str, dict[str, Any]]]:
     for metric in METRICS:
-        told = live.latency_ms.get(metric) or {}
+        told = live.latency_ms.get(metric)
         exact = _exact(metric, m, requests)
-        if told.get("n") == len(exact):
+        if told is not None and told.n == len(exact):
             pairs = {
-                place: [told[place], percentile(exact, percent) * 1e3] if len(exact) else None
+                place: [getattr(told, place), percentile(exact, percent) * 1e3] if len(exact) else None
                 for place, percent in PLACES.items()
             }
             yield metric, {"n": len(exact), **pairs}

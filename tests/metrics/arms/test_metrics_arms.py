@@ -1,6 +1,6 @@
 """Two arms of one run: a difference is found through a drift of both, and none where there is none."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.markdown import markdown
+from llm_locust.roofline.model_file import read_model
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)
 ARMS = [
@@ -157,7 +158,7 @@ def test_values_that_are_all_equal_have_no_interval_and_the_row_says_why() -> No
 )
 def test_arms_of_several_models_have_no_roofline_of_one(models: tuple[str, ...], is_known: bool) -> None:
     arms = [replace(arm, model=model) for arm, model in zip(ARMS, models, strict=True)]
-    options = {"gpu_type": "h100", "model_shape": str(MODELS / "llama-3-8b.yaml"), "gpus": 1}
+    options = {"gpu_type": "h100", "model_shape": asdict(read_model(MODELS / "llama-3-8b.yaml")), "gpus": 1}
     of_run = manifest(arms=arms, options=options)
     records = [request(at / 10, (0.02, 0.03), arm=ARMS[at % 2].name) for at in range(90)]
     roof = typed(summarise(batch(*records), of_run, Question())).roofline
