@@ -1,4 +1,8 @@
-"""The reader in C under the compiler's sanitizers: its contract tests, its races, whole calls."""
+"""The reader in C under the compiler's sanitizers: its contract tests and its races.
+
+Whole calls are not among them: greenlets that switch while an exception is under way break the sanitizers'
+own checks of the stack, with or without the reader.
+"""
 
 import os
 import shutil
@@ -14,7 +18,6 @@ SOURCE = ROOT / "llm_locust" / "client" / "_reader.c"
 COMPILER = shutil.which("cc")
 
 TESTS = ["tests/client/http/test_client_reader.py", "tests/client/http/test_client_exchange.py"]
-WHOLE_CALLS = "tests/client/http/test_client_connection.py"
 
 pytestmark = [
     pytest.mark.run,
@@ -33,15 +36,15 @@ def library(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sanitizers", "runtime", "option", "tests"),
+    ("sanitizers", "runtime", "option"),
     [
-        ("address,undefined", "asan", ("ASAN_OPTIONS", "detect_leaks=0"), [*TESTS, WHOLE_CALLS]),
-        ("thread", "tsan", ("TSAN_OPTIONS", "halt_on_error=1:report_signal_unsafe=0"), TESTS),
+        ("address,undefined", "asan", ("ASAN_OPTIONS", "detect_leaks=0")),
+        ("thread", "tsan", ("TSAN_OPTIONS", "halt_on_error=1:report_signal_unsafe=0")),
     ],
     ids=["address and undefined behaviour", "threads"],
 )
 def test_no_sanitizer_finds_anything(
-    sanitizers: str, runtime: str, option: tuple[str, str], tests: list[str], tmp_path: Path
+    sanitizers: str, runtime: str, option: tuple[str, str], tmp_path: Path
 ) -> None:
     assert COMPILER is not None
     built = tmp_path / "_reader.so"
@@ -62,7 +65,7 @@ def test_no_sanitizer_finds_anything(
     # A child process would have to be without the library.
     options = ["-q", "-x", "-p", "sanitized_reader", "-p", "no:cacheprovider", "-k"]
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "not child_process", *tests],
+        [sys.executable, "-m", "pytest", *options, "not child_process", *TESTS],
         cwd=ROOT,
         env=environ,
         capture_output=True,
