@@ -10,11 +10,10 @@ SDK = "openai SDK"
 #: Nothing is in the way; another process on each processor; the event loop held for most of the time.
 CALM, HOGS, HELD = "calm", "hogs", "held"
 
-#: Streams of a client that has little to do, though enough for its connections to rest.
+#: Streams of a client that has little to do.
 IDLE = 50
 
-#: By ``--stamps``, the client's name in the tables.
-OURS = {"read": "llm-locust, read stamps", "packet": "llm-locust, packet stamps"}
+OURS = "llm-locust"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +52,14 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
-    """Counts of a worker's capture of packets in its whole run."""
-
-    packets: int
-    dropped: int
-    unseen_reads: int
-    rested: int  # responses that were read at rest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """One client at one number of streams. ``None``: the client has no data for it.
 
     ``cpu_us_per_token`` is user and system time of the client's process over the tokens that it received in
     the same window; ``others_cpu_percent`` the CPU of processes outside the bench, in percent of one core:
     the noise. ``turn_p99_ms`` is the 99th percentile of the time from an answer's last packet to the same
-    user's next request; ``awake_percent`` are the responses that were not read at rest.
+    user's next request; ``whole_us_per_token`` the CPU of all processes of the client from start to end, the
+    report included, over all tokens of its run.
     """
 
     client: str
@@ -81,9 +71,8 @@ class Figures:
     times: Times
     truth: Truth
     pairs: Pairs | None = None
-    captured: Captured | None = None
     turn_p99_ms: float | None = None
-    awake_percent: float | None = None
+    whole_us_per_token: float | None = None
     others_cpu_percent: float
 
     @property
@@ -123,57 +112,40 @@ _WORDS = {
     "itl_p50": "ITL p50",
     "itl_p99": "ITL p99",
 }
-_PACKET_TIMES = {"ttft_p50": 0.1, "ttft_p99": 1.0, "itl_p50": 0.1, "itl_p99": 1.0}
+_EXACT = {"ttft_p50": 0.1, "ttft_p99": 1.0, "itl_p50": 0.1, "itl_p99": 1.0}
 
-#: Largest differences in ms, by client, streams and condition; of read stamps, none where the client is late.
-_LIMITS_MS: dict[tuple[str, int, str], dict[str, float]] = {
-    (OURS["read"], 400, CALM): {"ttft_p50": 0.5, "ttft_p99": 5.0, "tpot_p50": 0.05},
-    (OURS["read"], 2000, CALM): {"ttft_p50": 1.0},
-    **{(OURS["packet"], streams, CALM): _PACKET_TIMES for streams in (IDLE, 400, 2000)},
+#: Largest differences in ms, by streams and condition.
+_LIMITS_MS: dict[tuple[int, str], dict[str, float]] = {
+    **{(streams, CALM): _EXACT for streams in (IDLE, 400, 2000)},
     **{
-        (OURS["packet"], streams, condition): _PACKET_TIMES | {"ttft_p99": 2.0}
+        (streams, condition): _EXACT | {"ttft_p99": 5.0, "itl_p99": 5.0}
         for streams in (400, 2000)
         for condition in (HOGS, HELD)
     },
 }
 
 #: Most CPU per token, as a multiple of the C reader's.
-_MOST_OF_READER = {
-    (OURS["read"], 400, CALM): 1.5,
-    (OURS["packet"], 400, CALM): 1.0,
-    (OURS["packet"], 2000, CALM): 0.8,
-}
+_MOST_OF_READER = {(400, CALM): 2.0, (2000, CALM): 1.5}
 
 
 def marks_of(figures: Figures, among: Sequence[Figures]) -> list[Mark]:
     """Marks of llm-locust at this number of streams; no other client has any."""
-    key, at = (figures.client, figures.streams, figures.condition), f"{figures.name}: "
+    key, at = (figures.streams, figures.condition), f"{figures.name}: "
     limits = _LIMITS_MS.get(key)
-    if limits is None:
+    if limits is None or figures.client != OURS:
         return []
     marks = [
         Mark(f"{at}{_WORDS[name]} off the truth", figures.off(name), most, "ms")
         for name, most in limits.items()
     ]
-    if figures.client == OURS["packet"] or figures.streams <= 400:
-        marks.append(Mark(at + "output tokens/s off the truth", figures.rate_off_percent, 1.0, "%"))
-    if figures.client == OURS["packet"]:
-        lost = None if figures.captured is None else figures.captured.dropped + figures.captured.unseen_reads
-        marks.append(Mark(at + "packets dropped, and reads without theirs", lost, 0, ""))
-    if key == (OURS["packet"], IDLE, CALM):
+    marks.append(Mark(at + "output tokens/s off the truth", figures.rate_off_percent, 1.0, "%"))
+    if key == (IDLE, CALM):
         marks.append(
             Mark(at + "the end of an answer to the next request, p99", figures.turn_p99_ms, 3.0, "ms")
         )
-        marks.append(Mark(at + "responses not read at rest", figures.awake_percent, 60.0, "%"))
     if key in _MOST_OF_READER:
-        marks.append(
-            Mark(
-                at + "CPU per token, of the C reader's",
-                ratio(figures, READER, among),
-                _MOST_OF_READER[key],
-                "×",
-            )
-        )
+        of_reader = ratio(figures, READER, among)
+        marks.append(Mark(at + "CPU per token, of the C reader's", of_reader, _MOST_OF_READER[key], "×"))
     return marks
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 from clients import BenchError, Timing, ask_truth, running, serving
-from figures import OURS, Captured, Mark
+from figures import Mark
 from printing import print_marks, print_table
 from rich.console import Console
 from run import compile_c, raise_file_limit, server_of
-from swarm import Asked, captured, commands
+from swarm import Asked, commands
 
 GAP_S, LONGEST_S = 1.0, 300
 SAMPLE_S = 0.1
@@ -59,9 +59,7 @@ def samples_of(port: int, worker: int, streams: int, hold_s: float) -> list[Samp
     return found
 
 
-def measure(
-    console: Console, streams: int, stamps: str, hold_s: float
-) -> tuple[list[Sample], Captured | None]:
+def measure(console: Console, streams: int, hold_s: float) -> list[Sample]:
     programs = compile_c(console)
     if not programs:
         raise BenchError("the server in Python is too slow for so many: a C compiler is needed")
@@ -69,7 +67,7 @@ def measure(
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         times = ["--gap-ms", f"{GAP_S * 1000:g}", "--tokens", str(round(LONGEST_S / GAP_S))]
         port = stack.enter_context(serving(server_of(programs, console).command, logs, times))
-        timing, asked = Timing(0, LONGEST_S, 0), Asked(streams, stamps, more="--drain 0")
+        timing, asked = Timing(0, LONGEST_S, 0), Asked(streams, more="--drain 0")
         master, worker = (
             stack.enter_context(running(command, logs / f"{name}.log"))
             for name, command in commands(port, asked, timing, logs / "run").items()
@@ -77,7 +75,7 @@ def measure(
         found = samples_of(port, worker.pid, streams, hold_s)
         master.terminate()
         master.wait(60)  # its code says that nothing was measured: no answer has ended
-        return found, captured(logs / "run")
+        return found
 
 
 def rows(found: Sequence[Sample], streams: int) -> list[list[str]]:
@@ -97,16 +95,15 @@ def main() -> int:
     """Return 0 if every mark is met, 1 if not."""
     parser = argparse.ArgumentParser(description="Memory of one worker by the streams that it holds open.")
     parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--stamps", choices=list(OURS), default="packet")
     parser.add_argument("--hold", type=float, default=10, help="seconds with all of them open")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     raise_file_limit(options.streams + 1000)
     try:
-        found, counts = measure(console, options.streams, options.stamps, options.hold)
+        found = measure(console, options.streams, options.hold)
     except BenchError as e:
         parser.error(str(e))
-    title = f"{OURS[options.stamps]}: an event of each stream every {GAP_S:g} s"
+    title = f"An event of each stream every {GAP_S:g} s"
     print_table(
         console,
         title,
@@ -115,9 +112,6 @@ def main() -> int:
     )
     most_kb = max(s.rss_kb for s in found) / options.streams
     marks = [Mark("most memory a stream, program included", most_kb, MOST_KB, "KiB")]
-    if counts is not None:
-        lost = counts.dropped + counts.unseen_reads
-        marks.append(Mark("packets dropped, and reads without theirs", lost, 0, ""))
     return print_marks(console, marks)
 
 

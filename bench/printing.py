@@ -20,6 +20,7 @@ def _cost(figures: Figures, among: Sequence[Figures]) -> list[str]:
         f"{figures.streams:,}",
         figures.condition,
         _text(figures.cpu_us_per_token, 2),
+        _text(figures.whole_us_per_token, 2),
         _text(ratio(figures, READER, among) if calm else None, 2, "×"),
         _text(ratio(figures, SDK, among) if calm else None, 3, "×"),
         _text(figures.cpu_percent, 0, " %"),
@@ -32,7 +33,7 @@ def _cost(figures: Figures, among: Sequence[Figures]) -> list[str]:
 
 
 def _times(figures: Figures) -> list[str]:
-    seen, true, pairs, captured = figures.times, figures.truth.times, figures.pairs, figures.captured
+    seen, true, pairs = figures.times, figures.truth.times, figures.pairs
     return [
         figures.client,
         f"{figures.streams:,}",
@@ -44,11 +45,6 @@ def _times(figures: Figures) -> list[str]:
         " / ".join(_text(each, 3) for each in ((pairs.ttft_p99, pairs.itl_p99) if pairs else (None, None))),
         _text(figures.truth.write_us, 0),
         _text(figures.turn_p99_ms, 2),
-        _text(captured.packets if captured else None, 0),
-        " / ".join(
-            _text(each, 0)
-            for each in ((captured.dropped, captured.unseen_reads) if captured else (None, None))
-        ),
     ]
 
 
@@ -57,7 +53,7 @@ def print_figures(console: Console, results: Sequence[Figures], marks: Sequence[
     print_table(
         console,
         "Cost, and throughput (in brackets: the server's own)",
-        "client|streams|condition|CPU µs/token|to reader|to SDK|client CPU|tokens/s|off|"
+        "client|streams|condition|CPU µs/token|whole run|to reader|to SDK|client CPU|tokens/s|off|"
         "server late µs p50/p99/max|server CPU|others' CPU",
         [_cost(f, results) for f in results],
     )
@@ -65,7 +61,7 @@ def print_figures(console: Console, results: Sequence[Figures], marks: Sequence[
         console,
         "Times in ms (in brackets: the server's own)",
         "client|streams|condition|TTFT p50|TTFT p99|TPOT p50|ITL p50|ITL p99|"
-        "off, each request: TTFT p99 / ITL p99|a write µs p99|end to next p99|packets|dropped / unseen",
+        "off, each request: TTFT p99 / ITL p99|a write µs p99|end to next p99",
         [_times(f) for f in results],
     )
     print_marks(console, marks)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 from clients import HERE, BenchError, Timing, measure_itself
-from figures import CALM, HELD, HOGS, IDLE, OURS, READER, SDK, Figures, Mark, mark_as_json, marks_of
+from figures import CALM, HELD, HOGS, IDLE, READER, SDK, Figures, Mark, mark_as_json, marks_of
 from printing import print_figures
 from rich.console import Console
 from swarm import Asked, Known, measure_llm_locust
@@ -43,7 +43,7 @@ class Timings:
     swarm: Timing
 
 
-#: Users start over four seconds, and a connection rests after two answers at the earliest.
+#: Users start over four seconds.
 USUAL = Timings(Timing(5, 10), Timing(10, 10), Timing(9, 12))
 QUICK = Timings(Timing(4, 4), Timing(8, 4), Timing(9, 5, 1))
 
@@ -92,13 +92,10 @@ def all_cases(programs: dict[str, Path], server: Known, timings: Timings) -> dic
             )
     cases["sdk-100"] = partial(measure_itself, SDK, sdk, server.command, 100, timings.alone)
     cases["sdk-400"] = partial(measure_itself, SDK, sdk, server.command, 400, timings.slow_start)
-    cases[f"llm-locust-packets-{IDLE}"] = partial(
-        measure_llm_locust, server, Asked(IDLE, "packet"), timings.swarm
-    )
-    for condition, streams, stamps in product((CALM, HOGS, HELD), (400, 2000), OURS):
-        asked = Asked(streams, stamps, condition)
-        name = f"llm-locust-{'packets-' if stamps == 'packet' else ''}{streams}"
-        name += "" if condition == CALM else f"-{condition}"
+    cases[f"llm-locust-{IDLE}"] = partial(measure_llm_locust, server, Asked(IDLE), timings.swarm)
+    for condition, streams in product((CALM, HOGS, HELD), (400, 2000)):
+        asked = Asked(streams, condition)
+        name = f"llm-locust-{streams}" + ("" if condition == CALM else f"-{condition}")
         cases[name] = partial(measure_llm_locust, server, asked, timings.swarm)
     return cases
 

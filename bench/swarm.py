@@ -2,12 +2,13 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from clients import (
     running,
     serving,
 )
-from figures import CALM, HELD, HOGS, OURS, Captured, Figures, Pairs, Times
+from figures import CALM, HELD, HOGS, OURS, Figures, Pairs, Times
 from numpy.typing import NDArray
 from server_log import LogError, ServerLog, read_log
 
@@ -47,10 +48,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a run is asked for: streams, source of the stamps, condition, and further options."""
+    """What a run is asked for: streams, condition, and further options."""
 
     streams: int
-    stamps: str
     condition: str = CALM
     more: str = ""
 
@@ -65,7 +65,7 @@ def commands(port: int, asked: Asked, timing: Timing, out: Path) -> dict[str, li
     )
     load += " --canary off"  # the server's log is compared
     options = f"--model known --input-tokens 64 --output-tokens {TOKENS} --warmup {timing.warmup_s:g}s"
-    options += f" --stamps {asked.stamps} --out {out} {asked.more}"
+    options += f" --out {out} {asked.more}"
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {rendezvous} --expect-workers 1"
     worker = f"--worker --master-host 127.0.0.1 --master-port {rendezvous}"
     return {
@@ -133,21 +133,24 @@ def measure_llm_locust(server: Known, asked: Asked, timing: Timing, logs: Path) 
         time.sleep(timing.window_s)
         worker_s = cpu_s(worker) - worker_s
         end = edge(port, pids, "GET")
+        before_s = resource.getrusage(resource.RUSAGE_CHILDREN)
         wait_for_end(started["master"], timing, logs)
-    figures = _figures(asked, out, start, end, worker_s)
+        started["worker"].wait(60)
+        after_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+        whole_s = sum(after_s[:2]) - sum(before_s[:2])
+    figures = _figures(asked, out, start, end, worker_s, whole_s)
     return _with_log(figures, out, read_log(log, TOKENS)) if server.has_log else figures
 
 
-def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -> Figures:
-    """Figures of the run's own summary, with the worker's CPU."""
+def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float, whole_s: float) -> Figures:
+    """Figures of the run's own summary, with the CPU of the worker and of all processes."""
     summary = json.loads((out / "summary.json").read_text())
     ttft, tpot, itl = (summary["latency_ms"][name] for name in ("ttft", "tpot", "itl"))
     start_ns, end_ns = start.truth["now_ns"], end.truth["now_ns"]
     tokens = _tokens_between(out / "requests.parquet", start_ns, end_ns)
     truth, others = between(start, end)
-    counts = captured(out)
     return Figures(
-        client=OURS[asked.stamps],
+        client=OURS,
         streams=asked.streams,
         condition=asked.condition,
         tokens_per_s=summary["throughput"]["output_tokens_per_s"],
@@ -161,27 +164,10 @@ def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float) -
             itl_p99=itl["p99"],
         ),
         truth=truth,
-        captured=counts,
+        whole_us_per_token=whole_s * 1e6 / max(1, _tokens_between(out / "requests.parquet", 0, 1 << 62)),
         turn_p99_ms=_turn_p99_ms(out / "requests.parquet", start_ns, end_ns),
-        awake_percent=_awake_percent(out / "requests.parquet", counts),
         others_cpu_percent=others,
     )
-
-
-def captured(out: Path) -> Captured | None:
-    manifest = json.loads((out / "manifest.json").read_text())
-    facts = [worker["stamps"] for worker in manifest["workers"] if worker.get("stamps")]
-    if not facts or any(each["source"] != "packet" for each in facts):
-        return None
-    names = [field.name for field in fields(Captured)]
-    return Captured(**{name: sum(each[name] for each in facts) for name in names})
-
-
-def _awake_percent(requests: Path, counts: Captured | None) -> float | None:
-    """Responses of the whole run that were not read at rest."""
-    if counts is None:
-        return None
-    return 100 * (1 - counts.rested / int(pq.read_metadata(requests).num_rows))
 
 
 def _turn_p99_ms(requests: Path, start_ns: int, end_ns: int) -> float | None:
