@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A load test without a GPU: four simulated replicas behind a gateway on loopback, one Locust master
-# and two workers against them for 20 seconds. Leaves the run in runs/demo.
+# and two workers against them for 20 seconds. Leaves the run in build/demo, in place of an earlier one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ done
 url=$(sed -n 's/^listening on \([^ ]*\).*/\1/p' "$work/sim.log")
 cat "$work/sim.log"
 
-rm -rf runs/demo
+rm -rf build/demo
 locust -f locustfiles/chat.py --headless --only-summary -u 40 -r 20 -t 20s --processes 2 -H "$url" \
     --input-tokens lognormal:256,0.6 --output-tokens uniform:32,128 \
-    --slo "ttft=500ms tpot=50ms" --warmup 2s --out runs/demo
+    --slo "ttft=500ms tpot=50ms" --warmup 2s --out build/demo
