@@ -99,7 +99,7 @@ class Timeline:
     ended_ns: int
     reads: ReadTimes
     read_ends: NDArray[np.int64]  # body bytes received after each read, (reads,)
-    end_lag_ns: int | None  # from the read that completed the response until its end was taken up
+    end_lag_ns: int | None  # from the end of a whole response until the event loop took it up
     coalesced: int
 
 
@@ -121,6 +121,7 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
     connected_ns = None if moments.connected is None else placed(moments.connected)
     sent_ns = None if moments.sent is None else placed(moments.sent)
     at = exchange.completed_at
+    taken_up_ns = moments.ended.monotonic_ns + moments.started.offset_ns
     return Timeline(
         started_ns=moments.started.realtime_ns,
         connected_ns=connected_ns,
@@ -130,6 +131,6 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
         ended_ns=placed(moments.ended) if at is None else int(reads.at_ns[at]),
         reads=reads,
         read_ends=read_ends,
-        end_lag_ns=None if at is None else max(0, moments.ended.monotonic_ns - int(monotonic_ns[at])),
+        end_lag_ns=None if at is None else max(0, taken_up_ns - int(reads.at_ns[at])),
         coalesced=came.coalesced,
     )

@@ -138,7 +138,7 @@ class RequestRecord:
     retries: int = 0  # earlier attempts on stale pooled connections; each has a record, `resent`
     kernel_stamps: bool = False
     client_lag_ns: int | None = None  # largest time from a read's kernel stamp until it was read
-    end_lag_ns: int | None = None  # from the last read until the event loop took up the whole response
+    end_lag_ns: int | None = None  # from the end of a whole response until the event loop took it up
     clock_step_ns: int | None = None  # step of realtime against monotonic during the request
     rtt_ns: int | None = None
     reads: int = 0

@@ -12,8 +12,8 @@ from llm_locust.core.figures import quantity
 from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
-from llm_locust.metrics.sections.thresholds import CPU, DELAY, HUB_LAG_PROGRAM, LAG, LAG_CLOSED, usual
-from llm_locust.metrics.sections.validity import wide_findings
+from llm_locust.metrics.sections.thresholds import CPU, DELAY, HUB_LAG_PROGRAM, LAG_PROGRAM, usual
+from llm_locust.metrics.sections.validity import end_lag_share, late_load_findings, wide_findings
 
 Severity = Literal["ok", "suspect", "invalid"]
 
@@ -32,7 +32,7 @@ def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) 
     kernel = counts["kernel_stamps"] == counts.judged
     findings = [
         *wide_findings(counts["first_tokens_wide"], counts["first_tokens"]),
-        *_lag(counts, here, kernel=kernel),
+        *(() if kernel else _lag(counts, here)),
         *(_delay(counts) if open_loop else _lag_closed(counts)),
         *_cpu(here, kernel=kernel),
     ]
@@ -45,14 +45,14 @@ def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) 
 Finding = tuple[Severity, str]
 
 
-def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
-    lag_ms = latency(counts, "client_lag").p99_ms
+def _lag(counts: Counts, workers: list[WorkerState]) -> Iterator[Finding]:
     of, of_ms = usual(ITL=latency(counts, "itl").p50_ms, E2EL=latency(counts, "e2el").p50_ms)
-    if found := LAG[kernel].severity(lag_ms, of_ms):
+    lag_ms = latency(counts, "client_lag").p99_ms
+    if found := LAG_PROGRAM.severity(lag_ms, of_ms):
         read = f"the client read {quantity(lag_ms)} ms late (p99)"
         yield found, f"{read}, the median {of} is {quantity(of_ms)} ms"
     hub_ms = max((w.hub_lag_ms or 0.0 for w in workers), default=0.0)
-    if not kernel and (found := HUB_LAG_PROGRAM.severity(hub_ms, of_ms)):
+    if found := HUB_LAG_PROGRAM.severity(hub_ms, of_ms):
         yield (
             found,
             f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
@@ -61,13 +61,8 @@ def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterato
 
 
 def _lag_closed(counts: Counts) -> Iterator[Finding]:
-    lag_ms, e2el_ms = latency(counts, "client_lag").p50_ms, latency(counts, "e2el").p50_ms
-    if found := LAG_CLOSED.severity(lag_ms, e2el_ms):
-        yield (
-            found,
-            f"requests are read {quantity(lag_ms)} ms late (median), "
-            f"the median E2EL is {quantity(e2el_ms)} ms",
-        )
+    share = end_lag_share(counts["total_ns_end_lag"], counts["total_ns_e2el"])
+    yield from late_load_findings(share, latency(counts, "end_lag").p50_ms)
 
 
 def _delay(counts: Counts) -> Iterator[Finding]:
@@ -76,7 +71,8 @@ def _delay(counts: Counts) -> Iterator[Finding]:
     if found := DELAY.severity(delay_ms, of_ms):
         yield (
             found,
-            f"requests were sent {quantity(delay_ms)} ms late (p99), the median {of} is {quantity(of_ms)} ms",
+            f"the load was late: requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
+            f"the median {of} is {quantity(of_ms)} ms",
         )
 
 

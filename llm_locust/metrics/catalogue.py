@@ -233,6 +233,18 @@ LATENCIES: Final = (
         is_of_answer=False,
         live=LiveView(),
     ),
+    LatencyMetric(
+        key="end_lag",
+        label="End lag",
+        short="End lag",
+        definition="from the end of a whole response until the client's event loop took it up; in a closed "
+        "loop the user's next request waits for it",
+        undefined="the response did not come whole",
+        formula=lambda c: c.end_lag_s,
+        is_gated=False,
+        is_of_answer=False,
+        live=LiveView(),
+    ),
 )
 
 #: Every latency by its key.

@@ -32,7 +32,7 @@ _NATURAL_ENDS = frozenset({"stop", "end_turn", "completed"})
 #: What is taken as a batch has it: moments and durations, whose columns end in ``_ns`` and become ``_s``, and
 #: columns that keep their names.
 _MOMENTS = ("scheduled", "sent", "ended", "started", "connected")
-_DURATIONS = ("first_answer", "first_chunk", "last_chunk", "client_lag", "rtt")
+_DURATIONS = ("first_answer", "first_chunk", "last_chunk", "client_lag", "end_lag", "rtt")
 _FLOATS = (
     *("inputs", "images", "pixels", "input_tokens", "output_chars"),
     *("asked_input_tokens", "asked_output_tokens", "came_tokens"),
@@ -126,6 +126,7 @@ class Columns(Times):
     stepped: Mask
     abandoned: Mask
     client_lag_s: Floats
+    end_lag_s: Floats
     rtt_s: Floats
     name: Labels
     slo_class: Labels

@@ -126,7 +126,7 @@ def test_a_response_ended_with_the_read_that_completed_it_however_late_it_was_lo
     assert (times.connected_ns, times.sent_ns) == (moment(2).realtime_ns, moment(3).realtime_ns)
     assert times.arrivals_ns.tolist() == at_ms(47, 67).tolist()
     assert times.reads.client_lag_ns == 730 * MS
-    assert times.end_lag_ns == 100 * MS, "from the last read until the event loop took the end up"
+    assert times.end_lag_ns == 830 * MS, "from its arrival until the event loop took it up"
 
 
 def test_a_response_that_is_not_whole_ended_when_it_was_given_up() -> None:

@@ -27,7 +27,10 @@ def whole(**known: Any) -> list[RequestRecord]:
 @pytest.mark.parametrize(
     ("known", "reason"),
     [
-        ({"late": 5.0}, "requests were sent 5e+03 ms after their schedule (p99), the median E2EL is 200 ms"),
+        (
+            {"late": 5.0},
+            "the load was late: requests were sent 5,000 ms after their schedule (p99)",
+        ),
         (
             {"client_lag_ns": 250_000_000, "kernel_stamps": False},
             "the client read 250 ms late (p99), the median E2EL is 200 ms",

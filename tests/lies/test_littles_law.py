@@ -83,7 +83,7 @@ def test_times_that_are_wrong_are_noticed() -> None:
 
 def test_a_client_that_is_late_to_notice_an_end_has_lost_nothing() -> None:
     made = queue()
-    late = [request((r.scheduled_ns - ns(0)) / 1e9, (0.05, 0.5), client_lag_ns=150_000_000) for r in made]
+    late = [request((r.scheduled_ns - ns(0)) / 1e9, (0.05, 0.5), end_lag_ns=150_000_000) for r in made]
     noticed = [request((r.scheduled_ns - ns(0)) / 1e9, (0.05, 0.5), ended=None) for r in made]
     counted = sum(r.ended_ns - r.started_ns for r in noticed) + 140_000_000 * len(made)
     told = WorkerFacts(id="w1", index=0, announced=len(made), received=len(made), in_flight_ns=counted)

@@ -76,10 +76,10 @@ def test_missing_records_and_an_invalid_client_are_failures() -> None:
 
 
 def test_a_suspect_client_passes_with_its_reasons() -> None:
-    made = [request(i / 10, client_lag_ns=30_000_000) for i in range(50)]
+    made = [request(i / 10, end_lag_ns=30_000_000) for i in range(50)]
     case = cases(junit(made))["client"]
     assert case.find("failure") is None
-    assert (case.findtext("system-out") or "").startswith("suspect: the client read 30 ms late")
+    assert (case.findtext("system-out") or "").startswith("suspect: the load was late: users waited")
 
 
 def test_junit_is_xml_whatever_the_texts_are() -> None:

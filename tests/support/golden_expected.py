@@ -16,7 +16,7 @@ OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESEN
 LATENCIES = (
     *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled"),
     *("prefill_ms_per_1k_input", "schedule_delay"),
-    *("connect", "rtt", "client_lag"),
+    *("connect", "rtt", "client_lag", "end_lag"),
 )
 DOUBTS = ["content_filter", "no_answer", "no_finish_reason", "unknown_finish_reason"]
 LOST = 5  # 3 records that did not come, 2 requests that were under way
@@ -294,6 +294,7 @@ def client(df: Frame) -> dict[str, Any]:
     _, _, judged = population(df)
     stepped = int(judged.stepped.sum())
     wide = judged.first_wide.dropna().mean()
+    whole = judged[judged.end_lag.notna()]
     return {
         "verdict": "suspect",
         "reasons": [
@@ -308,6 +309,9 @@ def client(df: Frame) -> dict[str, Any]:
         "first_tokens_wide": wide,
         "lag_ms_p50": judged.client_lag.quantile(0.5) * 1e3,
         "lag_ms_p99": judged.client_lag.quantile(0.99) * 1e3,
+        "end_lag_ms_p50": judged.end_lag.quantile(0.5) * 1e3,
+        "end_lag_ms_p99": judged.end_lag.quantile(0.99) * 1e3,
+        "end_lag_share": whole.end_lag.sum() / (whole.end_lag + whole.took).sum(),
         "schedule_delay_ms_p99": judged.schedule_delay.quantile(0.99) * 1e3,
         "cpu_percent_max": 40.5,  # of the cells in the window
         "steal_percent_max": (0.405 + 0.305) / 2,
@@ -434,7 +438,7 @@ def littles_law(df: Frame, seconds: float) -> dict[str, Any]:
     first = df.iloc[: (len(df) + 1) // 2]  # the first worker's
     records_s = (first.ended - first.started).sum()
     counted_s = records_s + run.IN_FLIGHT_UNSEEN_NS / 1e9
-    assert first.client_lag.sum() + 0.001 * len(first) > run.IN_FLIGHT_UNSEEN_NS / 1e9
+    assert first.end_lag.sum() + 0.001 * len(first) > run.IN_FLIGHT_UNSEEN_NS / 1e9
     return {
         "holds": True,
         "in_flight_mean": mean,

@@ -106,6 +106,8 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "connect": np.nan if r.reused or r.connected_ns is None else (r.connected_ns - r.started_ns) / 1e9,
         "rtt": np.nan if r.rtt_ns is None else r.rtt_ns / 1e9,
         "client_lag": r.client_lag_ns / 1e9 if r.client_lag_ns is not None else np.nan,
+        "end_lag": _seconds(r.end_lag_ns),
+        "took": (r.ended_ns - r.started_ns) / 1e9,
         "stepped": r.clock_step_ns is not None,
     }
 

@@ -233,6 +233,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         retries=_one(draw, _RETRIES),
         kernel_stamps=True,
         client_lag_ns=int(draw.integers(10_000, 300_000)) * (1 if i % 15 else 5),
+        end_lag_ns=None if i % 7 == 0 else 1_000 * (i % 400) + 50_000,
         clock_step_ns=5_000_000 if i in (1000, 2000, 3000) else None,
         rtt_ns=int(draw.integers(30_000, 90_000)) if draw.random() < 0.9 else None,
         reads=reads,

@@ -22,7 +22,7 @@ from llm_locust.metrics.window import Window
 #: A call is over for its worker a little after its last byte: so long for each, beside its measured lags.
 ENDING_S = 0.001
 
-_COLUMNS = ("worker", "started_ns", "ended_ns", "client_lag_ns", "end_lag_ns")
+_COLUMNS = ("worker", "started_ns", "ended_ns", "end_lag_ns")
 
 
 def littles_law(
@@ -96,13 +96,12 @@ def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None
 
 
 def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Floats, Floats]]:
-    """Duration of each record of these workers, and how late its client may have noticed its end."""
+    """Duration of each record of these workers, and how late its client noticed its end."""
     for batch in requests.parts(_COLUMNS):
         labels = batch.labels("worker")
         theirs = np.array([*(name in ids for name in labels.names), False])[labels.codes]
         durations_s = (batch.ints("ended_ns") - batch.ints("started_ns"))[theirs] * 1e-9
-        lags_ns = (np.nan_to_num(batch.floats(name)[theirs]) for name in ("client_lag_ns", "end_lag_ns"))
-        yield durations_s, np.sum([*lags_ns], axis=0) * 1e-9
+        yield durations_s, np.nan_to_num(batch.floats("end_lag_ns")[theirs]) * 1e-9
 
 
 def law_text(law: Mapping[str, Any]) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
@@ -66,6 +68,8 @@ def client_validity(
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
+    end_lag_p50_ms, end_lag_p99_ms = (_ms(c.end_lag_s[judged], percent) for percent in (50.0, 99.0))
+    share = _end_lag_share(c, judged)
     delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
     of_nodes = nodes(manifest, scale.window)
     cpu = of_nodes["cpu_percent_max"]
@@ -77,7 +81,8 @@ def client_validity(
     findings = [
         *wide_findings(wide, len(first)),
         *_lag(lag_ms, *gap, kernel),
-        *_lag_closed(lag_p50_ms, scale.e2el_ms, manifest),
+        *(() if manifest.open_loop else late_load_findings(share, end_lag_p50_ms)),
+        *_standstill(of_nodes["hub_lag_ms_max"], scale.window_s),
         *_hub_lag(of_nodes["hub_lag_ms_p99"], *gap, kernel),
         *_delay(delay_ms, *thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)),
         *_cpu(cpu, kernel),
@@ -98,6 +103,9 @@ def client_validity(
         "first_tokens_wide": wide / len(first) if len(first) else None,
         "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
+        "end_lag_ms_p50": end_lag_p50_ms,
+        "end_lag_ms_p99": end_lag_p99_ms,
+        "end_lag_share": share,
         "schedule_delay_ms_p99": delay_ms,
         "clock_steps": stepped,
         "misplaced": misplaced,
@@ -124,25 +132,47 @@ def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
 
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if found := thresholds.LAG[kernel == 1].severity(lag_ms, of_ms):
-        late = f"the client read {quantity(lag_ms)} ms late (p99)"
-        compared = f"{late}, the median {of} is {quantity(of_ms)} ms"
-        meaning = (
-            ": what had to be sent after a read was sent late"
-            if kernel == 1
-            else ", and not all timestamps are the kernel's, so lag is part of the latencies"
-        )
-        yield found, compared + meaning
-
-
-def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest) -> Iterator[Finding]:
-    found = None if manifest.open_loop else thresholds.LAG_CLOSED.severity(lag_ms, e2el_ms)
+    found = None if kernel == 1 else thresholds.LAG_PROGRAM.severity(lag_ms, of_ms)
     if found:
         yield (
             found,
-            f"half of the requests were read {quantity(lag_ms)} ms late or more, and the median E2EL is "
-            f"{quantity(e2el_ms)} ms: users sent their next requests late, so the load was lighter "
-            "than the number of users implies",
+            f"the client read {quantity(lag_ms)} ms late (p99), the median {of} is {quantity(of_ms)} ms, "
+            "and not all timestamps are the kernel's, so lag is part of the latencies",
+        )
+
+
+def end_lag_share(end_lag_s: float, response_s: float) -> float | None:
+    """Share of the users' time that the client let pass after the end of a response: Σ end lag /
+    (Σ end lag + Σ response time); None without a response."""
+    whole_s = end_lag_s + response_s
+    return end_lag_s / whole_s if whole_s > 0 else None
+
+
+def _end_lag_share(c: Columns, judged: Rows) -> float | None:
+    known = judged[~np.isnan(c.end_lag_s[judged])]
+    response_s = c.ended_s[known] - c.started_s[known]
+    return end_lag_share(float(np.sort(c.end_lag_s[known]).sum()), float(np.sort(response_s).sum()))
+
+
+def late_load_findings(share: float | None, end_lag_p50_ms: float | None) -> Iterator[Finding]:
+    """The finding on a closed loop whose users waited for the client."""
+    waited = end_lag_p50_ms is not None and share is not None
+    if waited and (found := thresholds.LAG_CLOSED.severity(share)):
+        yield (
+            found,
+            f"the load was late: users waited {_percent(share)} of their time for the client to notice the "
+            f"end of a response ({quantity(end_lag_p50_ms)} ms in the median), so the load was that much "
+            "lighter than the number of users implies",
+        )
+
+
+def _standstill(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
+    if window_s > 0 and (found := thresholds.STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
+        yield (
+            found,
+            "the load was late: a worker's event loop stood still for "
+            f"{quantity((hub_max_ms or 0) * 1e-3)} s of a window of {quantity(window_s)} s and sent nothing; "
+            "if its whole machine was paused, what came then is timed late",
         )
 
 
@@ -161,8 +191,8 @@ def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Fin
     if found := thresholds.DELAY.severity(delay_ms, of_ms):
         yield (
             found,
-            f"requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
-            f"the median {of} is {quantity(of_ms)} ms: the load was not the requested one",
+            f"the load was late: requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
+            f"the median {of} is {quantity(of_ms)} ms",
         )
 
 

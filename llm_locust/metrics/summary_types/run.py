@@ -9,6 +9,7 @@ from llm_locust.metrics.summary_types.base import SummaryPart, key
 _RUN = "the run"
 _POPULATION = "the population"
 _WORKERS = "workers, in the window"
+_END_LAG = "responses of the population that came whole"
 _WHOLE_RUN = "workers, the whole run"
 
 
@@ -154,6 +155,16 @@ class ClientFacts(SummaryPart, frozen=True):
     lag_ms_p99: Annotated[
         float | None,
         key("p99 of the largest read delay of each request, ms", "the population, kernel stamps there"),
+    ]
+    end_lag_ms_p50: Annotated[float | None, key("median of `end_lag`, ms", _END_LAG)]
+    end_lag_ms_p99: Annotated[float | None, key("p99 of `end_lag`, ms", _END_LAG)]
+    end_lag_share: Annotated[
+        float | None,
+        key(
+            "Σ end_lag / (Σ end_lag + Σ (ended − started)): the share of the users' time that the client let "
+            "pass after a response",
+            _END_LAG,
+        ),
     ]
     schedule_delay_ms_p99: Annotated[
         float | None, key("p99 of sent − scheduled, ms; null in a closed loop", _POPULATION)

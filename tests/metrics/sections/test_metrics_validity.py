@@ -65,6 +65,9 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "first_tokens_wide": 0.0,
         "lag_ms_p50": pytest.approx(0.02),
         "lag_ms_p99": pytest.approx(0.02),
+        "end_lag_ms_p50": None,
+        "end_lag_ms_p99": None,
+        "end_lag_share": None,
         "schedule_delay_ms_p99": None,
         "cpu_percent_max": 10.0,
         "clock_steps": 0,
@@ -80,19 +83,50 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
     }
 
 
-def test_lag_under_kernel_stamps_leaves_the_time_of_a_single_packet_true_and_makes_suspect() -> None:
-    assert verdict(lagging(19), e2el=1e6)["verdict"] == "ok"
-    assert verdict(lagging(21), e2el=1e6)["verdict"] == "suspect"
-    assert verdict(lagging(2000), e2el=1e6)["verdict"] == "suspect"
+def test_lag_under_kernel_stamps_that_moved_no_figure_is_nothing() -> None:
+    for open_loop in (False, True):
+        late = verdict(*[lagging(2000, end_lag_ns=20_000)] * 5, hub_lag=148.0, open_loop=open_loop)
+        assert (late["verdict"], late["reasons"]) == ("ok", [])
 
 
-@pytest.mark.parametrize(("lag_ms", "expected"), [(8, "ok"), (10, "suspect"), (46, "invalid")])
+def ended_late(ms: float, **fields: Any) -> RequestRecord:
+    """A request of 90 ms whose end the event loop took up so much later."""
+    return request(arrivals=(0.05, 0.07, 0.09), end_lag_ns=round(ms * 1e6), **fields)
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "expected"), [(4, "ok"), (5, "suspect"), (89, "suspect"), (91, "invalid")]
+)
 def test_a_closed_loop_whose_users_send_late_is_a_lighter_load(lag_ms: float, expected: str) -> None:
-    late = verdict(lagging(lag_ms), lagging(lag_ms), e2el=90.0, itl=1e6)
-    assert (late["verdict"], late["lag_ms_p50"]) == (expected, pytest.approx(lag_ms))
-    assert verdict(lagging(lag_ms), e2el=90.0, itl=1e6, open_loop=True)["verdict"] == "ok"
-    one = verdict(request(), request(), lagging(lag_ms), e2el=90.0, itl=1e6)
-    assert one["verdict"] == "ok", "most users were not late"
+    late = verdict(*[ended_late(lag_ms)] * 2)
+    assert (late["verdict"], late["end_lag_ms_p50"]) == (expected, pytest.approx(lag_ms))
+    assert late["end_lag_share"] == pytest.approx(lag_ms / (lag_ms + 90))
+    assert not late["reasons"] or late["reasons"][0].startswith("the load was late: users waited ")
+    assert verdict(ended_late(lag_ms), open_loop=True)["verdict"] == "ok"
+
+
+def test_a_few_ends_that_were_taken_up_very_late_are_a_lighter_load_too() -> None:
+    """A worker that was stopped for 3 s: each user waited once."""
+    found = verdict(*[ended_late(0.1)] * 290, *[ended_late(3000)] * 3)
+    assert found["end_lag_ms_p50"] == pytest.approx(0.1)
+    assert (found["verdict"], found["reasons"][0].split(":")[0]) == ("suspect", "the load was late")
+
+
+def test_responses_that_did_not_come_whole_have_no_end_that_could_be_late() -> None:
+    found = verdict(request(end_lag_ns=None), failed(end_lag_ns=None))
+    assert [found[key] for key in ("end_lag_ms_p50", "end_lag_ms_p99", "end_lag_share")] == [None] * 3
+    assert found["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("stood_still_ms", "window_s", "expected"),
+    [(3000, 30, "suspect"), (3000, 200, "ok"), (900, 10, "ok"), (1100, 10, "suspect"), (3000, 0, "ok")],
+)
+def test_an_event_loop_that_stood_still_for_a_part_of_the_window_sent_nothing(
+    stood_still_ms: float, window_s: float, expected: str
+) -> None:
+    found = verdict(request(), hub_lag=stood_still_ms / 2, window_s=window_s)
+    assert (found["hub_lag_ms_max"], found["verdict"]) == (stood_still_ms, expected)
 
 
 def wide(lag_ms: float | None = 5.0) -> RequestRecord:
