@@ -8,10 +8,9 @@ secret. The seal is a second part of the ZeroMQ message.
 
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from secrets import token_bytes
 
 import gevent
 import zmq.green as zmq
@@ -22,16 +21,14 @@ from zmq.error import ZMQError
 from llm_locust.swarm.channel.dropped import DroppedMessages, printable
 from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
 from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
-from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
+from llm_locust.swarm.channel.proof import ProofError
+from llm_locust.swarm.channel.sessions import MasterSessions, UnknownSessionError, WorkerSession
 from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
 #: Largest message in bytes. ZeroMQ closes a connection that sends more, before the message is in memory.
 MOST_BYTES = MOST_FRAME_BYTES + (1 << 20)
-
-#: Most workers kept that have sent a hello and nothing else yet.
-_MOST_WELCOMED = 10_000
 
 #: Most messages that a worker queues until the master's welcome, and the interval of its hellos until then.
 _MOST_WAITING = 100
@@ -64,8 +61,7 @@ class GuardedServer(zmqrpc.Server):
 
     def __init__(self, host: str, port: int, guard: Guard) -> None:
         self._guard = guard
-        self._sessions: dict[str, ProofSession] = {}
-        self._welcomed: OrderedDict[str, ProofSession] = OrderedDict()
+        self._sessions = None if guard.secret is None else MasterSessions(guard.secret)
         # As in Locust, except for the size limit, which must be set before the socket is bound.
         zmqrpc.BaseSocket.__init__(self, zmq.ROUTER, self.ipv4_only(host, port))
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
@@ -94,6 +90,9 @@ class GuardedServer(zmqrpc.Server):
                 known = message.type in KINDS or message.type in self._guard.custom
                 kind = message.type if known else UNKNOWN
                 self._check(sender, message, kind)
+            except UnknownSessionError as e:
+                self._guard.dropped.note(sender, UNPROVEN, str(e))
+                self._send(sender, b"", e.word)
             except ProofError as e:
                 self._guard.dropped.note(sender, UNPROVEN, str(e))
             except MessageError as e:
@@ -104,15 +103,15 @@ class GuardedServer(zmqrpc.Server):
 
     def send_to_client(self, msg: Message) -> None:
         """Send a message as Locust does; with a secret, only to a worker that has proved it."""
-        if self._guard.secret is None:
+        if self._sessions is None:
             super().send_to_client(msg)
             return
-        session = self._sessions.get(msg.node_id)
-        if session is None:
+        payload: bytes = msg.serialize()
+        seal = self._sessions.seal(msg.node_id, payload)
+        if seal is None:
             logger.debug("worker %s has no session: nothing is sent to it", printable(msg.node_id))
             return
-        payload: bytes = msg.serialize()
-        self._send(msg.node_id, payload, session.seal(payload))
+        self._send(msg.node_id, payload, seal)
 
     def _check(self, sender: str, message: Message, kind: str) -> None:
         if message.node_id != sender:
@@ -124,32 +123,16 @@ class GuardedServer(zmqrpc.Server):
 
     def _prove(self, sender: str, parts: list[bytes]) -> bool:
         """Whether there is a message to handle; False after a hello (raises ProofError)."""
-        secret = self._guard.secret
-        if secret is None:
+        if self._sessions is None:
             if len(parts) > 2:
                 raise ProofError("it has a secret and this master has none: give both --swarm-secret-env")
             return True
         payload, seal = (parts[1], parts[2]) if len(parts) == 3 else (b"", b"")
-        if not payload:
-            welcome, session = answer(secret, sender.encode(), seal)
-            self._welcomed[sender] = session
-            if len(self._welcomed) > _MOST_WELCOMED:
-                self._welcomed.popitem(last=False)
-            self._send(sender, b"", welcome)
-            return False
-        if sender in self._welcomed:
-            try:
-                self._welcomed[sender].check(payload, seal)
-            except ProofError:
-                if sender not in self._sessions:
-                    raise
-            else:  # the worker has received the welcome: its new session replaces the old one
-                self._sessions[sender] = self._welcomed.pop(sender)
-                return True
-        if sender not in self._sessions:
-            raise ProofError("it has not sent a hello to this master")
-        self._sessions[sender].check(payload, seal)
-        return True
+        if payload:
+            self._sessions.check(sender, payload, seal)
+            return True
+        self._send(sender, b"", self._sessions.welcome(sender, seal))
+        return False
 
     def _send(self, name: str, payload: bytes, seal: bytes) -> None:
         try:
@@ -164,11 +147,8 @@ class GuardedClient(zmqrpc.Client):
     def __init__(
         self, host: str, port: int, identity: str, secret: bytes, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._name = identity.encode()
-        self._secret = secret
+        self._session = WorkerSession(secret, identity.encode())
         self._clock = clock
-        self._nonce = token_bytes(NONCE_BYTES)
-        self._session: ProofSession | None = None
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING)
         self._began_s = clock()
         self._hello_due_s = self._began_s
@@ -178,11 +158,11 @@ class GuardedClient(zmqrpc.Client):
     def send(self, msg: Message) -> None:
         """Send a message as Locust does; queue it until the master has proved that it knows the secret."""
         payload: bytes = msg.serialize()
-        if self._session is None:
+        if self._session.is_open:
+            self._send(payload, self._session.seal(payload))
+        else:
             self._waiting.append(payload)
             self._say_hello()
-        else:
-            self._send(payload, self._session.seal(payload))
 
     def recv(self) -> Message:
         """Return the next message of a master that knows the secret (raises RPCError)."""
@@ -193,23 +173,23 @@ class GuardedClient(zmqrpc.Client):
                 raise RPCError("ZMQ network broken") from e
             seal = rest[0] if rest else b""
             try:
-                if not payload:
-                    self._on_welcome(seal)
-                elif self._session is None:
-                    raise ProofError("the master has not proved that it knows the run's secret")
-                else:
+                if payload:
                     self._session.check(payload, seal)
                     return unpacked(payload)
+                self._hear(seal)
             except (ProofError, MessageError) as e:
                 if self._may_say():
                     logger.warning("a message from the master was dropped: %s", e)
                 gevent.sleep(0)
 
-    def _on_welcome(self, welcome: bytes) -> None:
-        if self._session is not None:  # answer to a hello that was sent twice
-            return
-        self._session = welcomed(self._secret, self._name, self._nonce, welcome)
-        while self._waiting:
+    def _hear(self, word: bytes) -> None:
+        was_open = self._session.is_open
+        self._session.hear(word)
+        if was_open and not self._session.is_open:
+            logger.info("the master does not know this worker's session: a new one is made")
+            self._began_s = self._clock()
+            self._say_hello()
+        while self._session.is_open and self._waiting:
             payload = self._waiting.popleft()
             self._send(payload, self._session.seal(payload))
 
@@ -217,7 +197,7 @@ class GuardedClient(zmqrpc.Client):
         now_s = self._clock()
         if now_s >= self._hello_due_s:
             self._hello_due_s = now_s + _HELLO_INTERVAL_S
-            self._send(b"", hello(self._secret, self._name, self._nonce))
+            self._send(b"", self._session.hello())
         if now_s - self._began_s > _SAY_AFTER_S and self._may_say():
             logger.warning(
                 "the master does not answer, or does not know this worker's secret: give it the same by "

@@ -6,7 +6,9 @@ direction numbers its messages, and the receiver accepts ascending numbers only.
 
     hello     worker to master   worker's nonce | HMAC(secret, "hello", name, worker's nonce)
     welcome   master to worker   both nonces    | HMAC(session key, "welcome")
-    seal      with each message  number         | HMAC(session key, direction, number, message)
+    seal      with each message  session's name | number | HMAC(session key, direction, number, message)
+
+A session's name is the first 8 bytes of HMAC(session key, "name").
 
 HMAC is HMAC-SHA256 (RFC 2104, FIPS 198-1). Nothing is encrypted.
 """
@@ -22,6 +24,7 @@ from llm_locust.options.settings import UsageError
 
 NONCE_BYTES: Final = 32
 MAC_BYTES: Final = 32
+SESSION_BYTES: Final = 8
 
 #: Shortest secret in characters. A shorter one could be guessed from a single intercepted message.
 LEAST_SECRET = 16
@@ -34,7 +37,7 @@ TO_WORKER: Final = b"to worker"
 
 _HELLO_BYTES = NONCE_BYTES + MAC_BYTES
 _WELCOME_BYTES = 2 * NONCE_BYTES + MAC_BYTES
-_SEAL_BYTES = _NUMBER.size + MAC_BYTES
+_SEAL_BYTES = SESSION_BYTES + _NUMBER.size + MAC_BYTES
 
 
 class ProofError(ValueError):
@@ -56,12 +59,16 @@ class ProofSession:
     Args:
         key: result of :func:`session_key`.
         sends: the direction of this process's messages.
+
+    Attributes:
+        name: the same at both ends, and of no other session.
     """
 
-    __slots__ = ("_heard", "_hears", "_key", "_said", "_sends")
+    __slots__ = ("_heard", "_hears", "_key", "_said", "_sends", "name")
 
     def __init__(self, key: bytes, sends: Direction) -> None:
         self._key = key
+        self.name = mac(key, b"name")[:SESSION_BYTES]
         self._sends = sends
         self._hears = TO_WORKER if sends == TO_MASTER else TO_MASTER
         self._said = 0
@@ -71,7 +78,7 @@ class ProofSession:
         """Seal to send with a message of this process."""
         self._said += 1
         number = _NUMBER.pack(self._said)
-        return number + mac(self._key, self._sends, number, message)
+        return self.name + number + mac(self._key, self._sends, number, message)
 
     def check(self, message: bytes, seal: bytes) -> None:
         """Verify a message of the other process.
@@ -79,15 +86,22 @@ class ProofSession:
         Raises:
             ProofError: the seal does not belong to this message, or the message is a replay.
         """
-        if len(seal) != _SEAL_BYTES:
-            raise ProofError("it is not signed")
-        number, claimed = seal[: _NUMBER.size], seal[_NUMBER.size :]
+        if session_of(seal) != self.name:
+            raise ProofError("its signature is wrong: it is of another session")
+        number, claimed = seal[SESSION_BYTES:-MAC_BYTES], seal[-MAC_BYTES:]
         if not hmac.compare_digest(claimed, mac(self._key, self._hears, number, message)):
             raise ProofError("its signature is wrong")
         (counted,) = _NUMBER.unpack(number)
         if counted <= self._heard:
             raise ProofError("it is a replay of an earlier message")
         self._heard = counted
+
+
+def session_of(seal: bytes) -> bytes:
+    """Return the name of the session that a seal claims to be of (raises ProofError)."""
+    if len(seal) != _SEAL_BYTES:
+        raise ProofError("it is not signed as this version of llm-locust does")
+    return seal[:SESSION_BYTES]
 
 
 def session_key(secret: bytes, name: bytes, worker_nonce: bytes, master_nonce: bytes) -> bytes:
