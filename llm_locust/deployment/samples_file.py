@@ -17,6 +17,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llm_locust.core.own_files import own_file
 from llm_locust.core.replacing import replacing
 
 SERVER_METRICS_FILE = "server_metrics.parquet"
@@ -129,7 +130,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
         SamplesError: a file has no samples.
     """
     if path.exists():
-        with _reading(path), pq.ParquetFile(path) as file:
+        with _reading(path), pq.ParquetFile(own_file(path)) as file:
             for group in range(file.num_row_groups):
                 yield _checked(file.read_row_group(group))
     for segment in _segments(path):
@@ -139,7 +140,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
 
 def _stream_batches(segment: Path) -> Iterator[pa.Table]:
     """Complete batches; a killed writer may have left a part of one."""
-    with segment.open("rb") as file:
+    with own_file(segment).open("rb") as file:
         try:
             stream = pa.ipc.open_stream(file)
         except (pa.ArrowInvalid, OSError):
@@ -172,7 +173,7 @@ def _checked(table: pa.Table) -> pa.Table:
 
 def _rows(path: Path) -> int:
     with _reading(path):
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(own_file(path)).num_rows)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from llm_locust.core.manifest import Count, Nanoseconds
 from llm_locust.core.replacing import replacing
 from llm_locust.core.run_facts import DroppedFacts
 from llm_locust.store.facts import Holding, added
-from llm_locust.store.files import REQUESTS_FILE, StoreError
+from llm_locust.store.files import REQUESTS_FILE, StoreError, read_own_file
 from llm_locust.store.frames import FrameHeader
 from llm_locust.store.segments import SEGMENTS_DIR, segment_name
 from llm_locust.store.seqs import parse_ranges
@@ -78,7 +78,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 def decode_expired(path: Path) -> Expired:
     """Content of a file (raises StoreError or OSError if it cannot be read)."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Expired)
+        found = msgspec.json.decode(read_own_file(path), type=Expired)
         if found.schema > EXPIRED_SCHEMA:
             raise StoreError(f"it has schema {found.schema}, this version reads up to {EXPIRED_SCHEMA}")
         found.holdings()

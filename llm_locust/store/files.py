@@ -1,5 +1,6 @@
 """Files of the run directory: their names, and atomic writing of JSON and text."""
 
+import os
 import re
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -8,6 +9,8 @@ from typing import Any
 import msgspec
 
 from llm_locust.core.manifest import MANIFEST_SCHEMA, Manifest
+from llm_locust.core.own_files import OwnFileError
+from llm_locust.core.own_files import own_file as regular_file
 from llm_locust.core.replacing import replacing
 from llm_locust.wire.payload import DECODE_ERRORS
 
@@ -22,6 +25,9 @@ REPEATS_FILE = "repeats.csv"
 CURVE_FILE = "curve.csv"
 ARMS_FILE = "arms.csv"
 FRAMES_FILE = "batches.frames"
+
+#: Of a JSON file of a run directory. The manifest of 1,000 workers with all their cells has some 200 MB.
+MOST_JSON_BYTES = 1 << 30
 
 _FOLDER_NAME = re.compile(r"\w[\w.@+:-]{0,199}", re.ASCII)
 
@@ -57,7 +63,7 @@ def read_manifest(run: Path) -> Manifest:
     """
     path = existing_file(run, MANIFEST_FILE)
     try:
-        data = path.read_bytes()
+        data = read_own_file(path)
         schema = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
         if isinstance(schema, int) and schema > MANIFEST_SCHEMA:
             raise StoreError(
@@ -65,6 +71,8 @@ def read_manifest(run: Path) -> Manifest:
                 "use the llm-locust that wrote it, or a later one"
             )
         return msgspec.json.decode(data, type=Manifest)
+    except StoreError:
+        raise
     except (*DECODE_ERRORS, OSError) as e:
         raise StoreError(f"{str(path)!r} is not a manifest: {e}") from e
 
@@ -102,6 +110,30 @@ def existing_file(run: Path, name: str) -> Path:
     if not run.is_dir():
         raise StoreError(f"{str(run)!r} is not a directory: name a run directory, such as runs/demo")
     path = run / name
-    if not path.exists():
+    if not os.path.lexists(path):
         raise StoreError(f"{str(run)!r} holds no {name}: is it a run directory whose run has ended?")
-    return path
+    return own_file(path)
+
+
+def own_file(path: Path) -> Path:
+    """As :func:`llm_locust.core.own_files.own_file` (raises StoreError or OSError)."""
+    try:
+        return regular_file(path)
+    except OwnFileError as e:
+        raise StoreError(str(e)) from None
+
+
+def read_own_file(path: Path) -> bytes:
+    """Content of a JSON file of a run directory.
+
+    Raises:
+        StoreError: as :func:`own_file`; or it is larger than :data:`MOST_JSON_BYTES`.
+        OSError: there is none, or it cannot be read.
+    """
+    # Not waiting: between the two calls another one may have put a pipe there.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(own_file(path), flags), "rb") as file:
+        content = file.read(min(os.fstat(file.fileno()).st_size, MOST_JSON_BYTES) + 1)
+    if len(content) > MOST_JSON_BYTES:
+        raise StoreError(f"{str(path)!r} is larger than {MOST_JSON_BYTES >> 20} MiB: it is no file of a run")
+    return content

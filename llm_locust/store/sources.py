@@ -9,7 +9,14 @@ import msgspec
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store.expired import EXPIRED_SUFFIX, Expired, decode_expired, holdings_of
 from llm_locust.store.facts import Holding
-from llm_locust.store.files import MANIFEST_FILE, REQUESTS_FILE, StoreError, read_manifest
+from llm_locust.store.files import (
+    MANIFEST_FILE,
+    REQUESTS_FILE,
+    StoreError,
+    own_file,
+    read_manifest,
+    read_own_file,
+)
 from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames
 from llm_locust.store.seqs import covers, joined, overlap
 from llm_locust.store.spool import WORKER_FILE
@@ -73,7 +80,7 @@ def find(sources: Iterable[Path]) -> FoundSources:
     """Search directories, recursively, and single files.
 
     Raises:
-        StoreError: a source does not exist, or is a file of another kind.
+        StoreError: a source does not exist, is a file of another kind, or has a link to one below it.
         OSError: a file or directory cannot be read.
     """
     names = _names(sources)
@@ -91,8 +98,8 @@ def find(sources: Iterable[Path]) -> FoundSources:
     for path in names:
         if path.name == WORKER_FILE:
             try:
-                last_words[path.parent] = msgspec.json.decode(path.read_bytes(), type=WorkerFacts)
-            except DECODE_ERRORS as e:
+                last_words[path.parent] = msgspec.json.decode(read_own_file(path), type=WorkerFacts)
+            except (*DECODE_ERRORS, StoreError) as e:
                 unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
         elif path.suffix == EXPIRED_SUFFIX:
             try:
@@ -153,6 +160,9 @@ def _names(sources: Iterable[Path]) -> dict[Path, str]:
         root = source.resolve()
         if root.is_dir():
             below = {path: path.relative_to(root).as_posix() for path in _files_below(root) if _counts(path)}
+            for path in below:
+                if path.is_symlink():
+                    own_file(path)  # says what to do
         elif not root.exists():
             raise StoreError(f"{str(source)!r} does not exist: name run directories, spools or frame files")
         elif _counts(root):

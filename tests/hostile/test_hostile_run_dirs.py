@@ -14,9 +14,10 @@ from report_cases import write_run
 from roofline_cases import MODELS
 
 from llm_locust.cli.main import main
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.live.ending import live_end
 from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
-from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE
+from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -66,6 +67,30 @@ def test_a_shape_that_is_given_now_is_taken_in_place_of_a_path(tmp_path: Path) -
     assert main(["report", str(run), "--model-shape", shape, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / SUMMARY_FILE).read_text())["roofline"]
     assert found["model"] == "Llama 3 8B"
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, REQUESTS_FILE, LIVE_FILE, SERVER_METRICS_FILE])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("command", ["report", "compare", "merge"])
+def test_a_file_that_is_a_link_or_a_pipe_is_neither_followed_nor_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str, command: str
+) -> None:
+    other, run = write_run(tmp_path / "other", id="other"), write_run(tmp_path / "run")
+    victim = tmp_path / "victim"
+    victim.write_text("confidential")
+    (run / name).unlink(missing_ok=True)
+    if kind == "link":
+        (run / name).symlink_to(victim)
+    else:
+        os.mkfifo(run / name)  # to open it would never return
+    words = {"compare": [str(other), str(run)], "merge": [str(run), "--out", str(tmp_path / "out")]}
+    code = main([command, *words.get(command, [str(run)])])
+    out, err = capsys.readouterr()
+    assert "confidential" not in out + err
+    assert not any("confidential" in path.read_text("latin-1") for path in (tmp_path / "out").glob("*"))
+    if name in (MANIFEST_FILE, REQUESTS_FILE) or (command, name) == ("report", LIVE_FILE):
+        assert code == 2
+        assert ("is a link" if kind == "link" else "regular file") in err or command == "merge"
 
 
 @pytest.mark.parametrize(

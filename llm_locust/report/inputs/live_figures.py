@@ -6,6 +6,7 @@ import msgspec
 
 from llm_locust.metrics.sections.live_check import LiveEnd
 from llm_locust.store import StoreError, write_json
+from llm_locust.store.files import read_own_file
 from llm_locust.wire.payload import DECODE_ERRORS
 
 LIVE_FILE = "live.json"
@@ -24,9 +25,11 @@ def read_live_end(run: Path, id_: str) -> LiveEnd | None:
     """
     path = run / LIVE_FILE
     try:
-        end = msgspec.json.decode(path.read_bytes(), type=LiveEnd)
+        end = msgspec.json.decode(read_own_file(path), type=LiveEnd)
     except FileNotFoundError:
         return None
+    except StoreError:
+        raise
     except (*DECODE_ERRORS, OSError) as e:
         raise StoreError(
             f"{str(path)!r} holds no live figures; remove it, the report can do without: {e}"

@@ -71,7 +71,7 @@ def carry_over(sources: Iterable[Path], out: Path, run: str) -> None:
         for manifest in [*source.rglob(MANIFEST_FILE)] if source.is_dir() else ():
             if manifest.parent.resolve() != out.resolve() and _is_of(manifest.parent, run):
                 for path in [*manifest.parent.glob(_SAMPLES), manifest.parent / LIVE_FILE]:
-                    if path.is_file() and not (out / path.name).exists():
+                    if path.is_file() and not path.is_symlink() and not (out / path.name).exists():
                         copyfile(path, out / path.name)
 
 
