@@ -8,8 +8,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
+from llm_locust.core.manifest import StageFacts
 from llm_locust.live.figures import Figures
 from llm_locust.live.snapshot import Snapshot
+from llm_locust.live.stages import State
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
@@ -24,12 +26,34 @@ _STYLES = {"ok": "green", "suspect": "yellow", "invalid": "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
+class PresentStage:
+    """The stage that has begun last.
+
+    Attributes:
+        most: the most stages that the run can have.
+        is_bound: the run may have fewer than ``most``.
+        goodput: of the requests that have ended since its measured part began; None before that, or without
+            an SLO.
+    """
+
+    facts: StageFacts
+    state: State
+    most: int
+    is_bound: bool
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """A run now: its numbers since the start, and those of the last :data:`RECENT_S`."""
+    """A run now: its numbers since the start, and those of the last :data:`RECENT_S`.
+
+    ``stage`` is None in a run without stages, and before the first one.
+    """
 
     run: LiveRun
     whole: Snapshot
     recent: Snapshot
+    stage: PresentStage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +91,16 @@ _COLUMNS = (
 
 
 def line(progress: Progress) -> str:
-    """One line for a log: rates and latencies of the last seconds, goodput and errors since the start."""
+    """One line for a log: rates and latencies of the last seconds, goodput and errors since the start.
+
+    In a run with stages goodput is that of the present stage.
+    """
     whole, recent = progress.whole.total, progress.recent.total
-    judged = whole.goodput is not None
+    judged = whole.goodput is not None and progress.stage is None
     return sentence(
         [
             _time(progress),
+            _stage(progress),
             *_load(progress),
             *_pace(whole, recent),
             *_jobs(whole),
@@ -126,6 +154,7 @@ class ProgressPanel:
         progress = self.progress
         severity = progress.recent.verdict.severity
         body = Group(
+            *([Text(stage)] if (stage := _stage(progress)) else []),
             Text(sentence(_load(progress))),
             _table(progress, options.max_width - _FRAME),
             Text(sentence([_verdict(progress), _missed(progress)]), style=_STYLES[severity]),
@@ -148,6 +177,27 @@ def _clock(seconds: float) -> str:
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def load_of(stage: StageFacts) -> str:
+    """The load of a stage: ``4 users``, ``2.50 requests/s, 256:128 tokens``."""
+    load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
+    load += "" if stage.lengths is None else f", {stage.lengths} tokens"
+    return load if stage.prefix is None else f"{load}, {stage.prefix} shared prefix"
+
+
+def place_of(stage: StageFacts, most: int, *, is_bound: bool) -> str:
+    """Which of the stages it is: ``stage 3 (4 of 8)``. Their numbers begin with 0, as in the report."""
+    return f"stage {stage.number} ({stage.number + 1} of {'at most ' if is_bound else ''}{most})"
+
+
+def _stage(progress: Progress) -> str:
+    stage = progress.stage
+    if stage is None:
+        return ""
+    goodput = "" if stage.goodput is None else f", goodput {percent(stage.goodput)}"
+    place = place_of(stage.facts, stage.most, is_bound=stage.is_bound)
+    return f"{place}: {load_of(stage.facts)}, {stage.state}{goodput}"
 
 
 def _load(progress: Progress) -> list[str]:

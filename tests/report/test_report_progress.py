@@ -9,12 +9,14 @@ from metrics_cases import failed, request
 from rich.cells import cell_len
 from rich.console import Console
 
+from llm_locust.core.manifest import StageFacts
 from llm_locust.live.counts import METRICS
 from llm_locust.live.figures import AgentFigures, LiveLatency
 from llm_locust.live.snapshot import snapshot
+from llm_locust.live.stages import State
 from llm_locust.live.state import MISSING, LiveRun, Observation
 from llm_locust.metrics.agents.walks import PerTurn
-from llm_locust.report.progress import Progress, ProgressPanel, line
+from llm_locust.report.progress import PresentStage, Progress, ProgressPanel, line
 
 
 def progress(run: Run, **facts: object) -> Progress:
@@ -47,6 +49,24 @@ def test_a_line_says_what_matters(going: Run) -> None:
         "1:05 of 5:00 · 50 users · 48 in flight · 2 workers · 4.00 tokens/s · "
         "TTFT p50 125 p99 200 ms · goodput 46.4 % · 10 errors · client ok"
     )
+
+
+@pytest.mark.parametrize(
+    ("goodput", "state", "is_bound", "said"),
+    [
+        (0.98, "measuring", False, "stage 3 (4 of 8): 4 users, measuring, goodput 98.0 % · "),
+        (None, "ramp", True, "stage 3 (4 of at most 8): 4 users, ramp · "),
+        (None, "draining", False, "stage 3 (4 of 8): 4 users, draining · "),
+    ],
+)
+def test_of_a_sweep_the_present_stage_is_told_with_its_load_and_its_own_goodput(
+    going: Run, goodput: float | None, state: State, is_bound: bool, said: str
+) -> None:
+    facts = StageFacts(number=3, kind="users", asked=4.0, begun_ns=0)
+    told = replace(progress(going), stage=PresentStage(facts, state, 8, is_bound, goodput))
+    assert said in line(told)
+    assert "46.4 %" not in line(told), "of all stages together it says nothing"
+    assert said.removesuffix(" · ") in "\n".join(drawn(told, 80))
 
 
 def test_long_answers_that_are_still_streamed_are_no_rate_of_0() -> None:

@@ -10,10 +10,11 @@ from locust.runners import WorkerRunner
 from rich.console import Console
 from rich.live import Live
 
-from llm_locust.live.snapshot import snapshot
+from llm_locust.live.snapshot import figures_since, snapshot
+from llm_locust.live.stages import state_of
 from llm_locust.live.store import LiveStore
 from llm_locust.options.types import ProgressMode
-from llm_locust.report.progress import RECENT_S, Progress, ProgressPanel, line
+from llm_locust.report.progress import RECENT_S, PresentStage, Progress, ProgressPanel, line
 from llm_locust.swarm.process.loops import every
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,26 @@ def _going_on(store: LiveStore) -> bool:
 
 
 def _progress(store: LiveStore) -> Progress:
-    return Progress(store.run, snapshot(store, rows=False), snapshot(store, RECENT_S, rows=False))
+    whole, recent = snapshot(store, rows=False), snapshot(store, RECENT_S, rows=False)
+    return Progress(store.run, whole, recent, _present_stage(store))
+
+
+def _present_stage(store: LiveStore) -> PresentStage | None:
+    shown, now_ns = store.stages, round(store.clock_s() * 1e9)
+    if shown is None or shown.run != store.run.id:
+        return None
+    facts = shown.facts()
+    begun = [stage for stage in facts if stage.begun_ns <= now_ns]
+    if not begun:
+        return None
+    stage = begun[-1]
+    state = state_of(stage, now_ns, is_sweep=shown.is_sweep)
+    goodput = None
+    if state == "measuring" and stage.measured_ns is not None:
+        goodput = figures_since(store, stage.measured_ns * 1e-9).goodput
+    return PresentStage(
+        stage, state, shown.planned or len(facts), is_bound=bool(shown.objective), goodput=goodput
+    )
 
 
 def _say(store: LiveStore) -> None:

@@ -1,6 +1,7 @@
 """A sweep in the process with the run directory: its driver, and what the driver does with the swarm."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from llm_locust.core.stages import resumed
 from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.live.stages import LiveStages
 from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.curves.searched import KINDS
 from llm_locust.metrics.stages.until import EARLY_LOOKS
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.options.stages.prefix import prefixes_of
@@ -72,18 +74,12 @@ class Sweeping:
         self._plan = plan = self._chosen_plan()
         self._caches = self._prefix_caches()
         run.stages_planned = plan.most
-        if (shown := self._shown) is not None:
+        if run.live is not None and (shown := run.live.stages) is not None:
             shown.planned, shown.is_sweep, shown.has_records = plan.most, True, self._has_all
             shown.objective = "" if settings.load.search is None else settings.load.search.objective.text
-        times = StageTimes(
-            warmup_s=settings.warmup_s,
-            measured_s=settings.load.stage_s,
-            drain_s=settings.drain_s,
-            looks=() if settings.load.until is None else EARLY_LOOKS,
-        )
         earlier = resumed([*(stages for _, stages in self._parts), []])
         self._driver = SweepDriver(
-            run.info["id"], self, plan, times, origin_ns=run.info["origin_ns"], earlier=earlier
+            run.info["id"], self, plan, self._times(), origin_ns=run.info["origin_ns"], earlier=earlier
         )
 
     def drive(self) -> None:
@@ -127,6 +123,37 @@ class Sweeping:
         assert load.sweep is not None
         prefixes = prefixes_of(load.sweep, self._run.settings.kinds[0].spec)
         return ListedLoads(load.sweep.of_users(self.users()), load.repeats, prefixes)
+
+    def _longest_ramp_s(self) -> float | None:
+        """The longest time in which the users of a stage are spawned; None where a search has no bound."""
+        load, options = self._run.settings.load, self._runner.environment.parsed_options
+        rate = float(getattr(options, "spawn_rate", None) or 0)
+        if load.search is not None:
+            is_users, most = KINDS[load.search.objective.axis] == "users", load.search.bounds.most
+        else:
+            assert load.sweep is not None
+            is_users, most = load.sweep.kind == "users", max(load.sweep.values, default=self.users())
+        if not is_users:
+            return 0.0
+        if not rate:
+            return 1.0  # all of them in a second
+        return most / rate if math.isfinite(most) else None
+
+    def _times(self) -> StageTimes:
+        settings, ramp_s = self._run.settings, self._longest_ramp_s()
+        takes = {
+            "users are spawned": ramp_s is None,
+            "each stage is read": settings.load.search is not None,
+            "prefix caches are filled": self._caches is not None,
+        }
+        return StageTimes(
+            warmup_s=settings.warmup_s,
+            measured_s=settings.load.stage_s,
+            drain_s=settings.drain_s,
+            looks=() if settings.load.until is None else EARLY_LOOKS,
+            ramp_s=ramp_s or 0.0,
+            beside=tuple(what for what, does in takes.items() if does),
+        )
 
     def _prefix_caches(self) -> PrefixCaches | None:
         """The caches of an experiment; None in other sweeps."""

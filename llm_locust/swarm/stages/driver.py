@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.prefix import PrefixShare, ReplicaCache
 from llm_locust.core.stages import finished
+from llm_locust.report.text import plural, seconds
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.plan import Load, Plan
 
@@ -85,13 +86,27 @@ class Swarm(Protocol):
 class StageTimes:
     """Lengths of a stage's parts. The drain's is its longest, and the measured part's if it can end early.
 
-    ``looks`` are shares of the measured part at which it may end.
+    ``looks`` are shares of the measured part at which it may end. ``ramp_s`` is the longest time in which a
+    stage's users are spawned. ``beside`` names what takes time besides and is not known beforehand.
     """
 
     warmup_s: float
     measured_s: float
     drain_s: float
     looks: tuple[float, ...] = ()
+    ramp_s: float = 0.0
+    beside: tuple[str, ...] = ()
+
+    def foreseen(self, stages: int) -> str:
+        """How long so many stages take at most, and how long without drains, for a person."""
+        each_s = NOTICE_S + self.ramp_s + self.warmup_s + self.measured_s
+        beside = f"; besides, {' and '.join(self.beside)}" if self.beside else ""
+        return (
+            f"{plural(stages, 'stage')} at most, in at most {seconds(stages * (each_s + self.drain_s))} "
+            f"({seconds(stages * each_s)} where nothing is left to drain): each has "
+            f"{seconds(self.warmup_s)} of warm-up, {seconds(self.measured_s)} measured, "
+            f"and up to {seconds(self.drain_s)} of drain{beside}"
+        )
 
 
 class SweepDriver:
@@ -126,6 +141,8 @@ class SweepDriver:
 
     def drive(self) -> bool:
         """Run all stages; return whether the plan was completed before the run's load ended."""
+        left = self._plan.most - len(finished(self._earlier))
+        logger.info("%s", self._times.foreseen(max(left, 1)))
         while not self._swarm.is_over():
             load = self._plan.next([*finished(self._earlier), *self.stages])
             if load is None:
@@ -143,7 +160,7 @@ class SweepDriver:
         if load.kind == "users" and load.value < swarm.users():
             swarm.set_users(round(load.value))  # while nobody sends
         most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
-        logger.info("stage %d of at most %d: %s", number, most, _text(load))
+        logger.info("stage %d (%d of at most %d): %s", number, number + 1, most, _text(load))
         caches = [] if load.prefix is None else swarm.prepare(load.prefix, number)
         if caches and swarm.is_over():
             return  # nothing was sent: a resumed run has this stage yet to come
@@ -286,7 +303,7 @@ def _ns(seconds: float) -> int:
 
 
 def _text(load: Load) -> str:
-    text = f"{load.value:g} users" if load.kind == "users" else f"{load.value:g} requests/s"
+    text = plural(load.value, "user") if load.kind == "users" else f"{load.value:g} requests/s"
     if load.prefix is not None:
         return f"{text}, {load.prefix} shared prefix"
     return text if load.lengths is None else f"{text}, {load.lengths} tokens"

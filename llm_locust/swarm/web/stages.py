@@ -16,6 +16,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.metrics.charts.over_load import DRAWN, LoadPoint, by_lengths, load_points
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.report.progress import load_of, place_of
 from llm_locust.report.section import Column, Line, TableRow, Tone
 from llm_locust.report.sections.curves.search import answer
 from llm_locust.report.sections.groups import (
@@ -27,7 +28,7 @@ from llm_locust.report.sections.groups import (
     stage_label,
 )
 from llm_locust.report.tables.stages_csv import stages_csv
-from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds
+from llm_locust.report.text import UNDEFINED, clean, count, number, percent, seconds
 from llm_locust.store import SUMMARY_FILE
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.reading import read_figures
@@ -178,12 +179,9 @@ def _lines(seen: _Seen) -> Iterator[Line]:
     begun = [stage for stage in seen.facts if seen.states[stage.number] != "to come"]
     if seen.store.content.stopped_s is None and begun:
         stage, most = begun[-1], shown.planned or len(seen.facts)
-        load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
-        load += "" if stage.lengths is None else f", {stage.lengths} tokens"
-        load += "" if stage.prefix is None else f", {stage.prefix} shared prefix"
         why = clean(shown.whys.get(stage.number, ""))
-        many = f"at most {most}" if shown.objective else f"{most}"
-        yield Line(f"stage {stage.number} of {many}: {load}{', ' if why else ''}{why}")
+        place = place_of(stage, most, is_bound=bool(shown.objective))
+        yield Line(f"{place}: {load_of(stage)}{', ' if why else ''}{why}")
 
 
 def _row(seen: _Seen, stage: StageFacts, read: TableRow | None) -> dict[str, Any]:

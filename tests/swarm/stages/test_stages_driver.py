@@ -46,6 +46,28 @@ def test_stages_follow_each_other_with_a_drain_between_them() -> None:
         assert later.begun_ns >= stage.drained_ns
 
 
+@pytest.mark.parametrize("drains_s", [0.0, 5.0])
+@pytest.mark.parametrize("load", ["users=1,4,2", "rate=1,4,2"])
+def test_a_sweep_says_beforehand_how_long_it_takes_and_takes_no_longer(
+    load: str, drains_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    swarm = FakeSwarm(drains_s=drains_s)
+    driven(swarm, load, times=replace(TIMES, ramp_s=0.4))
+    said = caplog.messages[0]
+    assert said.startswith("3 stages at most, in at most 55.2 s (40.2 s where nothing is left to drain)")
+    assert (40.2 if drains_s else 35.0) < swarm.now_s <= (55.2 if drains_s else 45.0)
+
+
+def test_a_sweep_that_goes_on_says_how_long_the_rest_takes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    first = FakeSwarm(over_s=25)
+    _, begun = driven(first)
+    resume(FakeSwarm(), "users=1,4,2", begun)
+    said = [text for text in caplog.messages if "stages at most" in text]
+    assert [text.split()[0] for text in said] == ["3", "2"]
+
+
 def test_users_are_taken_away_while_nobody_sends_and_added_when_the_load_has_begun() -> None:
     swarm = FakeSwarm()
     _, (_, more, fewer) = driven(swarm)

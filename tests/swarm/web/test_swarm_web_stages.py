@@ -141,7 +141,7 @@ def test_a_search_says_what_it_tries_and_why() -> None:
         "the first load",
         "all limits hold <script>alert(1)</script>",  # a page writes it as text; nothing reorders it
     ]
-    assert "stage 1 of at most 12: 2 users, all limits hold" in told["lines"][0]["text"]
+    assert "stage 1 (2 of at most 12): 2 users, all limits hold" in told["lines"][0]["text"]
     assert {len(row["cells"]) for row in told["rows"]} == {len(columns())}
     shown.reading = 1
     again = StageBoard(made._store).told()
