@@ -41,6 +41,8 @@
 #define FIRST_ROOM 4096          /* of a slot's buffer */
 #define MOST_UNBODIED (256 << 10) /* consecutive bytes of framing without a byte of the body */
 #define SECOND_NS 1000000000LL
+#define BUSY_SLOTS 32            /* from here on the thread pauses after each look: most of a read's cost is to wake for it */
+#define PAUSE_NS 300000          /* the kernel's stamps do not depend on it; only packets of one connection within it are one read */
 #ifndef SO_TIMESTAMPNS
 #define SO_TIMESTAMPNS 35
 #endif
@@ -179,6 +181,7 @@ typedef struct {
     int rung;             /* the bell has rung, and ready() was not called since */
     Slot *slots;
     uint32_t used, capacity, first_free; /* used: highest index + 1; first_free: index + 1, 0 for none */
+    uint32_t open;                       /* slots in use */
     uint32_t *ready;
     uint32_t ready_count;
     size_t held; /* by all slots, unread */
@@ -324,14 +327,16 @@ static void *run(void *argument) {
     prctl(PR_SET_NAME, "llm-reader");
     hurry();
     while (!atomic_load(&r->stop)) {
-        int n = epoll_wait(r->epoll, events, EVENTS, -1);
+        int n = epoll_wait(r->epoll, events, EVENTS, -1), busy = 0;
         for (int i = 0; i < n; i++) {
             pthread_mutex_lock(&r->lock);
             Slot *s = slot_of(r, events[i].data.u64);
             if (s != NULL && s->watched) read_slot(r, s);
             r->polls += i == 0;
+            busy = r->open >= BUSY_SLOTS;
             pthread_mutex_unlock(&r->lock);
         }
+        if (busy) nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
     return NULL;
 }
@@ -583,7 +588,9 @@ static PyObject *reader_add(Reader *r, PyObject *args) {
         if (r->first_free) r->first_free = s->next_free;
         *s = (Slot){.fd = fd, .generation = s->generation + 1, .ready = s->ready};
         token = token_of(index, s);
+        r->open++;
         if (watch(r, s) < 0) {
+            r->open--;
             failed = errno;
             s->fd = -1;
             s->next_free = r->first_free;
@@ -672,6 +679,7 @@ static PyObject *reader_drop(Reader *r, PyObject *args) {
         bytes = s->bytes;
         marks = s->marks;
         uint32_t index = (uint32_t)(s - r->slots);
+        r->open--;
         /* It stays in the ready list if it is there: its flag goes with the list. */
         *s = (Slot){.fd = -1, .generation = s->generation, .ready = s->ready, .next_free = r->first_free};
         r->first_free = index + 1;

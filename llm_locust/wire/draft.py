@@ -194,7 +194,9 @@ class Draft:
         Args:
             payload: the event, if it was read already.
         """
-        if payload is None and may_have_counts(event.data):
+        if not may_have_counts(event.data):
+            return False
+        if payload is None:
             with suppress(PayloadError):
                 payload = parse(event.data)
         if payload is None:
