@@ -101,7 +101,7 @@ test-pods: $(VENV)/.test .venv-k8s/.installed
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60
-FUZZERS ?= sse chunks frames scenario traces messages pages datasets models
+FUZZERS ?= sse chunks frames scenario traces messages pages datasets models run-dirs
 fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/bin/pip install atheris`
 	for target in $(FUZZERS); do \
 		$(BIN)/python tests/hostile/fuzz.py $$target --seconds $(FUZZ_SECONDS) || exit 1; \

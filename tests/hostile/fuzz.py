@@ -170,6 +170,7 @@ MODULES = {
     **dict.fromkeys(("scenario", "traces"), "fuzz_files"),
     "frames": "fuzz_frames",
     "messages": "fuzz_messages",
+    "run-dirs": "fuzz_run_dirs",
 }
 
 
