@@ -23,7 +23,7 @@ from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 
-_TAKEN = ("steal_percent", "throttled_percent")
+_TAKEN = ("steal_percent", "throttled_percent", "run_queue_percent")
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ def _completeness(df: Any) -> dict[str, Any]:
                 "held_back": 5,
                 "unsent": 4,
                 **dict(zip(clock, (2.0, 0.15, 0), strict=True)),
-                **dict(zip(health, (0.7, 9.0, 41.5, 120.5, 1.5, 0.75), strict=True)),
+                **dict(zip(health, (0.7, 9.0, 41.5, 120.5, 1.5, 0.75, 3.25), strict=True)),
             },
             {
                 "id": "w2",
@@ -264,7 +264,10 @@ def _completeness(df: Any) -> dict[str, Any]:
                 **dict.fromkeys((*clock, *health)),
             },
         ],
-        "master": {"clock_steps": 0, **dict(zip(health, (None, 4.5, 12.0, None, None, None), strict=True))},
+        "master": {
+            "clock_steps": 0,
+            **dict(zip(health, (None, 4.5, 12.0, None, None, None, None), strict=True)),
+        },
     }
 
 

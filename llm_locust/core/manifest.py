@@ -63,7 +63,8 @@ class HealthCell:
     """State of a process during ``seconds``, which ended ``at_s`` after the epoch by its own clock.
     ``cpu_percent`` is the largest mean of an interval in it; the other figures cover all of it.
     ``steal_percent`` is a share of the CPU time that the machine wanted, ``throttled_percent`` of the periods
-    of its CPU limit.
+    of its CPU limit, ``run_queue_percent`` the time in which its threads waited for a core, of the time that
+    went by.
     """
 
     at_s: Measure
@@ -73,6 +74,7 @@ class HealthCell:
     hub_lag_ms_max: Measure | None = None
     steal_percent: Measure | None = None
     throttled_percent: Measure | None = None
+    run_queue_percent: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ class NodeHealth:
     rss_mib: Annotated[list[Point], Meta(max_length=MOST_POINTS)] = field(default_factory=list)
     steal_percent: Measure | None = None
     throttled_percent: Measure | None = None
+    run_queue_percent: Measure | None = None
     cells: Annotated[list[HealthCell], Meta(max_length=MOST_POINTS)] = field(default_factory=list)
 
 

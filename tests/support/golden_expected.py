@@ -303,6 +303,7 @@ def client(df: Frame) -> dict[str, Any]:
             "the clock of worker-2 was never measured against the master's: it is uncertain "
             "which of its requests are in the window",
         ],
+        "cause": None,
         "timestamps": "kernel",
         "kernel_share": 1.0,
         "reader": None,
@@ -316,6 +317,7 @@ def client(df: Frame) -> dict[str, Any]:
         "cpu_percent_max": 40.5,  # of the cells in the window
         "steal_percent_max": (0.405 + 0.305) / 2,
         "throttled_percent_max": (0.06 + 0.02) / 2,
+        "run_queue_percent_max": (6.0 + 2.0) / 2,
         "clock_steps": stepped,
         "misplaced": 0,
         "hub_lag_ms_p99": 0.6,

@@ -102,7 +102,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
     """Of a run whose second worker died: 3 of its records did not come, 2 requests were under way."""
     health = NodeHealth(
         hub_lag_ms_p99=0.7, hub_lag_ms_max=9.0, cpu_percent_max=41.5, rss_mib_max=120.5,
-        steal_percent=1.5, throttled_percent=0.75,
+        steal_percent=1.5, throttled_percent=0.75, run_queue_percent=3.25,
         cells=[_cell(15.0, 99.0, 50.0), _cell(500.0, 40.5, 0.6), _cell(600.0, 30.5, 0.2)],
     )  # fmt: skip
     clock = ClockFacts(
@@ -161,6 +161,7 @@ def _cell(at_s: float, cpu_percent: float, lag_ms: float) -> HealthCell:
     return HealthCell(
         at_s=ORIGIN_NS / 1e9 + at_s - 0.002, seconds=10.0, cpu_percent=cpu_percent, hub_lag_ms_p99=lag_ms,
         hub_lag_ms_max=10 * lag_ms, steal_percent=cpu_percent / 100, throttled_percent=lag_ms / 10,
+        run_queue_percent=10 * lag_ms,
     )  # fmt: skip
 
 

@@ -161,4 +161,5 @@ def _health(health: NodeHealth) -> dict[str, float | None]:
         "rss_mib_max": known(health.rss_mib_max),
         "steal_percent": known(health.steal_percent),
         "throttled_percent": known(health.throttled_percent),
+        "run_queue_percent": known(health.run_queue_percent),
     }

@@ -19,6 +19,7 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
         "cpu_percent_max": largest(w.cpu_percent_max for w in workers),
         "steal_percent_max": largest(w.steal_percent for w in workers),
         "throttled_percent_max": largest(w.throttled_percent for w in workers),
+        "run_queue_percent_max": largest(w.run_queue_percent for w in workers),
         "hub_lag_ms_p99": largest(w.hub_lag_ms_p99 for w in workers),
         "hub_lag_ms_max": largest(w.hub_lag_ms_max for w in workers),
         "hub_lag_master_ms_max": known(_health(manifest.master, None, window).hub_lag_ms_max),
@@ -58,6 +59,7 @@ def _health(health: NodeHealth, clock: ClockFacts | None, window: Window | None)
         hub_lag_ms_max=largest(cell.hub_lag_ms_max for cell in cells),
         steal_percent=_mean((cell.seconds, cell.steal_percent) for cell in cells),
         throttled_percent=_mean((cell.seconds, cell.throttled_percent) for cell in cells),
+        run_queue_percent=_mean((cell.seconds, cell.run_queue_percent) for cell in cells),
     )
 
 

@@ -140,6 +140,15 @@ THROTTLED = Threshold(
     "%",
     False,
 )
+RUN_QUEUE = Threshold(
+    "`run_queue_percent_max`, of a client that was late",
+    "",
+    10.0,
+    None,
+    "its threads were ready and other programs had the cores: it was starved",
+    "%",
+    False,
+)
 CLOCK_STEPS = Threshold(
     "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
     "",
@@ -179,6 +188,7 @@ THRESHOLDS = (
     CPU_PROGRAM,
     STEAL,
     THROTTLED,
+    RUN_QUEUE,
     CLOCK_STEPS,
     CLOCK_ERROR,
     LITTLES_LAW,

@@ -72,33 +72,35 @@ def client_validity(
     share = _end_lag_share(c, judged)
     delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
     of_nodes = nodes(manifest, scale.window)
-    cpu = of_nodes["cpu_percent_max"]
     stepped = int(c.stepped[judged].sum())
     misplaced = misplaced_requests(c, manifest)
     first = judged[c.streamed[judged] & (c.events[judged] > 0)]
     wide = int(first_token_wide(c)[first].sum())
     gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
-    findings = [
+    late = [
         *wide_findings(wide, len(first)),
         *_lag(lag_ms, *gap, kernel),
         *(() if manifest.open_loop else late_load_findings(share, end_lag_p50_ms)),
         *_standstill(of_nodes["hub_lag_ms_max"], scale.window_s),
         *_hub_lag(of_nodes["hub_lag_ms_p99"], *gap, kernel),
         *_delay(delay_ms, *thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)),
-        *_cpu(cpu, kernel),
+    ]
+    cause = _explain(late, of_nodes)
+    findings = [
+        *late,
+        *_cpu(of_nodes["cpu_percent_max"], kernel),
         *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
         *_misplaced(misplaced, len(c)),
         *_stepped(stepped, len(judged)),
-        *_clocks_set(manifest),
-        *_clock_error(manifest, scale.window_s),
-        *_unmeasured(manifest),
+        *_clocks(manifest, scale.window_s),
         *_littles_law(law),
-        *_blind(lag_ms, of_nodes["hub_lag_ms_p99"], cpu, kernel),
+        *_blind(lag_ms, of_nodes["hub_lag_ms_p99"], of_nodes["cpu_percent_max"], kernel),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     return {
         "verdict": findings[0][0] if findings else "ok",
         "reasons": [text for _, text in findings],
+        "cause": cause,
         **stamps(manifest, kernel),
         "first_tokens_wide": wide / len(first) if len(first) else None,
         "lag_ms_p50": lag_p50_ms,
@@ -196,6 +198,37 @@ def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Fin
         )
 
 
+def _explain(late: list[Finding], of_nodes: Mapping[str, Any]) -> str | None:
+    """Why the client was late; the worst of the findings, now the first, is told it with what to do."""
+    if not late:
+        return None
+    late.sort(key=lambda finding: finding[0])
+    cause, remedy = _cause(of_nodes)
+    late[0] = (late[0][0], f"{late[0][1]}. {remedy}")
+    return cause
+
+
+def _cause(of_nodes: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a client was late, and what to do. What others took comes first: more workers do not help there."""
+    waited, cpu = of_nodes["run_queue_percent_max"], of_nodes["cpu_percent_max"]
+    throttled, steal = of_nodes["throttled_percent_max"], of_nodes["steal_percent_max"]
+    if thresholds.THROTTLED.severity(throttled):
+        return "starved", (
+            f"It was starved by its CPU limit, in {quantity(throttled)} % of the limit's periods: "
+            "raise the limit to a core for each worker at least"
+        )
+    if thresholds.STEAL.severity(steal):
+        return "starved", f"It was starved: the hypervisor gave {quantity(steal)} % of its CPU time to others"
+    if thresholds.RUN_QUEUE.severity(waited):
+        return "starved", (
+            f"It was starved: a worker's threads waited for a core during {quantity(waited)} % of the time. "
+            "Stop other programs on its machine, or start no more workers than it has cores"
+        )
+    if thresholds.CPU_PROGRAM.severity(cpu):
+        return "busy", f"It was busy: a worker used {quantity(cpu)} % of its core. Use more workers"
+    return "late", "It had CPU time enough, as far as is known: look for what holds its event loop"
+
+
 def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := thresholds.CPU[kernel == 1].severity(cpu):
         text = f"the busiest worker used {quantity(cpu)} % of its core: use more workers"
@@ -270,6 +303,12 @@ def _misplaced(misplaced: int, n: int) -> Iterator[Finding]:
             f"{misplaced} of {n} requests begin before the load or end after it: a clock was set, and it is "
             "not known when they were; the window and all rates are wrong",
         )
+
+
+def _clocks(manifest: Manifest, window_s: float) -> Iterator[Finding]:
+    yield from _clocks_set(manifest)
+    yield from _clock_error(manifest, window_s)
+    yield from _unmeasured(manifest)
 
 
 def _clocks_set(manifest: Manifest) -> Iterator[Finding]:

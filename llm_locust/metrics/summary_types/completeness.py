@@ -29,6 +29,9 @@ class MasterHealth(SummaryPart, frozen=True):
     throttled_percent: Annotated[
         float | None, key("as `client.throttled_percent_max`", "the process, the whole run")
     ]
+    run_queue_percent: Annotated[
+        float | None, key("as `client.run_queue_percent_max`", "the process, the whole run")
+    ]
 
 
 class WorkerCompleteness(SummaryPart, frozen=True):
@@ -62,6 +65,7 @@ class WorkerCompleteness(SummaryPart, frozen=True):
     rss_mib_max: Annotated[float | None, key("its largest resident memory, MiB", _WORKER)]
     steal_percent: Annotated[float | None, key("as `client.steal_percent_max`", _WORKER)]
     throttled_percent: Annotated[float | None, key("as `client.throttled_percent_max`", _WORKER)]
+    run_queue_percent: Annotated[float | None, key("as `client.run_queue_percent_max`", _WORKER)]
 
 
 class Completeness(SummaryPart, frozen=True):

@@ -126,6 +126,14 @@ class ClientFacts(SummaryPart, frozen=True):
 
     verdict: Annotated[Literal["ok", "suspect", "invalid"], key("`ok`, `suspect` or `invalid`")]
     reasons: Annotated[list[str], key("why, worst first")]
+    cause: Annotated[
+        Literal["starved", "busy", "late"] | None,
+        key(
+            "why the client was late, if that moved a figure: `starved` (others had the CPU), `busy` (its "
+            "own work), `late` (neither is known); null if it was not",
+            "workers, in the window",
+        ),
+    ]
     timestamps: Annotated[
         str | None,
         key(
@@ -187,6 +195,14 @@ class ClientFacts(SummaryPart, frozen=True):
         key(
             "share of the periods of a worker's CPU limit in which it had used that up, % (`nr_throttled` / "
             "`nr_periods` of the cgroup); the largest of a worker",
+            _WORKERS,
+        ),
+    ]
+    run_queue_percent_max: Annotated[
+        float | None,
+        key(
+            "time in which a worker's threads were ready and waited for a core, % of the time that went by "
+            "(`/proc/self/task/*/schedstat`); the largest of a worker",
             _WORKERS,
         ),
     ]

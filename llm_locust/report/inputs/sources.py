@@ -37,7 +37,7 @@ from llm_locust.store.sources import find
 #: What a process was at its worst.
 _WORST = (
     *("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"),
-    *("steal_percent", "throttled_percent"),
+    *("steal_percent", "throttled_percent", "run_queue_percent"),
 )
 
 

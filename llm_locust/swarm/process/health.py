@@ -83,6 +83,7 @@ class Health:
             rss_mib=list(self._rss_mib),
             steal_percent=_rounded(taken.steal_percent(self._taken_first)),
             throttled_percent=_rounded(taken.throttled_percent(self._taken_first)),
+            run_queue_percent=_rounded(taken.run_queue_percent(self._taken_first)),
             cells=[*self._cells, self._cell(taken)],
         )
 
@@ -150,6 +151,7 @@ class Health:
             hub_lag_ms_max=_lag_ms(self._cell_lag, 100.0),
             steal_percent=_rounded(taken.steal_percent(self._cell_taken)),
             throttled_percent=_rounded(taken.throttled_percent(self._cell_taken)),
+            run_queue_percent=_rounded(taken.run_queue_percent(self._cell_taken)),
         )
 
     def _end_cell(self) -> None:
@@ -178,6 +180,7 @@ def _joined(first: HealthCell, second: HealthCell) -> HealthCell:
         hub_lag_ms_max=most(first.hub_lag_ms_max, second.hub_lag_ms_max),
         steal_percent=mean(first.steal_percent, second.steal_percent),
         throttled_percent=mean(first.throttled_percent, second.throttled_percent),
+        run_queue_percent=mean(first.run_queue_percent, second.run_queue_percent),
     )
 
 

@@ -77,6 +77,7 @@ def test_everything_known_of_a_worker_is_there_in_seconds_and_milliseconds() -> 
             "rss_mib_max": 120.0,
             "steal_percent": None,
             "throttled_percent": None,
+            "run_queue_percent": None,
         }
     ]
 
@@ -88,7 +89,7 @@ def test_what_is_not_known_of_a_worker_is_none_and_never_0() -> None:
     unknown = {"joined_s", "heard_s", "announced", "batches_received"}
     unknown |= {"clock_offset_ms", "clock_error_ms", "clock_steps"}
     unknown |= {"hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"}
-    unknown |= {"steal_percent", "throttled_percent"}
+    unknown |= {"steal_percent", "throttled_percent", "run_queue_percent"}
     assert {key for key, value in facts.items() if value is None} == unknown
 
 
@@ -183,6 +184,7 @@ def test_the_masters_health_stands_beside_the_workers() -> None:
         "rss_mib_max": 90.0,
         "steal_percent": None,
         "throttled_percent": None,
+        "run_queue_percent": None,
     }
 
 

@@ -59,6 +59,7 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
     assert verdict(request(), request()) == {
         "verdict": "ok",
         "reasons": [],
+        "cause": None,
         "timestamps": "kernel",
         "kernel_share": 1.0,
         "reader": None,
@@ -74,6 +75,7 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "misplaced": 0,
         "steal_percent_max": None,
         "throttled_percent_max": None,
+        "run_queue_percent_max": None,
         "hub_lag_ms_p99": None,
         "hub_lag_ms_max": None,
         "hub_lag_master_ms_max": None,
@@ -127,6 +129,46 @@ def test_an_event_loop_that_stood_still_for_a_part_of_the_window_sent_nothing(
 ) -> None:
     found = verdict(request(), hub_lag=stood_still_ms / 2, window_s=window_s)
     assert (found["hub_lag_ms_max"], found["verdict"]) == (stood_still_ms, expected)
+
+
+@pytest.mark.parametrize(
+    ("of_worker", "cause", "remedy"),
+    [
+        ({"run_queue_percent": 40.0}, "starved", "Stop other programs"),
+        ({"run_queue_percent": 40.0, "cpu_percent_max": 80.0}, "starved", "Stop other programs"),
+        ({"run_queue_percent": 9.0, "cpu_percent_max": 80.0}, "busy", "Use more workers"),
+        ({"throttled_percent": 30.0, "run_queue_percent": 40.0}, "starved", "raise the limit to a core"),
+        ({"steal_percent": 5.0}, "starved", "the hypervisor"),
+        ({"cpu_percent_max": 12.0, "run_queue_percent": 2.0}, "late", "look for what holds its event loop"),
+        ({}, "late", "look for what holds its event loop"),
+    ],
+)
+def test_a_late_client_was_starved_or_busy_and_is_told_what_to_do(
+    of_worker: dict[str, Any], cause: str, remedy: str
+) -> None:
+    worker = WorkerFacts(id="w", index=0, announced=2, received=2, health=NodeHealth(**of_worker))
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+
+    def judged(record: RequestRecord) -> dict[str, Any]:
+        return client_validity(columns(record), np.arange(1), manifest(workers=[worker]), scale)
+
+    late = judged(ended_late(10))
+    assert late["cause"] == cause
+    assert sum(remedy in reason for reason in late["reasons"] if reason.startswith("the load was late")) == 1
+    assert judged(ended_late(0.1))["cause"] is None, "nothing that waited moved a figure"
+
+
+def test_a_client_that_waited_for_a_core_and_was_not_late_is_ok() -> None:
+    worker = WorkerFacts(
+        id="w",
+        index=0,
+        announced=2,
+        received=2,
+        health=NodeHealth(run_queue_percent=150.0, cpu_percent_max=5.0),
+    )
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    found = client_validity(columns(ended_late(0.1)), np.arange(1), manifest(workers=[worker]), scale)
+    assert (found["verdict"], found["run_queue_percent_max"]) == ("ok", 150.0)
 
 
 def wide(lag_ms: float | None = 5.0) -> RequestRecord:
