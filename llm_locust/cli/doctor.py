@@ -25,7 +25,8 @@ from llm_locust.workload.models import parse_models
 
 DESCRIPTION = (
     "Check this machine, and the server at URL if one is given: each check is ok, warn, fail or skipped, "
-    "with what to change. Sends two short requests. Takes at most 30 s. Exit code 2 if a check fails, else 0."
+    "with what to change. Sends two short requests. Takes at most 30 s (with --calibrate 50 s). "
+    "Exit code 2 if a check fails, else 0."
 )
 
 #: Users of one process by default: those of `llm-locust run`.
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", nargs="?", metavar="URL", help="the server, such as http://localhost:8000")
     parser.add_argument(
         "--users", type=_users, default=USERS, metavar="N", help="users of one process here (%(default)s)"
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="stream from a server of known times on this machine, at --users, and show the client's error",
     )
     parser.add_argument(
         "--model", metavar="NAME", help="the model of the run (default: the first of the server's)"
@@ -99,6 +105,7 @@ def _asked(args: argparse.Namespace) -> Examination:
     model, others = _models(args.model, args.models)
     return Examination(
         users=args.users,
+        calibrate=args.calibrate,
         target=target,
         model=model,
         others=others,

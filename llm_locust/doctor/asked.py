@@ -17,6 +17,7 @@ class Examination:
 
     Attributes:
         users: of one process on this machine.
+        calibrate: hold the client's times against a server of known times, at this number of users.
         target: None examines this machine only.
         others: further models that the run asks for.
         has_key: whether an API key or an ``Authorization`` header is given.
@@ -25,6 +26,7 @@ class Examination:
     """
 
     users: int
+    calibrate: bool = False
     target: Target | None = None
     model: str | None = None
     others: tuple[str, ...] = ()

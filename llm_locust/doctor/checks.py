@@ -5,8 +5,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from llm_locust.client.http.clock import hold_stamping
-from llm_locust.doctor import certificate, clocks, cpu, kubernetes, limits, network, streams, target
+from llm_locust.doctor import (
+    calibration,
+    certificate,
+    clocks,
+    cpu,
+    kubernetes,
+    limits,
+    network,
+    streams,
+    target,
+)
 from llm_locust.doctor.asked import Examination, TimeLeft
+from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibration
 from llm_locust.doctor.finding import Finding
 from llm_locust.doctor.kubernetes import Access
 from llm_locust.doctor.looks import (
@@ -21,12 +32,13 @@ from llm_locust.doctor.looks import (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that was looked at; ``server`` is None without a URL."""
+    """All that was looked at; ``server`` is None without a URL, ``calibration`` if it was not asked for."""
 
     asked: Examination
     host: HostSeen
     kubernetes: Access | None
     server: ServerSeen | None = None
+    calibration: Calibrated | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,9 @@ HOST_CHECKS = (
     Check("clock_source", "Clock source", lambda s: clocks.judge_clock_source(s.host.clock)),
     Check("kubernetes", "Kubernetes", lambda s: kubernetes.judge_kubernetes(s.kubernetes)),
 )
+
+#: Made if it is asked for only.
+CALIBRATION = Check("calibration", "Calibration", lambda s: judge_calibration(s.calibration))
 
 
 def _of_server(judge: Callable[[Examination, ServerSeen], Finding]) -> Callable[[Seen], Finding]:
@@ -94,26 +109,31 @@ SERVER_CHECKS = (
 
 def judged(seen: Seen) -> Iterator[Result]:
     """Every check of what was seen."""
-    for check in (*HOST_CHECKS, *(SERVER_CHECKS if seen.server is not None else ())):
+    own = (*HOST_CHECKS, CALIBRATION) if seen.asked.calibrate else HOST_CHECKS
+    for check in (*own, *(SERVER_CHECKS if seen.server is not None else ())):
         yield Result(check, check.judge(seen))
 
 
 def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Result]:
-    """Look at this machine and at the target, if there is one, and judge what was seen. Takes under 30 s.
+    """Look at this machine and at the target, if there is one, and judge what was seen.
+
+    Takes under 30 s, with a calibration under 50.
 
     Args:
-        time_left: of all looks; default: :data:`WHOLE_S` from now on.
+        time_left: of all looks; default: :data:`WHOLE_S` from now on, and that of a calibration.
 
     Raises:
         TargetError: a certificate of this machine's cannot be used.
     """
     stamping = hold_stamping()
-    time_left = TimeLeft(WHOLE_S) if time_left is None else time_left
+    if time_left is None:
+        time_left = TimeLeft(WHOLE_S + (calibration.WHOLE_S if asked.calibrate else 0.0))
     try:
         access = look_around(dict(os.environ), time_left)
         host = look_at_host()
+        calibrated = calibrate(asked.users, time_left) if asked.calibrate else None
         server = None if asked.target is None else look_at_server(asked, asked.target, time_left)
     finally:
         if stamping is not None:
             stamping.close()
-    return list(judged(Seen(asked, host, access, server)))
+    return list(judged(Seen(asked, host, access, server, calibrated)))

@@ -33,10 +33,10 @@ def print_results(results: Sequence[Result], url: str | None, file: TextIO, widt
 
 
 def _sections(results: Sequence[Result], url: str | None) -> Iterator[Section]:
-    own = [result for result in results if result.check in HOST_CHECKS]
+    own = [result for result in results if result.check not in SERVER_CHECKS]
     yield _table("This machine", own)
     if url is not None:
-        yield _table(clean(url), [result for result in results if result.check not in HOST_CHECKS])
+        yield _table(clean(url), [result for result in results if result.check in SERVER_CHECKS])
     changes = tuple(
         TableRow((r.check.label, _text(r.finding.change)), _TONES[r.finding.status])
         for r in sorted(results, key=lambda r: r.finding.status is not Status.FAIL)
