@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from msgspec import Meta
 
 from llm_locust.core.arms import ArmFacts
+from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.pipeline import PipelineFacts
 from llm_locust.core.prefix import MOST_REPLICAS, PrefixShare, ReplicaCache
 from llm_locust.core.record import LengthPair
@@ -133,6 +134,7 @@ class WorkerFacts:
     clock: ClockFacts | None = None
     health: NodeHealth = field(default_factory=NodeHealth)
     stamps: StampFacts | None = None
+    others: Annotated[list[OtherRequests], Meta(max_length=MOST_OTHER_REQUESTS)] = field(default_factory=list)
 
     @property
     def missing(self) -> int:

@@ -12,6 +12,7 @@ from msgspec import to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.core.other_requests import together
 from llm_locust.metrics.agents.figures import agents
 from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
@@ -131,7 +132,7 @@ def summarise(
         **_scraped(None if selection else server, m, found),
         "roofline": roofline(requests, m, manifest, question, pools, of_selection=selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
-        **_user_time(requests, m, manifest, silences, of_selection=selection),
+        **({} if selection else _of_users(requests, m, manifest, silences)),
     }
     return _plain(summary | _gated(summary, requests, m, manifest, question, missing, of_selection=selection))
 
@@ -296,14 +297,29 @@ def _curves(kept: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
     return {"curve": curve(kept, manifest.seed)}
 
 
-def _user_time(
-    requests: Requests, m: Measured, manifest: Manifest, silences: Silences, *, of_selection: bool
-) -> dict[str, Any]:
-    """The time of the users of a closed loop."""
-    if of_selection or manifest.is_sweep or manifest.open_loop:
-        return {}
-    found = user_time(requests, m.stuck, m.window, m.judgement, silences)
-    return {} if found is None else {"user_time": found}
+def _of_users(requests: Requests, m: Measured, manifest: Manifest, silences: Silences) -> dict[str, Any]:
+    """The time of the users of a closed loop, and what users that are not ours sent."""
+    found = _other_requests(manifest)
+    if manifest.is_sweep or manifest.open_loop:
+        return found
+    times = user_time(requests, m.stuck, m.window, m.judgement, silences)
+    return found if times is None else {"user_time": times, **found}
+
+
+def _other_requests(manifest: Manifest) -> dict[str, Any]:
+    """What the workers counted of other users' requests, over the whole run."""
+    found = [
+        {
+            "method": each.method,
+            "name": each.name,
+            "requests": each.requests,
+            "failures": each.failures,
+            "p50_ms": each.percentile_ms(50),
+            "p95_ms": each.percentile_ms(95),
+        }
+        for each in together(each for worker in manifest.workers for each in worker.others)
+    ]
+    return {"other_requests": found} if found else {}
 
 
 def _run(manifest: Manifest) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from locust.stats import (
 from prometheus_client import generate_latest
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
+from llm_locust.core.other_requests import OtherRequests
 from llm_locust.live.counts import SCALARS
 from llm_locust.live.keys import LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
@@ -70,6 +71,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
             ClockFacts,
         ),
         health=msgspec.convert({"rss_mib": [[0.0, 1.0]], "cpu_percent_max": 5.0}, NodeHealth),
+        others=[OtherRequests(method="GET", name="/", requests=2, failures=1, times=[(300, 1)])],
     ),
     messages.RESET: messages.ResetMessage(run="r", epoch=1),
     messages.LIVE: messages.LiveMessage(report=b"r"),

@@ -233,6 +233,7 @@ class Goodput(GroupGoodput, frozen=True):
     on_time: OnTime
 
 
+_OTHER = "requests of other users, the whole run"
 _OF_USERS = "requests of users, in the window"
 
 
@@ -247,6 +248,19 @@ class HungUsers(SummaryPart, frozen=True):
         float | None, key("since when the first of them did, s after the window's start", _OF_USERS)
     ]
     seconds: Annotated[float, key("for how long they did in all, s", _OF_USERS)]
+
+
+class OtherRequestsPart(SummaryPart, frozen=True):
+    """Requests of one method and name that other users of the locustfile sent, such as an ``HttpUser``."""
+
+    method: Annotated[str, key("as Locust's event has it; empty in the last row of more than 20", _OTHER)]
+    name: Annotated[str, key("the same; `other names` in the last row of more than 20", _OTHER)]
+    requests: Annotated[int, key("number of requests, failed ones included", _OTHER)]
+    failures: Annotated[int, key("number of those whose event has an exception", _OTHER)]
+    p50_ms: Annotated[
+        float | None, key("median of the response times that Locust's events have, ms, to 1 %", _OTHER)
+    ]
+    p95_ms: Annotated[float | None, key("95th percentile of the same, ms, to 1 %", _OTHER)]
 
 
 class UserTime(SummaryPart, frozen=True):

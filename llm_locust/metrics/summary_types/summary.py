@@ -26,6 +26,7 @@ from llm_locust.metrics.summary_types.requests import (
     BreakdownPart,
     ErrorKind,
     Goodput,
+    OtherRequestsPart,
     RequestCounts,
     RequestPart,
     Throughput,
@@ -74,6 +75,7 @@ ASKED = (
     "inputs",
     "images",
     "user_time",
+    "other_requests",
 )
 
 
@@ -148,6 +150,7 @@ class Summary(SummaryPart, frozen=True):
     inputs: Inputs | None = None
     images: Images | None = None
     user_time: UserTime | None = None
+    other_requests: list[OtherRequestsPart] | None = None
 
     def curve_of(self, lengths: str) -> CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""

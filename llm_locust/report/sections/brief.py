@@ -30,6 +30,7 @@ _WHOLE = frozenset(
         "prefix_cache",
         "agents",
         "cost",
+        "other_requests",
     }
 )
 

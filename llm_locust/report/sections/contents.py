@@ -148,6 +148,7 @@ CONTENTS = (
     Entry("errors", "", groups.errors),
     Entry("by_name", "groups", groups.by_name, of_one_load=True),
     Entry("by_class", "groups", groups.by_class, of_one_load=True),
+    Entry("other_requests", "groups", groups.other_requests),
     Entry("interventions", "groups", interventions),
     Entry("replicas", "groups", groups.replicas, of_one_load=True),
     Entry("autoscaling", "groups", autoscaling),

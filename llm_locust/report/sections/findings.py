@@ -247,6 +247,21 @@ def _doubtful(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding("doubtful", "Doubtful answers", text, Tone.WARN, box)
 
 
+def _other_requests(summary: Summary) -> Iterator[RunFinding]:
+    """Failures of other users' requests: they are in no figure, and explain none."""
+    found = summary.other_requests or ()
+    failed = [each for each in found if each.failures]
+    if not failed:
+        return
+    worst = max(failed, key=lambda each: each.failures)
+    n, sent = sum(each.failures for each in failed), sum(each.requests for each in found)
+    name = short(clean(f"{worst.method} {worst.name}".strip()), _ERROR_LENGTH)
+    most = f"most of them {name}" if len(failed) > 1 else name
+    text = f"{count(n)} of {plural(sent, 'other request')} failed: {most}"
+    box = Section("Other requests", (Line(text, Tone.WARN, verbatim=True),))
+    yield RunFinding("other_requests", "Other requests", text, Tone.WARN, box, explains=frozenset())
+
+
 def _limits(summary: Summary) -> Iterator[RunFinding]:
     part = summary.goodput
     named = verdicts.limits(part)
@@ -279,4 +294,5 @@ _FINDERS: tuple[Callable[[Summary], Iterator[RunFinding]], ...] = (
     _short_still,
     _limits,
     _few_failures,
+    _other_requests,
 )

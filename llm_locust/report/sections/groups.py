@@ -154,6 +154,39 @@ def _group_row(label: str, part: RequestPart | GroupPart) -> TableRow:
     )
 
 
+def other_requests(summary: Summary) -> Section | None:
+    """What other users of the locustfile sent, such as an ``HttpUser``; None without any."""
+    found = summary.other_requests
+    if not found:
+        return None
+    columns = (
+        Column("Method", left=True, verbatim=True),
+        Column("Name", left=True, verbatim=True, wraps=True),
+        Column("requests"),
+        Column("failures"),
+        Column("p50", over="time ms"),
+        Column("p95", over="time ms"),
+    )
+    rows = tuple(
+        TableRow(
+            (
+                short(clean(each.method), _NAME_LENGTH),
+                _shown(each.name),
+                count(each.requests),
+                count(each.failures),
+                number(each.p50_ms),
+                number(each.p95_ms),
+            ),
+            Tone.WARN if each.failures else Tone.PLAIN,
+        )
+        for each in found
+    )
+    note = Line(
+        "of other users of the locustfile, the whole run: in no other figure, gate or limit", Tone.FAINT
+    )
+    return Section("Other requests", table=Table(columns, rows), notes=(note,))
+
+
 def replicas(summary: Summary) -> Section | None:
     """The figures by replica; None where no answer named the replica that it is from."""
     found = summary.replicas

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.core.run_facts import StampFacts
@@ -159,6 +160,9 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockFacts | None = None
     health: NodeHealth = msgspec.field(default_factory=NodeHealth)
     stamps: StampFacts | None = None
+    others: Annotated[list[OtherRequests], Meta(max_length=MOST_OTHER_REQUESTS)] = msgspec.field(
+        default_factory=list
+    )
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):

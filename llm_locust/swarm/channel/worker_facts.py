@@ -25,4 +25,5 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
         clock=counts.clock,
         health=counts.health,
         stamps=counts.stamps,
+        others=counts.others,
     )

@@ -28,7 +28,6 @@ from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.outcome import (
-    failed_elsewhere,
     with_code_on_error,
     with_faults,
     without_gates,
@@ -333,10 +332,7 @@ class RunCoordinator:
         return with_faults(found, part_failed=log.unhandled_greenlet_exception, uploaded=run.uploaded)
 
     def _without_gates(self, summary: Summary) -> RunVerdict:
-        runner = self.environment.runner
-        assert runner is not None
-        elsewhere = failed_elsewhere(summary, sum(e.occurrences for e in runner.errors.values()))
-        return without_gates(summary.requests.failed + elsewhere, stood_still(summary) or users_hung(summary))
+        return without_gates(summary.requests.failed, stood_still(summary) or users_hung(summary))
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

@@ -166,6 +166,7 @@ class LoadGenerator:
             clock=self._host.clock_facts(),
             health=self._health.snapshot(),
             stamps=stamp_facts(session.settings.stamps),
+            others=session.others.table.rows(),
         )
 
     def admit_no_more(self) -> None:

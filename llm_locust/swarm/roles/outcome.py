@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE
-from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.verdict import RunVerdict
 
 
@@ -16,16 +15,6 @@ def without_gates(failed: int, still: str = "") -> RunVerdict:
     if failed:
         still = f"{failed} requests failed, and no --gate says how many may"
     return RunVerdict(EXIT_GATE, still, is_of_failures=True) if still else RunVerdict(0)
-
-
-def failed_elsewhere(summary: Summary, counted: int) -> int:
-    """Failures that Locust counted and no record has, as of another kind of user in the same locustfile.
-
-    Those of the warm-up have a record, and say nothing of the load that was measured.
-    """
-    part = summary.requests
-    whole = summary.since_start.failed if summary.since_start is not None else 0
-    return max(0, counted - max(part.failed + part.failed_outside, whole))
 
 
 def with_code_on_error(found: RunVerdict, code: int) -> RunVerdict:

@@ -190,4 +190,5 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         clock=None if counts is None else counts.clock,
         health=NodeHealth() if counts is None else counts.health,
         stamps=None if counts is None else counts.stamps,
+        others=[] if counts is None else counts.others,
     )

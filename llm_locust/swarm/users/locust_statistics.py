@@ -1,13 +1,21 @@
 """Requests in Locust's own statistics."""
 
+from contextlib import suppress
+from typing import Any
+
 from locust.env import Environment
 
+from llm_locust.core.other_requests import OtherTable
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.sections.error_text import ErrorKinds
 
 
 class LlmRequestError(Exception):
     """A failed request, as Locust's failure table shows it."""
+
+
+class _OwnContext(dict[str, Any]):
+    """The context of our own events; it is empty."""
 
 
 class LocustStatistics:
@@ -32,8 +40,34 @@ class LocustStatistics:
             response_time=_elapsed_ms(record),
             response_length=record.bytes_received,
             exception=failure,
-            context={},
+            context=_OwnContext(),
         )
+
+
+class OtherStatistics:
+    """Counts the events of requests that are not ours, until :meth:`end`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.table = OtherTable()
+        environment.events.request.add_listener(self._on_request)
+
+    def end(self) -> None:
+        """Count no more."""
+        with suppress(ValueError):  # it has ended before
+            self._environment.events.request.remove_listener(self._on_request)
+
+    def _on_request(
+        self,
+        request_type: object = "",
+        name: object = "",
+        response_time: object = None,
+        exception: object = None,
+        context: object = None,
+        **_: object,
+    ) -> None:
+        if not isinstance(context, _OwnContext):
+            self.table.add(request_type, name, response_time, failed=exception is not None)
 
 
 def _elapsed_ms(record: RequestRecord) -> float:

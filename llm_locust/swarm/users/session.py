@@ -34,7 +34,7 @@ from llm_locust.swarm.stages.gate import StageGate
 from llm_locust.swarm.tracing.setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
 from llm_locust.swarm.users.connections import make_routes, request_headers
-from llm_locust.swarm.users.locust_statistics import LocustStatistics
+from llm_locust.swarm.users.locust_statistics import LocustStatistics, OtherStatistics
 from llm_locust.swarm.users.traffic import TrafficTable
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class LoadSession:
         load: the schedule that requests follow; None in a closed loop.
         ok, failed: numbers of requests by result. ``backoffs`` are the waits after failed ones.
         kinds: state shared by the requests of each kind.
+        others: counts of the requests that other users send.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
@@ -125,6 +126,7 @@ class LoadSession:
         places = place.index, max(place.count, place.index + 1)
         self._cut = Cutting(self.client)
         self.kinds = TrafficTable(environment, run, settings, self.client, places)
+        self.others = OtherStatistics(environment)
 
     def _together(self, call: Call) -> str | None:
         """Key of sticky requests: their conversation, else their user.
@@ -252,6 +254,7 @@ class LoadSession:
             answer.close()
         self._cut.cut_rest()
         self.closed = True
+        self.others.end()
         self.recorder.close_batch()
         self.client.routes.close()
 

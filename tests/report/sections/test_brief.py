@@ -64,3 +64,30 @@ def test_each_cause_has_one_box_the_worst_first() -> None:
     found["fairness"] |= {"causes": [slow]}
     tops = [line.strip("┏━┓ ") for line in printed(found) if line.startswith("┏")]
     assert tops == ["Client", "Replicas", "Stream"]
+
+
+OTHERS = [
+    {"method": "GET", "name": "/health", "requests": 20, "failures": 3, "p50_ms": 1.5, "p95_ms": 4.0},
+    {
+        "method": "POST",
+        "name": "/login\x1b[31m",
+        "requests": 2,
+        "failures": 0,
+        "p50_ms": None,
+        "p95_ms": None,
+    },
+]
+
+
+def test_requests_of_other_users_have_a_table_and_their_failures_stand_beside_the_verdict() -> None:
+    found = {**summary(records(bad=0), gates="goodput>=50%"), "other_requests": OTHERS}
+    text = "\n".join(printed(found, 120))
+    assert "\x1b" not in text
+    assert "/login" in text
+    assert text.splitlines()[-1].startswith("PASS: goodput")
+    assert "but: 3 of 22 other requests failed: GET /health" in text
+
+
+def test_failures_of_other_users_are_no_cause_of_what_failed_here() -> None:
+    found = {**summary(records(ok=50, bad=50), gates="error_rate<1%"), "other_requests": OTHERS}
+    assert "other requests" not in verdict(typed(found), RunVerdict(1, "1 of 1 gates failed")).cause

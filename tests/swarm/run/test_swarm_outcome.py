@@ -10,7 +10,6 @@ from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.swarm.roles.outcome import (
-    failed_elsewhere,
     with_code_on_error,
     with_faults,
     without_gates,
@@ -70,11 +69,3 @@ def test_the_code_that_was_asked_for_is_that_of_failures_beside_gates_and_of_no_
     found = verdict(summary([request(), failed(1.0)], gates=gates), manifest(gates=gates))
     assert found is not None
     assert with_code_on_error(found, asked).code == code
-
-
-@pytest.mark.parametrize(("counted", "elsewhere"), [(0, 0), (3, 0), (5, 2)])
-def test_failures_that_locust_counted_are_another_users_only_beyond_those_with_a_record(
-    counted: int, elsewhere: int
-) -> None:
-    records = [failed(0.1), failed(0.2), failed(5.0), request(6.0)]  # two of them in the warm-up
-    assert failed_elsewhere(summary(records, warmup_s=2.0), counted) == elsewhere

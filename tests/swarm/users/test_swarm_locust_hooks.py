@@ -121,6 +121,37 @@ class Asker(ChatUser):
         self.chat("hello")
 """
 
+BESIDE = """
+from locust import FastHttpUser, HttpUser, constant, task
+
+from llm_locust import ChatUser
+
+
+class Asker(ChatUser):
+    wait_time = constant(0.05)
+
+    @task
+    def ask_one(self):
+        self.chat("hello")
+
+
+class Looker(HttpUser):
+    wait_time = constant(0.05)
+
+    @task
+    def look(self):
+        self.client.get("/health", name="health")
+        self.client.get("/nowhere")
+
+
+class Fast(FastHttpUser):
+    wait_time = constant(0.05)
+
+    @task
+    def look(self):
+        self.client.get("/v1/models")
+"""
+
 LOGIN = """
 import requests
 from locust import task
@@ -247,6 +278,8 @@ OTHERS = {
     "catching everything": _run(_user("pass\n" + CATCHING), "-u", "2", "-t", "2s"),
     "a tag of one class": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "guest"),
     "a tag of none": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "gest"),
+    "beside HttpUsers": _run(BESIDE, "-u", "3", "-t", "3s"),
+    "beside HttpUsers of two workers": _run(BESIDE, "-u", "6", "-t", "3s", *forked(2)),
     "dying in on_start": _run(DYING, *LONG),
 }
 
@@ -313,6 +346,24 @@ def test_users_that_all_die_in_on_start_end_the_run_at_once_with_one_traceback(
     assert run.said.count("Traceback") == 1
     assert "KeyError: 'token'" in run.last
     assert "at asker.py:9 in on_start" in run.last
+
+
+@pytest.mark.parametrize("name", ["beside HttpUsers", "beside HttpUsers of two workers"])
+def test_requests_of_locusts_own_users_are_in_a_table_and_their_failures_fail_no_run(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    run = runs[name]
+    assert run.result is not None
+    assert run.code == 0, run.said + run.page
+    found = {each["name"]: each for each in run.result.summary["other_requests"]}
+    assert found.keys() == {"health", "/nowhere", "/v1/models"}, "and none of ours"
+    assert found["/nowhere"]["failures"] == found["/nowhere"]["requests"] > 0
+    assert found["health"]["failures"] == found["/v1/models"]["failures"] == 0
+    assert all(0 < each["p50_ms"] <= each["p95_ms"] for each in found.values())
+    counted = sum(each.requests for worker in run.result.manifest.workers for each in worker.others)
+    assert counted == sum(each["requests"] for each in found.values())
+    lost = found["/nowhere"]["failures"]
+    assert f"{lost} of {counted} other requests failed: GET /nowhere" in run.page
 
 
 def test_users_log_in_in_on_start_and_each_sends_its_own_token(tmp_path: Path) -> None:
