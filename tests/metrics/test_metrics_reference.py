@@ -18,6 +18,8 @@ from roofline_cases import MODELS
 from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
+from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.other_requests import OtherRequests
 from llm_locust.core.record import Outcome
 from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.core.task_exceptions import TaskException
@@ -53,6 +55,7 @@ NOT_HERE = (
 )
 
 #: What a run of the summaries here searches.
+OTHER = OtherRequests(method="GET", name="/", requests=2, failures=1, times=[(300, 1)])
 FIND = "max concurrency under p50_ttft<1s"
 
 #: A peak between two stages of one rate.
@@ -146,7 +149,13 @@ def summaries() -> tuple[dict[str, Any], ...]:
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), Question(roof=ROOF), rows_of_run=len(some)
         ),
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
-        summarise(batch(), manifest(task_exceptions=[TaskException(error="KeyError: 1", count=2)])),
+        summarise(
+            batch(),
+            manifest(
+                task_exceptions=[TaskException(error="KeyError: 1", count=2)],
+                workers=[WorkerFacts(id="w", index=0, announced=0, received=0, others=[OTHER])],
+            ),
+        ),
         summarise(batch(*some), manifest(options={"find": FIND}, stages=[stage(0, 1.0, 9.0)])),
         summarise(batch(*some), manifest(open_loop=True, stages=SPIKE)),
         summarise(
