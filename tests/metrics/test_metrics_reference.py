@@ -54,8 +54,9 @@ NOT_HERE = (
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 
-#: What a run of the summaries here searches.
 OTHER = OtherRequests(method="GET", name="/", requests=2, failures=1, times=[(300, 1)])
+
+#: What a run of the summaries here searches.
 FIND = "max concurrency under p50_ttft<1s"
 
 #: A peak between two stages of one rate.
@@ -153,6 +154,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
             batch(),
             manifest(
                 task_exceptions=[TaskException(error="KeyError: 1", count=2)],
+                options={"insecure": True},
                 workers=[WorkerFacts(id="w", index=0, announced=0, received=0, others=[OTHER])],
             ),
         ),
