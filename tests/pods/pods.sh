@@ -9,6 +9,7 @@ cd "$(dirname "$0")/../.."
 
 suite=$(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}")
 base=localhost/llm-locust-debian:$suite-4 # another number where make_base makes another one
+build_base=localhost/llm-locust-debian-build:$suite-4
 label=org.opencontainers.image.title=llm-locust
 export LLM_LOCUST_TEST_IMAGE=localhost/llm-locust:test
 
@@ -38,20 +39,20 @@ install_tools() {
         podman netavark aardvark-dns runc mmdebstrap nftables iptables catatonit uidmap
 }
 
-# Debian's packages unpacked and not configured: enough for Python, in half the time.
+# Debian's packages unpacked and not configured: enough for Python, in half the time. `make_base IMAGE [PACKAGES]`.
 make_base() {
     # shellcheck disable=SC2016 # $1 is mmdebstrap's
     mmdebstrap --variant=extract --aptopt='Acquire::Languages "none"' \
         --include=python3,python3-venv,libstdc++6,ca-certificates,tzdata \
-        --include=base-files,coreutils,dash,findutils,libc-bin \
+        --include=base-files,coreutils,dash,findutils,libc-bin,grep${2:+,$2} \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         --extract-hook='ln -s python3 "$1/usr/bin/python"; ldconfig -r "$1"; rm -rf "$1/var/lib/apt"' \
-        "$suite" "$work/base.tar" && podman import --quiet "$work/base.tar" "$base"
+        "$suite" "$work/base.tar" && podman import --quiet "$work/base.tar" "$1"
 }
 
 # The build's pip trusts and asks whom this machine's pip does; nothing of it stays in the image.
 build_image() {
-    local options=(--pull=never --network=host --build-arg "PYTHON_VERSION=$version")
+    local options=(--pull=never --network=host --build-arg "PYTHON_VERSION=$version" --build-arg "BUILD_BASE=$build_base")
     local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
     if [ -r "$certificates" ]; then
         printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' >"$work/pip.conf"
@@ -74,7 +75,7 @@ if [ "${1:-}" = --clean ]; then
     command -v podman >/dev/null || exit 0
     podman image rm --ignore "$LLM_LOCUST_TEST_IMAGE"
     podman image prune --force --filter "label=$label"
-    podman image ls --quiet "$base" | xargs --no-run-if-empty podman image rm --force
+    for image in "$base" "$build_base"; do podman image ls --quiet "$image"; done | xargs --no-run-if-empty podman image rm --force
     exit 0
 fi
 
@@ -85,8 +86,10 @@ if is_missing; then
         skip "apt-get cannot install podman and mmdebstrap: $(tail -n 1 "$work/log")"
 fi
 step "podman looked at" podman info || skip "podman does not work: $(tail -n 1 "$work/log")"
-podman image exists "$base" || step "base made" make_base ||
+podman image exists "$base" || step "base made" make_base "$base" ||
     skip "mmdebstrap cannot make a Debian base: $(tail -n 1 "$work/log")"
+podman image exists "$build_base" || step "base with a compiler made" make_base "$build_base" gcc,libc6-dev,libpython3-dev ||
+    skip "mmdebstrap cannot make a Debian base with a compiler: $(tail -n 1 "$work/log")"
 version=$(podman run --rm "$base" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>"$work/log") ||
     skip "podman cannot run a container: $(tail -n 1 "$work/log")"
 podman tag "$base" "localhost/python:$version-slim" # by the official image's name: the Dockerfile stays as it is
