@@ -13,6 +13,7 @@ from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.web.assets import asset, templates
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.feed import Feed
+from llm_locust.swarm.web.fields import group_fields
 from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
 from llm_locust.swarm.web.numbers import fresh_look
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
@@ -22,7 +23,7 @@ from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 
-#: Tabs that link to a page of this package, with its address relative to Locust's page.
+#: Tabs that show a page of this package, with its address relative to Locust's page.
 _LINKS = (("Live charts", "llm-charts", "./llm/charts"), ("Reports", "llm-reports", "./llm/reports"))
 
 _DOWNLOADS = (
@@ -75,6 +76,7 @@ class Pages:
         web_ui.app.register_blueprint(blueprint)
         web_ui.app.after_request(self._extend)
         _extend_template(web_ui.template_args)
+        group_fields(web_ui)
 
     def _on_metrics(self) -> Response:
         return Response(self._metrics(), content_type=CONTENT_TYPE)
@@ -156,7 +158,7 @@ class Pages:
         return Response(found.packed, content_type=found.content_type, headers=headers)
 
     def _extend(self, response: Response) -> Response:
-        """Extend Locust's own answers: its page by a script for link tabs, its numbers by tables."""
+        """Extend Locust's own answers: its page by a script for tabs and fields, its numbers by tables."""
         if response.status_code != 200:
             return response
         if request.endpoint == "locust.index" and response.mimetype == "text/html":

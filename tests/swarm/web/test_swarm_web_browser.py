@@ -9,7 +9,7 @@ from signal import SIGKILL
 import pytest
 from chromium import ARGUMENTS, CHROMIUM
 from page_server import hang, serving
-from playwright.sync_api import ViewportSize, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
 from web_browser import Watch
 
@@ -103,10 +103,24 @@ def test_a_soak_can_be_watched_from_the_form_to_the_report(tmp_path: Path) -> No
 def start_from_the_form(made: Stand) -> None:
     page = made.watch.page
     page.goto(made.watch.url)
+    fields_are_in_groups(page)
     page.fill("input[name=userCount]", "6")
     page.fill("input[name=spawnRate]", "50")
     page.get_by_role("button", name="Start", exact=True).click()
     page.get_by_role("tab", name="LLM", exact=True).wait_for()
+    expect(page.get_by_role("tab", name="Live charts")).to_have_attribute("aria-selected", "true")
+
+
+def fields_are_in_groups(page: Page) -> None:
+    page.get_by_text("Custom parameters").click()
+    form = page.locator("form")
+    names = form.locator("[data-grouped]").evaluate_all("(all) => all.map((each) => each.name)")
+    assert names[:5] == ["slo", "gate", "warmup", "model", "inputTokens"]
+    assert "Limits" in form.locator("h3").all_inner_texts()
+    help_text = form.locator("[name=find]").get_attribute("aria-describedby")
+    expect(page.locator(f"#{help_text}")).to_contain_text('"max rate under goodput>=95%"')
+    assert "%%" not in page.content()
+    assert max(map(len, form.locator("label").all_inner_texts())) < 60
 
 
 def the_table_fills(made: Stand) -> None:
@@ -116,6 +130,8 @@ def the_table_fills(made: Stand) -> None:
     expect(row.locator("td").nth(5)).not_to_be_empty(timeout=PATIENCE_S * 1e3)
     assert float(row.locator("td").nth(6).inner_text()) > 5  # TTFT p50 in ms
     expect(page.get_by_text(HOSTILE, exact=True).first).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Requests")).to_be_visible()
+    expect(page.locator("th", has_text="Images/s")).to_be_hidden()
     made.watch.tab("Replicas")
     expect(page.locator("tbody tr")).to_have_count(4)
     made.watch.tab("Download Data")
@@ -127,7 +143,13 @@ def the_table_fills(made: Stand) -> None:
 def the_charts_fill(made: Stand) -> None:
     page, watch = made.watch.page, made.watch
     watch.tab("Live charts")
-    page.wait_for_url("**/llm/charts")
+    expect(page.frame_locator("iframe").locator("#tiles")).to_contain_text(
+        "Goodput", timeout=PATIENCE_S * 1e3
+    )
+    expect(page.frame_locator("iframe").locator("nav")).to_be_hidden()
+    for name in ("Edit", "Stop", "Reset"):
+        expect(page.get_by_role("button", name=name, exact=True).first).to_be_visible()
+    page.goto(f"{watch.url}/llm/charts")
     watch.show_few_charts()
     page.select_option("#interval", "1")
     for chart in ("ttft", "tpot", "itl", "tokens", "goodput", "concurrency", "delay", "outcomes", "workers"):
@@ -198,8 +220,8 @@ def the_report_opens_once_it_has_stopped(made: Stand) -> None:
     page.get_by_role("link", name="Locust", exact=True).last.click()
     page.get_by_role("button", name="Stop", exact=True).first.click()
     made.watch.tab("Reports")
-    page.wait_for_url("**/llm/reports")
-    link = page.get_by_role("link", name="report.html")
+    link = page.frame_locator("iframe").get_by_role("link", name="report.html")
+    page.frame_locator("iframe").locator("main").wait_for()
     for _ in range(int(PATIENCE_S)):
         if link.count():
             break

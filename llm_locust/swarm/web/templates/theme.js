@@ -4,6 +4,16 @@
   const root = document.documentElement;
   const dark = localStorage.theme === "dark" || (!localStorage.theme && matchMedia("(prefers-color-scheme: dark)").matches);
   root.dataset.theme = dark ? "dark" : "light";
+  // In a tab of Locust's page, which has the bar and the tabs.
+  if (parent !== window) {
+    root.dataset.framed = "";
+    document.head.append(Object.assign(document.createElement("base"), { target: "_top" }));
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => {
+    if (localStorage.theme) return;
+    root.dataset.theme = matches ? "dark" : "light";
+    dispatchEvent(new Event("themechange"));
+  });
   addEventListener("click", (event) => {
     if (!event.target.closest("#theme")) return;
     localStorage.theme = root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
