@@ -112,8 +112,9 @@ class Draft:
     choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
     tools: dict[tuple[int, int | str], ToolDraft] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # of usage, see wire/usage.py
-    running: Running | None = None  # output tokens so far, by the last event that was read the short way
-    told: list[Told] = field(default_factory=list)  # the same by events that were not
+    running: Running | None = None  # output tokens so far, by the last event with text that has them
+    running_end: int = 0  # of this event
+    told: list[Told] = field(default_factory=list)  # the same by events that were not read the short way
     so_far: int = 0  # the largest of both
     held_ends: "array[int]" = field(default_factory=lambda: array("q"))  # neither text nor finish reason
     scattered: bool = False  # events with text have counts at another place than expected
@@ -211,9 +212,14 @@ class Draft:
 
     def note_running(self, end: int, running: Running) -> None:
         """Notes the counts of an event with text."""
+        self._keep_running()
         add_counts(self.counts, asdict(running))
         self._tell(end, running.tokens)
-        self.running = running
+        self.running, self.running_end = running, end
+
+    def _keep_running(self) -> None:
+        if self.running is not None:
+            add_counts(self.counts, asdict(self.running))
 
     def _tell(self, end: int, tokens: int) -> None:
         if self.running is not None:
@@ -327,11 +333,12 @@ class Draft:
 
     def _counted(self, spelled: str, reasoning: str, streamed: bool) -> dict[str, Any]:
         """The token events, and their tokens by the server, as far as these can be true."""
-        if self.running is not None:
-            add_counts(self.counts, asdict(self.running))
+        self._keep_running()
+        if self.running is not None and self.told[-1].end != self.running_end:
+            self._tell(self.running_end, self.running.tokens)
         usage, first, ends = usage_of(self.counts), self.first_answer, self.token_ends
         events, hides = len(ends), self.summarised or not reasoning
-        by_event = deliveries(ends, first, self.told, self.running, self.held_ends, done=self.done)
+        by_event = deliveries(ends, first, self.told, self.held_ends, done=self.done)
         if by_event is not None:
             ends, first = by_event.ends, by_event.first_answer
             events = len(ends)

@@ -333,6 +333,19 @@ class Running(msgspec.Struct, gc=False):
         found = _count(self.completion_tokens) or 0
         return found if found <= MAX_COUNT else 0
 
+    def follows(self, last: "Running | None") -> bool:
+        """Whether it says all that the ``last`` said, and no count is smaller or impossible."""
+        return (
+            last is not None
+            and self.prompt_tokens == last.prompt_tokens
+            and _goes_on(last.completion_tokens, self.completion_tokens)
+            and _goes_on(last.total_tokens, self.total_tokens)
+        )
+
+
+def _goes_on(last: Sent, now: Sent) -> bool:
+    return now == last or (type(now) is int and last is not None and last <= now <= MAX_COUNT)
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -358,7 +371,6 @@ def deliveries(
     token_ends: "array[int]",
     first_answer: int | None,
     told: Sequence[Told],
-    running: Running | None,
     held_ends: "array[int]",
     *,
     done: bool,
@@ -372,8 +384,8 @@ def deliveries(
 
     Args:
         token_ends: of events with text.
-        told: counts of events, of the first with text and the first of the answer among them.
-        running: that of the last event with text, if it is not among these.
+        told: counts of events: of all without text, and of the first with text, the first of the answer, and
+            the last that has a count.
         held_ends: of events that have neither text nor a finish reason.
         done: nothing follows. Of an answer that is complete without any text no event brought a token.
     """
@@ -389,7 +401,7 @@ def deliveries(
     if not ends:
         return None
     first = by_end.get(ends[0], 0)
-    last = by_end.get(ends[-1]) or (0 if running is None else running.tokens)
+    last = by_end.get(ends[-1], 0)
     if not first or last - first < len(ends) - 1:
         return None
     before = 0 if first_answer is None else sum(each.end < token_ends[first_answer] for each in held)

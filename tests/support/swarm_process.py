@@ -1,5 +1,6 @@
 """Whole runs in processes of their own: Locust on one side, a simulated deployment on the other."""
 
+import io
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from warm_process import PRELOADED, WarmProcess
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.render.console import print_report
 from llm_locust.store import read_manifest, read_requests
 
 LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
@@ -320,6 +323,12 @@ class Result:
     def read(cls, path: Path) -> "Result":
         summary = json.loads((path / "summary.json").read_text())
         return cls(path, read_manifest(path), read_requests(path), summary)
+
+    def report(self) -> str:
+        """All sections of its report on the console."""
+        file = io.StringIO()
+        print_report(typed(self.summary), self.path, file, 200, full=True)
+        return file.getvalue()
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """The records by request id, which no two share."""

@@ -255,8 +255,8 @@ def test_a_run_has_its_canary_in_no_record_and_waits_after_failures(tmp_path: Pa
     assert 10 <= part["backoff_waits"] <= 12  # the first request of a user has no failure before it
     assert part["backoff_s"] > 0
     assert part["backoff_users_mean"] <= 2
-    assert "back-off: " in run.stdout
-    assert "users at a time, on average, sent nothing" in " ".join(run.stdout.split())
+    assert "back-off: " in (report := result.report())
+    assert "users at a time, on average, sent nothing" in " ".join(report.split())
     (line,) = [line for line in never.said if "llm-locust: error" in line]
     assert "HTTP 400" in line
     assert "--input-tokens (2000 here)" in line

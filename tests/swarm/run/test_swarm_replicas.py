@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGINT
 
 import pytest
-from swarm_process import as_worker, free_port, locust, simulation, wait_until
+from swarm_process import Result, as_worker, free_port, locust, simulation, wait_until
 
 from llm_locust.deployment.profiler import ProfileError, ProfileSpan
 from llm_locust.deployment.targets import Reuse
@@ -265,8 +265,9 @@ def test_a_run_profiles_every_replica_and_says_so(tmp_path: Path) -> None:
         for replica in ("replica-0", "replica-1"):
             done = [e["action"] for e in events if e["replica"] == replica]
             assert done == ["reset_prefix_cache"] * 2 + ["start_profile", "stop_profile"]
-        calls = read_manifest(tmp_path / "run").server_calls
+        result = Result.read(tmp_path / "run")
+        calls = result.manifest.server_calls
         assert len(calls) == 8
         assert all(call.done for call in calls)
-        assert "profiler started at 1" in run.stdout
-        assert "of the window: its cost is part of the latencies" in run.stdout
+        assert "profiler started at 1" in (report := result.report())
+        assert "of the window: its cost is part of the latencies" in report

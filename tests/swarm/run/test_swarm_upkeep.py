@@ -67,7 +67,7 @@ def soak(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     ):
         process.wait_for("WARNING.*no upload this time: .*place")
         (folder / "place").unlink()
-        process.wait_for("INFO.* sent to ")
+        process.wait_for(r"files \(.*\) sent to ")
         then = _copied_between_uploads(folder)
         process.signal(SIGTERM)
         return Seen(process.exit_code(), process, folder, then)

@@ -400,6 +400,35 @@ def test_the_short_way_and_the_lenient_way_read_the_same(stream: list[dict[str, 
     assert read(*stream) == read(*({**c, "nan": float("nan")} for c in stream))
 
 
+counted_pieces = st.builds(
+    lambda text, made, given, total: chunk(
+        {"content": text},
+        usage={"prompt_tokens": given, "completion_tokens": made, "total_tokens": total}
+        if made is not None
+        else None,
+    ),
+    st.sampled_from(["", "a", "bc"]),
+    st.sampled_from([None, 0, 1, 2, 3, 4, 5, 2.0, 2.5, -1, 10**12]),
+    st.sampled_from([5, 5, 5, 9, None]),
+    st.sampled_from([6, 7, 8, None, 10**12, 8.5]),
+)
+
+
+@given(st.lists(counted_pieces, max_size=8), st.sampled_from([(), (STOP,), (STOP, DONE), (DONE,)]))
+def test_both_ways_read_the_same_counts_in_each_event(stream: list[Any], end: tuple[Any, ...]) -> None:
+    """Counts that shrink, stand still, are left out, or are none; in events with text and without."""
+    lenient = [{**c, "nan": float("nan")} if isinstance(c, dict) else c for c in (*stream, *end)]
+    assert read(*stream, *end) == read(*lenient)
+
+
+def test_counts_in_each_of_two_events_are_enough() -> None:
+    def counted(text: str, made: int) -> dict[str, Any]:
+        return chunk({"content": text}, usage={"prompt_tokens": 5, "completion_tokens": made})
+
+    reply = read(counted("a", 1), counted("b", 4), DONE)
+    assert (reply.count.opening, reply.count.came) == (1, 4)
+
+
 def test_a_first_tool_call_without_index_and_id_is_that_of_index_0() -> None:
     first, rest = {"name": "f", "arguments": "{"}, {"index": 0, "function": {"arguments": "}"}}
     reply = read(chunk({"tool_calls": [{"function": first}]}), chunk({"tool_calls": [rest]}), DONE)
