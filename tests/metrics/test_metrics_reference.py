@@ -147,10 +147,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
         ),
         summarise(batch(*some), manifest(), server=series(rows("a", "power_w", [9] * 3, UUID="g"))),
         summarise(
-            batch(*some),
-            manifest(options={"gpu_hour_cost": "1", "insecure": True}),
-            Question(roof=ROOF),
-            rows_of_run=len(some),
+            batch(*some), manifest(options={"gpu_hour_cost": "1"}), Question(roof=ROOF), rows_of_run=len(some)
         ),
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
         summarise(

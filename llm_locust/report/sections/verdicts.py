@@ -1,12 +1,12 @@
 """The first part of a report: may the numbers be trusted, did the run hold, and how much was good."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from llm_locust.core.record import Doubt
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts
+from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, RequestPart
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
 from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import Summary
@@ -156,7 +156,7 @@ def goodput(summary: Summary) -> Section:
     columns = (Column("Limit", left=True), Column("held by"), Column("failed first"))
     return Section(
         "Goodput",
-        (Line(text),),
+        (Line(text), *_without_first_token(summary)),
         Table(columns, tuple(_limit_rows(part))),
         (*_not_counted(summary), *_not_judged(part), *_smoothness(part)),
     )
@@ -188,6 +188,40 @@ def _not_counted(summary: Summary) -> Iterator[Line]:
     words = unplaced(summary, summary.requests)
     if words:
         yield Line(f"{words}: it is not known whether they belong here, and they are not counted", Tone.WARN)
+
+
+#: Limits on a first token, and what they are on.
+_FIRST_TOKENS = {"ttft": "TTFT", "ttfo": "TTFO"}
+
+
+def _without_first_token(summary: Summary) -> Iterator[Line]:
+    """Which requests cannot hold a limit on the first token, because their answers have none.
+
+    A name whose requests are of several classes is told where each class has the limit.
+    """
+    parts: Mapping[str, RequestPart | Summary] = summary.by_name or {"": summary}
+    for metric, latency in _FIRST_TOKENS.items():
+        found = []
+        for name, part in parts.items():
+            slos = [*part.goodput.slo_by_class.values()] or [part.goodput.slo]
+            missing = part.requests.ok - part.latency_ms[metric].known.n
+            if missing > 0 and all(metric in slo for slo in slos):
+                # Of requests that were given up or timed out some have a first token as well.
+                least = "at least " if part.requests.cancelled or part.requests.failed else ""
+                found.append(
+                    f"{least}{count(missing)} of {plural(part.requests.ok, 'answer')}{_called(name)}"
+                )
+        if found:
+            yield Line(
+                f"without {latency}, which breaks its limit: {sentence(found, ', ')} (not streamed, no "
+                "completions, or without such a token); a class of their own may have a limit on e2el "
+                "instead",
+                Tone.WARN,
+            )
+
+
+def _called(name: str) -> str:
+    return f" of {clean(name)}" if name else ""
 
 
 def _not_judged(part: Goodput) -> Iterator[Line]:
