@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -40,6 +41,11 @@ _CACHE_APART = (
     *("cachereadinputtokencount", "cachewriteinputtokencount"),
 )
 _KNOWN = frozenset((*_INPUT, *_OUTPUT, *_TOTAL, *_CACHED, *_REASONING, *_CACHE_APART))
+
+#: What one object says of the whole prompt, and of its part that the cache had, where it counts that apart;
+#: and the rest of the prompt in an object that says nothing of the cache. A later object may divide the
+#: prompt anew.
+_WHOLE_INPUT, _WHOLE_APART, _LONE_INPUT = "wholeinput", "wholeapart", "loneinput"
 
 #: A count above :data:`MAX_COUNT` was sent.
 _BEYOND = "beyond"
@@ -102,6 +108,9 @@ def gather(counts: dict[str, int], payload: Any, *, begun: bool = False) -> None
 
 def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool = False) -> None:
     """The same of one object that has the counts itself."""
+    own = _count(sent.get("input_tokens", sent.get("inputTokens")))
+    if own is not None and own <= MAX_COUNT:
+        _add_whole(counts, own, sent)
     for place, (key, value) in enumerate(sent.items()):
         if place >= _MAX_VALUES:
             return
@@ -116,6 +125,13 @@ def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool =
                 counts[name] = max(count, counts.get(name, 0))
 
 
+def _add_whole(counts: dict[str, int], own: int, sent: Mapping[str, Any]) -> None:
+    found = [_count(sent[key]) for key in islice(sent, _MAX_VALUES) if _bare(key) in _CACHE_APART]
+    apart = [count for count in found if count is not None and count <= MAX_COUNT]
+    news = {_WHOLE_INPUT: own + sum(apart), _WHOLE_APART: sum(apart)} if apart else {_LONE_INPUT: own}
+    merge(counts, news)
+
+
 def merge(counts: dict[str, int], news: Mapping[str, int]) -> None:
     """Add counts of later events: of each the larger stands."""
     for name, count in news.items():
@@ -127,7 +143,9 @@ def usage_of(counts: Mapping[str, int]) -> Usage | None:
     if not counts:
         return None
     given = _first(counts, _INPUT)
-    if "prompttokens" not in counts and "inputtokens" in counts:
+    if "prompttokens" not in counts and _WHOLE_INPUT in counts:
+        given = max(counts[_WHOLE_INPUT], counts.get(_LONE_INPUT, 0) + counts[_WHOLE_APART])
+    elif "prompttokens" not in counts and "inputtokens" in counts:
         given = counts["inputtokens"] + sum(counts.get(name, 0) for name in _CACHE_APART)
     return Usage(
         input_tokens=given,

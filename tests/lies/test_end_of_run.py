@@ -108,7 +108,7 @@ def test_a_server_that_answers_nobody_at_all_stood_still() -> None:
     (span,) = found["reliability"]["standstill"]["spans"]
     assert (span["seconds"], span["in_flight"]) == (pytest.approx(10.0), 5)
     (gate,) = found["gates"]
-    assert gate["reason"] == "at least 9800 ms is not < 1000 ms: 5 requests were given up before they ended"
+    assert gate["reason"] == "at least 9,800 ms is not < 1,000 ms: 5 requests were given up before they ended"
 
 
 def queue(seconds: float, rate: float, served_s: float) -> tuple[Any, Any]:

@@ -56,7 +56,7 @@ def test_who_left_before_the_first_token_has_no_pace_to_be_judged() -> None:
 def test_a_certified_pace_falls_on_streams_that_stalled() -> None:
     passed, reason = judged("certified p90_tpot<1s", [*WELL, *stalled(20, 0.05, 0.07)])
     assert not passed
-    assert str(reason).endswith("is not < 1000 ms")
+    assert str(reason).endswith("is not < 1,000 ms")
     assert judged("certified p90_tpot<1s", WELL)[0]
 
 

@@ -29,6 +29,7 @@ def user(images, number=0):
     session = Fake(kinds=Fake(traffic=lambda _: traffic), worker_index=0, run={"salt": "s"})
     made = Chat.__new__(Chat)
     made._requester, made.sent = Requester(session, None, number), []
+    made._sent_headers = made.headers
     made._requester.ask = lambda prompt=None, **_: made.sent.append(prompt)
     return made
 
