@@ -1,11 +1,12 @@
 """Was somebody served all the time, and did it take more than one try?"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
@@ -41,7 +42,7 @@ def reliability(
     good = None if judgement is None else c.ended_s[judgement.good]
     busy = _busy(c, window)
     return Reliability(
-        seconds=sum(int(seconds.sum()) for seconds in busy),
+        seconds=sum(seconds.seconds for seconds in busy),
         ok_share=_share(ok, busy, c, window) if asked else None,
         good_share=_share(good, busy, c, window) if asked and good is not None else None,
         longest_without_ok=_longest_without(ok, c, window) if asked else None,
@@ -51,29 +52,51 @@ def reliability(
     )
 
 
-def _busy(c: Columns, window: Window) -> list[Mask]:
-    """For each span of the window its whole seconds, and in which of them a request was under way."""
+@dataclass(frozen=True, slots=True)
+class _Busy:
+    """Whole seconds of a span in which a request was under way: from each of ``first`` up to its ``last``.
+
+    As spans, not as a mask: a window may be as long as its clocks say.
+    """
+
+    first: Rows
+    last: Rows
+
+    @property
+    def seconds(self) -> int:
+        return int((self.last - self.first).sum())
+
+    def contained(self, seconds: Rows) -> int:
+        """How many of these seconds are among them."""
+        at = np.searchsorted(self.first, seconds, side="right") - 1
+        return int(((at >= 0) & (seconds < self.last[at])).sum()) if len(self.first) else 0
+
+
+def _busy(c: Columns, window: Window) -> list[_Busy]:
+    """For each span of the window the seconds in which a request was under way."""
     found = []
     for span in window.spans:
         whole = int(span.seconds)
         begin, end = c.started_s - span.start_s(c), c.ended_s - span.start_s(c)
-        inside = (end > begin) & (end > 0) & (begin < whole)
+        inside = np.flatnonzero((end > begin) & (end > 0) & (begin < whole))
+        inside = inside[np.argsort(begin[inside], kind="stable")]
         first = np.clip(np.floor(begin[inside]), 0, whole).astype(np.int64)
         # Up to the second in which it ended.
-        last = np.clip(np.floor(end[inside]) + 1, 0, whole).astype(np.int64)
-        change = np.bincount(first, minlength=whole + 1) - np.bincount(last, minlength=whole + 1)
-        found.append(np.cumsum(change)[:whole] > 0)
+        last = np.maximum.accumulate(np.clip(np.floor(end[inside]) + 1, 0, whole).astype(np.int64))
+        apart = np.flatnonzero(first[1:] > last[:-1])
+        begins = np.concatenate([first[:1], first[apart + 1]])
+        found.append(_Busy(begins, np.concatenate([last[apart], last[-1:]])))
     return found
 
 
-def _share(ends_s: Floats, busy: Sequence[Mask], c: Columns, window: Window) -> float | None:
+def _share(ends_s: Floats, busy: Sequence[_Busy], c: Columns, window: Window) -> float | None:
     """Of the seconds in which a request was under way, each counted from the beginning of its span."""
     served = 0
     for span, seconds in zip(window.spans, busy, strict=True):
         after = ends_s - span.start_s(c)
-        at = np.floor(after[(after >= 0) & (after < len(seconds))]).astype(np.int64)
-        served += int(seconds[np.unique(at)].sum())
-    asked = sum(int(seconds.sum()) for seconds in busy)
+        at = np.floor(after[(after >= 0) & (after < int(span.seconds))]).astype(np.int64)
+        served += seconds.contained(np.unique(at))
+    asked = sum(seconds.seconds for seconds in busy)
     return served / asked if asked else None
 
 
