@@ -173,8 +173,8 @@ def test_no_traceback_and_no_error_is_logged(run: Finished) -> None:
 
 def test_the_report_is_printed_with_the_run_directory(run: Finished) -> None:
     assert "Records     complete" in run.output
-    assert run.output.index("Records     complete") < run.output.index("Latency")
-    assert "requests.parquet" in run.output
+    assert str(run.result.path.name) in run.output
+    assert f"exit {run.code}" in run.output[-400:], "the answer comes last"
 
 
 def test_a_gate_that_holds_gives_exit_code_0_whatever_failed(runs: dict[str, Finished]) -> None:
