@@ -52,5 +52,5 @@ def test_a_run_without_a_file_left_ends_with_a_record_of_every_request(
     assert len(result.requests) == 200
     outcomes = result.requests.table.column("outcome").to_pylist()
     assert 0 < sum(outcome == "ok" for outcome in outcomes) < 200
-    assert "Too many open files" in str(result.requests.table.column("error").to_pylist())
+    assert "raise `ulimit -n`" in str(result.requests.table.column("error").to_pylist())
     assert result.summary["completeness"]["complete"] is True, stderr

@@ -27,7 +27,7 @@ from chaos import (
 from relay import relay
 from swarm_process import as_worker, free_port, in_parallel, locust, simulation, swarm, wait_until
 
-from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.manifest import WorkerFacts, worker_names
 from llm_locust.store import FRAMES_FILE
 
 #: The spool of the worker that is cut off.
@@ -187,7 +187,7 @@ def test_the_manifest_names_the_workers_and_how_many_of_their_requests_are_known
         assert lost.received == sum(row["worker"] == lost.id for row in killed.rows.values()) > 0
         assert 0 < lost.in_flight <= USERS  # all of them if the others' heartbeats were late
         assert 0 < lost.unrecorded <= missing[lost.id]
-        assert lost.id in killed.process.stdout
+        assert worker_names(manifest.workers)[lost.id] in killed.result.report()
     assert manifest.records_lost == sum(lost.unrecorded for lost in lost_workers(killed))
     assert not manifest.complete
     (whole,) = (worker for worker in manifest.workers if not worker.lost)
@@ -212,7 +212,8 @@ def test_missing_records_give_exit_code_4_of_a_merge_too_where_they_are_not_allo
     allowed = merge(tmp_path / "allowed", killed.path, options=("--allow-incomplete",))
     assert allowed.code == 0
     assert allowed.rows.keys() >= killed.rows.keys()
-    assert all(lost.id in allowed.output for lost in lost_workers(killed))
+    names = worker_names(killed.result.manifest.workers)
+    assert any(names[lost.id] in allowed.output for lost in lost_workers(killed))
 
 
 def test_a_merge_recovers_what_the_spool_of_a_dead_worker_has(killed: Survived) -> None:

@@ -89,9 +89,9 @@ def test_a_healthy_deployment_has_its_true_transfer_time_and_nothing_is_wrong_wi
     assert found.code == 0
     assert decode["figures"]["kv_transfer_ms"]["mean"] == pytest.approx(TRANSFER_MS)
     assert decode["figures"]["kv_transfer_ms"]["p50_bounds"] == [50.0, 75.0]
-    assert "mean 60.0 ms · p50 50.0 to 75.0 ms" in found.stdout
+    assert "mean 60.0 ms · p50 50.0 to 75.0 ms" in found.result.report()
     assert (found.pools["prefill"]["servers"], decode["servers"]) == (1, 2)
-    assert "roles by its counts (3 servers)" in found.stdout
+    assert "roles by its counts (3 servers)" in found.result.report()
     assert found.server["kv_transfer_failures"] == 0
     assert found.findings.keys() <= {"uneven"}  # shares of a few hundred requests are up to chance
     assert {cause["kind"] for cause in found.result.summary["fairness"]["causes"]} <= {"round_robin"}
@@ -124,5 +124,5 @@ def test_failed_transfers_and_the_slow_prefill_are_named_and_the_gate_breaks(
     assert found.server["kv_transfer_failures"] == pytest.approx(failed / len(asked), abs=0.15)
     assert {"transfers_failed", "prefill_in_decode", "bottleneck"} <= found.findings.keys()
     assert found.findings["bottleneck"].startswith("prefill is the bottleneck")
-    assert "roles by the options (3 servers)" in found.stdout
+    assert "roles by the options (3 servers)" in found.result.report()
     assert not {"missing_role", "silent", "no_role", "doubt"} & found.findings.keys()
