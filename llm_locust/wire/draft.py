@@ -37,6 +37,7 @@ from llm_locust.wire.usage import (
     checked,
     deliveries,
     gather,
+    lacks_counts,
     may_have_counts,
     merge,
     output_of,
@@ -195,9 +196,9 @@ class Draft:
         Args:
             payload: the event, if it was read already.
         """
-        if not may_have_counts(event.data):
+        if lacks_counts(event.data):
             return False
-        if payload is None:
+        if payload is None and may_have_counts(event.data):
             with suppress(PayloadError):
                 payload = parse(event.data)
         if payload is None:

@@ -94,6 +94,11 @@ def may_have_counts(data: bytes) -> bool:
     return len(data) <= _MAX_SPOKEN_BYTES and any(word in data for word in _SPOKEN)
 
 
+def lacks_counts(data: bytes) -> bool:
+    """Whether an event has none for sure: it is short, and no word of them is in its bytes."""
+    return len(data) <= _MAX_SPOKEN_BYTES and not any(word in data for word in _SPOKEN)
+
+
 def gather(counts: dict[str, int], payload: Any, *, begun: bool = False) -> None:
     """Add the counts of an event to those of the events before it.
 

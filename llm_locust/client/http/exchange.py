@@ -20,7 +20,7 @@ from llm_locust.client.http.reader import BY_CHUNKS, BY_END, BY_LENGTH, TOO_MUCH
 SLICE_BYTES = 32 << 10
 
 #: Bytes of a body that are decoded at a time if there may be other work to do.
-STEP_BYTES = 16 << 10
+STEP_BYTES = 8 << 10
 
 #: Most bytes of status lines and header fields, including interim responses.
 MAX_HEAD_BYTES = 256 << 10
