@@ -1,5 +1,6 @@
 """One API call from a prepared body to its record: send, wait, decode, classify."""
 
+import re
 import secrets as random_secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,10 +40,14 @@ from llm_locust.client.recording import (
 from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.core.record import Outcome
+from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.headers import header_lines
 from llm_locust.wire.reply import Reply
 
 __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
+
+#: The bound of an answer's length in a request's body. In a text of the body its quotes would be escaped.
+_SENT_LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})\b')
 
 #: Adds a call to a trace: returns its request with the trace header, and a function to call with its answer.
 Trace = Callable[[Call, Target, bytes], tuple[bytes, Callable[[Answer], None]]]
@@ -450,7 +455,11 @@ class LiveCall:
     def _asked(self, reply: Reply) -> Asked:
         """What the answer must have."""
         counted = count_here(reply, self._client.count_tokens) if self._counted is None else self._counted
-        return Asked(self._call.asked, self._call.asked_output_tokens, counted)
+        tokens = self._call.asked_output_tokens
+        if tokens is not None and reply.end is AnswerEnd.LENGTH:
+            # A body of the user's own may bound it more closely.
+            tokens = min([tokens, *(int(sent) for sent in _SENT_LIMIT.findall(self._request))])
+        return Asked(self._call.asked, tokens, counted)
 
     def _end(self) -> ClockPair:
         """End of the call: now, unless it was set before."""
