@@ -27,7 +27,7 @@ class LoopTurn:
         self._spent_s = 0.0
 
     def has_time(self, loop_now: float) -> bool:
-        """Whether another slice may be decoded. ``loop_now`` is the loop's time, different in each turn."""
+        """Whether another slice may be decoded. ``loop_now`` counts the turns of the loop."""
         if loop_now != self._at:
             self._at, self._spent_s = loop_now, 0.0
         return self._spent_s < DECODING_S
@@ -40,7 +40,7 @@ class LoopTurn:
 
         Return whether all are taken.
         """
-        loop_now, more = gevent.get_hub().loop.now(), True
+        loop_now, more = float(gevent.get_hub().loop.iteration), True
         while more and self.has_time(loop_now):
             began_s = time.monotonic()
             more = step()
@@ -50,7 +50,7 @@ class LoopTurn:
     def wait(self) -> None:
         """Wait, in a greenlet, for a turn of the loop that has time."""
         loop = gevent.get_hub().loop
-        while not self.has_time(loop.now()):
+        while not self.has_time(float(loop.iteration)):
             gevent.sleep(_NEXT_TURN_S)
 
     def take(self, work: Callable[[], None]) -> None:
