@@ -84,7 +84,7 @@ def test_a_busy_client_still_knows_when_the_token_came_and_says_how_late_it_was(
 
     def keep_the_loop() -> None:
         gevent.sleep(0.03)
-        until = time.monotonic() + 0.03
+        until = time.monotonic() + 0.12
         while time.monotonic() < until:
             pass
 
@@ -92,8 +92,8 @@ def test_a_busy_client_still_knows_when_the_token_came_and_says_how_late_it_was(
         server.forget()
         gevent.spawn(keep_the_loop)
         record = ask.ask(script).record
-        if (record.client_lag_ns or 0) < 5 * MS:
-            return float("inf")  # the token did not come while the loop was kept
+        if (record.end_lag_ns or 0) < 5 * MS:
+            return float("inf")  # the answer did not come while the loop was kept
         return abs(float(arrived_ns(record)[0] - server.wait_ended(1)[0].write_ns[1])) / MS
 
     assert best_of(5, error_ms, 0.3) < 0.3
