@@ -190,7 +190,7 @@ def _notes(outcome: ComparedRuns) -> Iterator[Line]:
 def over_time(outcome: ComparedRuns) -> Section:
     """One row a run: the main figures, and which moved beyond noise since the run before."""
     columns = (
-        Column("ComparedRun", left=True, verbatim=True, wraps=True),
+        Column("Run", left=True, verbatim=True, wraps=True),
         Column("started (UTC)", left=True, wide=True),
         *(Column(head, over=over, wide=wide) for _, over, head, wide in _TREND),
     )

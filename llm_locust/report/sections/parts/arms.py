@@ -32,7 +32,7 @@ def arms(summary: Summary) -> Iterator[Section]:
 
 def _figures(summary: Summary, found: list[ArmSummary]) -> Section:
     columns = (
-        Column("ArmSummary", left=True, verbatim=True, wraps=True),
+        Column("Arm", left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("share", wide=True),
         Column("errors"),
