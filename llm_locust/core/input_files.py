@@ -85,6 +85,8 @@ _LOOK_BYTES, _LOOK_LINES = 4 * MIB, 10_000
 #: Pieces in which a whole file is read.
 _PIECE = MIB
 
+_STATM = Path("/proc/self/statm")
+
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 
@@ -396,9 +398,8 @@ def _items(raw: bytes) -> int:
 def _resident() -> int:
     """Bytes of the process's memory that are in use; 0 where that is not known."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
+        return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
+    except OSError:  # macOS
         return 0
 
 

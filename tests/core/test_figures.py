@@ -37,6 +37,16 @@ def test_no_figure_has_an_exponent_and_it_is_within_a_hundredth_of_the_value(val
     assert float(quantity(value).replace(",", "")) == float(text.replace(",", ""))
 
 
+@pytest.mark.parametrize(
+    ("value", "limit", "text"),
+    [(250.04, 250.0, "250.04"), (249.9996, 250.0, "249.9996"), (0.12, 0.1204, "0.1200"), (251, 250, "251")],
+)
+def test_a_value_has_as_many_digits_more_as_tell_it_from_its_limit(
+    value: float, limit: float, text: str
+) -> None:
+    assert figure(value, limit) == text
+
+
 @given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6))
 def test_two_values_that_differ_are_told_apart(value: float, other: float) -> None:
     if value == pytest.approx(other, rel=1e-6):

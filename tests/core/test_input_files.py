@@ -4,6 +4,7 @@ import bz2
 import gzip
 import logging
 import lzma
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from llm_locust.core.input_files import (
     first_bytes,
     folder_files,
     input_lines,
+    open_plain,
+    plain_name,
     read_input,
     text_lines,
 )
@@ -125,6 +128,59 @@ def test_time_and_memory_are_bounded_and_a_trace_that_the_load_reads_is_not_time
     assert "it takes more than -1 bytes of memory" in refusal(path, replace(DATASET, held_bytes=-1))
     untimed = FileReading(replace(DATASET, seconds=0, held_bytes=-1), path, is_timed=False)
     assert len(list(input_lines(path, untimed))) == 50_001
+
+
+def test_where_the_system_does_not_tell_a_process_its_memory_only_time_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_files, "_STATM", tmp_path / "none")
+    path = written(tmp_path, b"line\n" * 10_000)
+    assert len(list(input_lines(path, FileReading(replace(DATASET, held_bytes=0), path)))) == 10_000
+    assert "not read within 0 s" in refusal(path, replace(DATASET, seconds=0))
+
+
+def test_rows_of_a_table_are_bounded_as_lines_are(tmp_path: Path) -> None:
+    reading = FileReading(SMALL, tmp_path / "table")
+    for number in range(20):
+        reading.add_row(number)
+    with pytest.raises(InputError, match=r"table:20: more than 20 lines, the limit of such a file"):
+        reading.add_row(20)
+
+
+class Replaced:
+    """The path of a file in whose place another one is, once its kind has been looked at."""
+
+    def __init__(self, first: Path, then: Path) -> None:
+        self._paths = [first, then]
+
+    def __fspath__(self) -> str:
+        return str(self._paths.pop(0) if len(self._paths) > 1 else self._paths[0])
+
+
+def test_a_pipe_that_took_the_place_of_a_file_is_neither_waited_for_nor_left_open(tmp_path: Path) -> None:
+    file, pipe, handles = written(tmp_path, b"a"), tmp_path / "pipe", Path("/proc/self/fd")
+    os.mkfifo(pipe)
+    before = len([*handles.iterdir()])
+    for path in (pipe, Replaced(file, pipe)):
+        with pytest.raises(InputError, match="it is a pipe, not a file"):
+            open_plain(path)
+    assert len([*handles.iterdir()]) == before
+
+
+@pytest.mark.parametrize("cut", [12, 40])
+def test_the_first_bytes_of_what_cannot_be_read_are_refused_as_the_file_is(tmp_path: Path, cut: int) -> None:
+    path = written(tmp_path, gzip.compress(bytes(range(256)))[:cut])
+    with pytest.raises(InputError, match=r"dataset .*data': cannot be read: "):
+        first_bytes(path, "dataset")
+    with pytest.raises(InputError, match="cannot be read: embedded null byte"):
+        first_bytes(Path("a\0b"), "dataset")
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"), [("a.csv.gz", "a.csv"), ("a.CSV.GZ", "a.CSV"), ("a.gz.csv", "a.gz.csv"), ("a", "a")]
+)
+def test_the_name_of_a_packed_file_says_its_format_too(name: str, plain: str) -> None:
+    assert plain_name(Path(name)) == Path(plain)
 
 
 def test_a_long_reading_says_how_far_it_is(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from metrics_cases import manifest
 
-from llm_locust.core.manifest import ServerCall, WorkerFacts
+from llm_locust.core.manifest import ServerCall, WorkerFacts, worker_names
 
 WORKER = WorkerFacts(id="w", index=0, announced=10, received=10)
 
@@ -37,3 +37,20 @@ def test_a_run_is_complete_if_each_worker_stayed_and_all_of_its_records_came(
     assert run.records_lost == unrecorded
     assert not replace(run, workers_expected=2).complete
     assert not replace(run, torn=["a file"]).complete
+
+
+@pytest.mark.parametrize(
+    ("numbers", "names"),
+    [
+        ([1, 0], ["worker-2", "worker-1"]),
+        ([4, 2], ["worker-5", "worker-3"]),  # by its own number, whoever left
+        ([0, 0], ["worker-1", "worker-2"]),  # of two runs put together
+        ([-1, 5], ["worker-1", "worker-2"]),  # of a worker that has none
+        ([], []),
+    ],
+)
+def test_workers_are_called_by_their_numbers_or_in_order_where_these_name_none(
+    numbers: list[int], names: list[str]
+) -> None:
+    workers = [replace(WORKER, id=f"w{i}", index=number) for i, number in enumerate(numbers)]
+    assert [worker_names(workers)[worker.id] for worker in workers] == names

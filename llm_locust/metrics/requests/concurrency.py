@@ -65,7 +65,7 @@ def law_rate(c: Columns, window: Window, amounts: Floats) -> LawRate | None:
     in flight at either edge are in the mean time of those sent inside, which end later. Times of cancelled
     requests are cut, and count by the product limit. NaN is no amount.
     """
-    if window.gaps or window.seconds <= 0:
+    if window.gaps:
         return None
     start_s, end_s = window.start_s(c), window.end_s(c)
     sent = np.flatnonzero((c.sent_s >= start_s) & (c.sent_s < end_s))

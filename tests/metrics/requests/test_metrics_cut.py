@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.requests.cut import Samples, at_least, with_stuck, with_unsent
+from llm_locust.metrics.requests.cut import Samples, at_least, cut_pace_s, with_stuck, with_unsent
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.censoring import Durations
@@ -106,3 +106,23 @@ def test_where_every_request_was_given_up_none_is_known_to_be_at_most_anything()
     assert found.course is not None
     assert found.course.counts.tolist() == [1, 1, 1]
     assert found.course.at_most(np.array([1e9])).sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "ended", "pace_s"),
+    [
+        ((1.0, 1.1, 1.2, 1.3), 1.35, 0.1),  # three gaps; the next token would have been in time
+        ((1.0, 1.1, 1.2, 1.3), 2.0, 1.0 / 4),  # it would not: its gap is at least the silence
+        ((1.0, 1.1), 9.0, 8.0 / 2),
+        ((1.0,), 9.0, math.nan),  # of one event nothing is known
+        ((), 9.0, math.nan),
+        ((1.0, 1.0), 9.0, math.nan),  # both came at once: no time was spent on a token
+    ],
+)
+def test_the_pace_of_a_cut_answer_is_that_of_its_tokens_or_of_the_silence_that_was_longer(
+    arrivals: tuple[float, ...], ended: float, pace_s: float
+) -> None:
+    cut = request(0.0, arrivals, ended=ended, outcome=Outcome.CANCELLED)
+    whole = request(0.0, arrivals, ended=ended)
+    found = cut_pace_s(columns(cut, whole))
+    assert found == pytest.approx([pace_s, math.nan], nan_ok=True)  # a whole answer has its TPOT

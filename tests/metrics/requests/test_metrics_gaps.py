@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, request
 
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import gaps
@@ -109,6 +109,22 @@ def test_further_durations_are_ranked_among_the_gaps_kept_or_counted(exact: int)
     assert [found[rank] for rank in range(len(found))] == pytest.approx(
         [0.2, 0.25, 0.3, 0.4, 0.5, 0.9], rel=RELATIVE_ERROR
     )
+
+
+@pytest.mark.parametrize("exact", [100, 0])
+def test_the_time_after_the_last_token_of_a_cut_answer_is_a_gap_that_was_cut(exact: int) -> None:
+    made = [
+        request(0.0, (0.1, 0.3), ended=1.0, outcome=Outcome.CANCELLED, name="chat"),
+        request(1.0, (0.5,), ended=1.75, outcome=Outcome.CANCELLED, name="long", slo_class="fast"),
+        request(2.0, (), ended=9.0, outcome=Outcome.CANCELLED),  # no token yet: no gap had begun
+        request(3.0, (0.1,), ended=9.0, outcome=Outcome.CANCELLED, streamed=False),
+        request(4.0, (0.1,), ended=9.0),  # not asked for
+    ]
+    pool = PooledGaps(exact)
+    pool.add_silences(columns(*made), np.arange(4))
+    found = pool.ascending()
+    assert [found[rank] for rank in range(len(found))] == pytest.approx([0.25, 0.7], rel=RELATIVE_ERROR)
+    assert len(pool.ascending(name="long")) == 1
 
 
 def test_the_requests_that_are_not_asked_for_add_nothing() -> None:

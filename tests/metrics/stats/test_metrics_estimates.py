@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from llm_locust.metrics.compare.relative_gates import State, judge_change, parse_relative_gates
+from llm_locust.metrics.stats.blocks import Noise
 from llm_locust.metrics.stats.bootstrap import StandardError
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, difference
+from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, alike, difference
 from llm_locust.metrics.stats.worth import Memory, Worth, percentile_shares
 
 Z = 1.959964
@@ -54,6 +55,73 @@ def test_the_ends_of_a_share_are_those_whose_own_samples_would_just_come_out_so(
     assert low < 0.1 < high
     for x in (low, high):
         assert abs(0.1 - x) - 1 / 800 == pytest.approx(Z * math.sqrt(x * (1 - x) / 400), rel=1e-3)
+
+
+#: A run worth 20 samples: its error is a fifth larger than it seems.
+FEW = Noise(independent(30), Worth(StandardError(0.2, 1e9), 30), 20.0, 25.0)
+
+
+def test_a_run_that_is_too_short_for_its_cells_is_told_by_its_blocks() -> None:
+    few = Average(2.0, independent(30), FEW)
+    assert few.ends(0.95) == pytest.approx([2 * math.exp(way * 1.2 * Z * 0.2 / 2) for way in (-1, 1)])
+    enough = Average(2.0, independent(100), FEW)
+    assert enough.ends(0.95) == Average(2.0, independent(100)).ends(0.95)
+    low, high = Percentile(0.5, 50.0, SAMPLES, independent(30), FEW).ends(0.95)
+    for end in (low, high):
+        assert abs(0.5 - end) == pytest.approx(Z * math.sqrt(end * (1 - end) * 1.2**2 / 30), rel=1e-3)
+    assert Percentile(0.99, 99.0, SAMPLES, independent(30), FEW).ends(0.95)[1] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("error", "blocks", "reach"),
+    [
+        (StandardError(0.3, 1e9), StandardError(0.5, 1e9), 0.3),  # 2 is 6.7 times its error
+        (StandardError(0.4, 1e9), StandardError(0.5, 1e9), 1.2 * 0.5),  # 5 times: the run is short
+        (StandardError(0.4, 1e9), StandardError(0.1, 1e9), 1.2 * 0.4),
+        (StandardError(0.1, 1e9, settled=False), StandardError(0.2, 1e9), 1.2 * 0.2),
+    ],
+)
+def test_a_rate_that_its_rounds_do_not_settle_is_told_by_the_larger_error(
+    error: StandardError, blocks: StandardError, reach: float
+) -> None:
+    assert Rate(2.0, error, blocks, 20).ends(0.95)[1] == pytest.approx(2 * math.exp(Z * reach / 2))
+    with_edge = Rate(2.0, error, blocks, 20, edge=0.4)
+    assert with_edge.ends(0.95)[1] == pytest.approx(2 * math.exp(Z * math.hypot(reach, 0.4) / 2))
+
+
+@pytest.mark.parametrize(
+    ("worth", "blocks", "n_eff"),
+    [
+        (independent(400), Worth(ERROR, 50), 400),  # 40 hits: the cells show how they come
+        (independent(99), Worth(ERROR, 50), 50),  # fewer than ten
+        (independent(50), Worth(ERROR, 99), 50),
+        (Worth(StandardError(0.1, 1e9, settled=False), 400), Worth(ERROR, 50), 50),
+    ],
+)
+def test_a_share_of_few_hits_is_told_by_the_larger_error(worth: Worth, blocks: Worth, n_eff: float) -> None:
+    assert Share(0.1, 400, worth, blocks).ends(0.95) == Share(0.1, 400, independent(n_eff)).ends(0.95)
+
+
+@pytest.mark.parametrize(("value", "ends"), [(0.0, (0.0, 0.0362)), (1.0, (0.9638, 1.0))])
+def test_none_and_all_of_a_hundred_have_the_bound_of_clopper_and_pearson(
+    value: float, ends: tuple[float, float]
+) -> None:
+    assert Share(value, 100, None).ends(0.95) == pytest.approx(ends, abs=5e-5)
+    assert Share(value, 1_000, None, together=10).ends(0.95) == pytest.approx(ends, abs=5e-5)
+
+
+def test_two_runs_failures_are_taken_to_come_together_alike() -> None:
+    """Of 1,000 requests 50 failed, worth 25 samples: 40 come together, and none of 1,000 is none of 25."""
+    clean, outage = Share(0.0, 1_000, None), Share(0.05, 1_000, independent(100), Worth(ERROR, 25))
+    assert (clean.hits_together, outage.hits_together) == (1.0, 40.0)
+    for pair in (alike(clean, outage), alike(outage, clean)[::-1]):
+        assert pair[0].ends(0.95)[1] == pytest.approx(Share(0.0, 25, None).ends(0.95)[1])
+        assert pair[1].ends(0.95) == outage.ends(0.95)
+    apart = Share(0.05, 1_000, independent(1_000))
+    assert apart.hits_together == 1.0
+    assert alike(clean, apart) == (clean, apart)
+    rate = Rate(2.0, ERROR)
+    assert alike(rate, outage) == (rate, outage)  # no share: as it is
 
 
 def test_the_difference_of_two_shares_is_newcombes_own_example() -> None:
