@@ -666,6 +666,16 @@ static PyObject *reader_take(Reader *r, PyObject *args) {
     return result;
 }
 
+static PyObject *reader_last_ns(Reader *r, PyObject *token_object) {
+    unsigned long long token = PyLong_AsUnsignedLongLong(token_object);
+    if (token == (unsigned long long)-1 && PyErr_Occurred()) return NULL;
+    pthread_mutex_lock(&r->lock);
+    Slot *s = slot_of(r, token);
+    int64_t last_ns = s != NULL && s->count > 0 ? s->marks[s->count - 1].program_ns : 0;
+    pthread_mutex_unlock(&r->lock);
+    return s == NULL ? no_slot() : PyLong_FromLongLong(last_ns);
+}
+
 static PyObject *reader_drop(Reader *r, PyObject *args) {
     unsigned long long token;
     char *bytes = NULL;
@@ -734,6 +744,7 @@ static PyObject *reader_bell(Reader *r, void *unused) {
 static PyMethodDef reader_methods[] = {
     METHOD("add", reader_add, METH_VARARGS),       METHOD("expect", reader_expect, METH_VARARGS),
     METHOD("take", reader_take, METH_VARARGS),     METHOD("drop", reader_drop, METH_VARARGS),
+    METHOD("last_ns", reader_last_ns, METH_O),
     METHOD("ready", reader_ready, METH_NOARGS),    METHOD("counts", reader_counts, METH_NOARGS),
     METHOD("close", reader_close, METH_NOARGS),    METHOD("forget", reader_forget, METH_NOARGS),
     {NULL, NULL, 0, NULL},

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 _EV_WRITE = 2
 
+#: An answer that is decoded when it is whole is looked at meanwhile, whether it is over and only its response
+#: goes on: if nothing has come for so long, and else after so long.
+_FLOWS_NS = 250_000_000
+_LOOK_AGAIN_NS = 5_000_000_000
+
 #: Longest wait for a server to close a connection.
 PARTING_S = 0.5
 
@@ -44,7 +49,8 @@ class Connection:
 
     __slots__ = (
         *("_alarm", "_before", "_exchange", "_failure", "_half_sent", "_handed", "_hub", "_is_framed"),
-        *("_last_event_ns", "_pause", "_reader", "_slot", "_sock", "_timeouts", "_tls", "_waiter"),
+        *("_event_ns", "_last_event_ns", "_looked_ns", "_pause", "_reader", "_slot", "_sock", "_timeouts"),
+        *("_tls", "_waiter"),
         *(
             "_wake_on_read",
             "_writable",
@@ -82,6 +88,8 @@ class Connection:
         self._timeouts = Timeouts()
         self._alarm = OneTimer()
         self._last_event_ns: Callable[[], int | None] | None = None
+        self._looked_ns = 0  # when all that had come was decoded (monotonic), or the request was sent
+        self._event_ns: int | None = None  # the last event by then
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
         self._reader = hub_reader()
@@ -120,6 +128,7 @@ class Connection:
         if self.carried > 1:
             self._handed, self._before = 0, tcp_facts(self._sock)
         self.sent = read_clocks()
+        self._looked_ns, self._event_ns = self.sent.monotonic_ns, None
         self._alarm.arm(timeouts.slack_s(0.0, None, heard=False), self._on_timer)
         done = self._try_send(wire)
         if done < len(wire):
@@ -287,7 +296,7 @@ class Connection:
     def _on_timer(self) -> None:
         """A limit may be exceeded. What the reader has by now was no silence, however late this is called."""
         exchange = self._exchange
-        if exchange is None or exchange.complete or self.closed:
+        if exchange is None or exchange.complete or self.closed or self._flows(exchange):
             return
         self._receive(self._reader.take(self._slot, drain=True))
         if exchange is not self._exchange or exchange.complete or self.closed:
@@ -296,6 +305,26 @@ class Connection:
             self._rearm(exchange)
         except ClientError as e:
             self._fail(e)
+
+    def _flows(self, exchange: Exchange) -> bool:
+        """Whether bytes still come, and no limit can be exceeded whatever they are.
+
+        Then the answer needs no look, and this has set the timer to the next one.
+        """
+        last_ns = self._reader.last_ns(self._slot) or exchange.last_read_ns
+        now_ns = time.monotonic_ns()
+        if last_ns is None or now_ns - last_ns > _FLOWS_NS or now_ns - self._looked_ns > _LOOK_AGAIN_NS:
+            return False
+        assert self.sent is not None
+        sent_ns, limits, event_ns = self.sent.monotonic_ns, self._timeouts, self._event_ns
+        try:
+            left_s = limits.left_s(sent_ns, event_ns or sent_ns, heard=True, now_ns=now_ns)
+            if event_ns is None:
+                left_s = min(left_s, limits.left_s(sent_ns, None, heard=True, now_ns=now_ns))
+        except ClientError:  # what has come since may say otherwise
+            return False
+        self._alarm.arm(left_s, self._on_timer)
+        return True
 
     def _rearm(self, exchange: Exchange) -> None:
         """Set the timer to the next limit of an exchange that goes on; raises if one is exceeded.
@@ -311,8 +340,12 @@ class Connection:
             self._timeouts.check_total(sent_ns)
             decoded = self._decode()
             now_ns = None if decoded else exchange.decoded_to_ns
-            left_s = self._timeouts.left_s(sent_ns, self._last_event_ns(), heard=heard, now_ns=now_ns)
-            left_s = left_s if decoded else 0.0
+            self._event_ns = self._last_event_ns()
+            left_s = self._timeouts.left_s(sent_ns, self._event_ns, heard=heard, now_ns=now_ns)
+            if decoded:
+                self._looked_ns = time.monotonic_ns()
+            else:
+                left_s = 0.0
         self._alarm.arm(left_s, self._on_timer)
 
     def _fail(self, error: ClientError) -> None:

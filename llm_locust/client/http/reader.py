@@ -114,6 +114,9 @@ class SocketReader(Protocol):
     def take(self, slot: int, *, drain: bool = False) -> Unread:
         """Take what is unread; ``drain`` reads what the socket has, first."""
 
+    def last_ns(self, slot: int) -> int:
+        """When the last of what is unread was read (monotonic); 0 if nothing is."""
+
     def drop(self, slot: int) -> None:
         """Read the socket no longer, whose descriptor is about to be closed."""
 
@@ -294,6 +297,10 @@ class LoopReader:
             found.watcher.start(self._on_readable, slot)
         return taken
 
+    def last_ns(self, slot: int) -> int:
+        reads = self._slots[slot].reads
+        return int(READ.unpack_from(reads, len(reads) - READ.size)[2]) if reads else 0
+
     def drop(self, slot: int) -> None:
         found = self._slots.pop(slot, None)
         if found is not None:
@@ -354,6 +361,7 @@ class ThreadReader:
         self._bell: _IoWatcher = hub.loop.io(self._reader.bell, 1)
         self._next_turn: _TimerWatcher | None = None
         self.expect: Callable[[int, Framing | None], None] = self._reader.expect
+        self.last_ns: Callable[[int], int] = self._reader.last_ns
 
     def add(self, sock: "_socket.socket", on_ready: Callable[[], None]) -> int:
         slot: int = self._reader.add(sock.fileno())

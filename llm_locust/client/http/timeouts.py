@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
 
 
-#: Time between two looks whether an answer is over though its response goes on, in seconds. Each look decodes
-#: what has come.
+#: Time between two looks whether an answer is over though its response goes on, in seconds.
 _LOOK_S = 1.0
 
 

@@ -1,10 +1,15 @@
 """Share of the event loop used for decoding."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import gevent
+from gevent.hub import Waiter
+
+if TYPE_CHECKING:
+    from gevent._types import _TimerWatcher
 
 T = TypeVar("T")
 
@@ -23,13 +28,16 @@ class LoopTurn:
     """Time spent decoding in this turn of the event loop."""
 
     def __init__(self) -> None:
-        self._at = -1.0
+        self._at = -1
         self._spent_s = 0.0
+        self._waiters: deque[Waiter[None]] = deque()  # a killed greenlet's takes no notice of its turn
+        self._next: _TimerWatcher | None = None  # the next turn, if there are waiters
 
-    def has_time(self, loop_now: float) -> bool:
-        """Whether another slice may be decoded. ``loop_now`` counts the turns of the loop."""
-        if loop_now != self._at:
-            self._at, self._spent_s = loop_now, 0.0
+    def has_time(self) -> bool:
+        """Whether another slice may be decoded."""
+        turn = gevent.get_hub().loop.iteration
+        if turn != self._at:
+            self._at, self._spent_s = turn, 0.0
         return self._spent_s < DECODING_S
 
     def spend(self, seconds: float) -> None:
@@ -40,18 +48,37 @@ class LoopTurn:
 
         Return whether all are taken.
         """
-        loop_now, more = float(gevent.get_hub().loop.iteration), True
-        while more and self.has_time(loop_now):
+        more = True
+        while more and self.has_time():
             began_s = time.monotonic()
             more = step()
             self.spend(time.monotonic() - began_s)
         return not more
 
     def wait(self) -> None:
-        """Wait, in a greenlet, for a turn of the loop that has time."""
-        loop = gevent.get_hub().loop
-        while not self.has_time(float(loop.iteration)):
-            gevent.sleep(_NEXT_TURN_S)
+        """Wait, in a greenlet, for a turn of the loop that has time, behind those that wait already."""
+        if not self._waiters and self.has_time():
+            return
+        waiter: Waiter[None] = Waiter(gevent.get_hub())
+        self._waiters.append(waiter)
+        self._wake_in_next()
+        waiter.get()
+
+    def _wake_in_next(self) -> None:
+        if self._next is None:
+            # A timer, not a callback: the loop looks for what else there is to do before it.
+            self._next = timer = gevent.get_hub().loop.timer(0.0)
+            timer.start(self._wake)
+
+    def _wake(self) -> None:
+        """Let the greenlets go on that wait, one after another, as long as this turn has time."""
+        timer, self._next = self._next, None
+        if timer is not None:
+            timer.close()
+        while self._waiters and self.has_time():
+            self._waiters.popleft().switch(None)
+        if self._waiters:
+            self._wake_in_next()
 
     def take(self, work: Callable[[], None]) -> None:
         """Do indivisible work in a turn of its own, in a greenlet."""

@@ -159,6 +159,22 @@ def test_nothing_is_unread_after_it_was_taken(peer: Peer) -> None:
     assert peer.take() == Unread(b"", b"", 0)
 
 
+def test_when_the_last_was_read_is_told_without_taking_it(peer: Peer) -> None:
+    assert peer.reader.last_ns(peer.slot) == 0
+    for data in (b"a", b"b"):
+        before_ns = time.monotonic_ns()
+        peer.theirs.send(data)
+        peer.until_called()
+        last_ns = peer.reader.last_ns(peer.slot)
+        assert before_ns < last_ns <= time.monotonic_ns()
+    taken = peer.take()
+    assert (taken.data, reads_of(taken)[-1][2]) == (b"ab", last_ns)
+    assert peer.reader.last_ns(peer.slot) == 0
+    peer.theirs.close()
+    peer.until_called()
+    assert peer.reader.last_ns(peer.slot) == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "length", "parts"),
     [
@@ -532,7 +548,9 @@ class Reading(RuleBasedStateMachine):
     @rule(n=st.integers(0, 5), drain=st.booleans())
     def take(self, n: int, drain: bool) -> None:
         n %= len(self.peers)
+        last_ns = self.reader.last_ns(self.peers[n].slot)
         taken = self.peers[n].take(drain=drain)
+        assert not last_ns or last_ns in [read_ns for _, _, read_ns in reads_of(taken)]
         assert [end for end, *_ in reads_of(taken)][-1:] == ([len(taken.data)] if taken.data else [])
         self.taken[n] += taken.data
         assert self.written[n].startswith(self.taken[n])
