@@ -1,7 +1,6 @@
 """Conversion of a finished call to a record."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,26 +16,6 @@ from llm_locust.wire.draft import Draft
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Reply
 from llm_locust.wire.results import AskedResults
-from llm_locust.wire.secrecy import blanked_name
-
-#: Response headers that name the replica, in order of priority after the user's own.
-REPLICA_HEADERS = (
-    "x-served-by",
-    "x-upstream",
-    "x-backend-server",
-    "x-litellm-model-api-base",
-    "x-envoy-upstream-host",
-    "x-inference-pod",
-)
-
-
-#: Separators of addresses as in ``$upstream_addr``: a comma after each, a colon between groups of servers.
-_BETWEEN = re.compile(r" : |, ?")
-_ADDRESS = r"(?:[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+|unix:[^\s,]+)"
-_TRIED = re.compile(rf"{_ADDRESS}(?:(?:{_BETWEEN.pattern}){_ADDRESS})+")
-
-#: Longest list of addresses; a longer one is ignored.
-_MAX_TRIED_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,20 +172,3 @@ def _output_tokens(call: Call, reply: Reply, counted: int | None) -> dict[str, A
         "came_tokens": count.came,
         "count_fault": count.fault,
     }
-
-
-def replica_of(
-    headers: Mapping[bytes, bytes], names: Sequence[bytes], secrets: Sequence[str] = ()
-) -> str | None:
-    """Value of the first of these headers (lower-case names) in the response, without secrets.
-
-    Of several addresses the last: nginx's ``$upstream_addr`` lists those that it tried in turn, and the last
-    one answered. A list of names stays unchanged, because its meaning is unknown.
-    """
-    value = next((headers[name].decode("latin-1") for name in names if name in headers), None)
-    if value is None:
-        return None
-    value = blanked_name(value, secrets)
-    if len(value) <= _MAX_TRIED_CHARS and _TRIED.fullmatch(value):
-        value = _BETWEEN.split(value)[-1]
-    return clean_name(value)

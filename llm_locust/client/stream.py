@@ -27,16 +27,10 @@ from llm_locust.client.http.pool import Pool, Target
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.http.turns import DECODING_S, LONG_ANSWER_BYTES, TURN
 from llm_locust.client.names import Names
+from llm_locust.client.naming import ReplicaNames
 from llm_locust.client.occupancy import Occupancy
 from llm_locust.client.outcome import Asked, error_text, hushed, judge, retry_after_s
-from llm_locust.client.recording import (
-    REPLICA_HEADERS,
-    Answer,
-    Call,
-    first_try_of,
-    record_of,
-    replica_of,
-)
+from llm_locust.client.recording import Answer, Call, first_try_of, record_of
 from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.core.record import Outcome
@@ -91,8 +85,8 @@ class LlmClient:
         self.max_answer_bytes = max_answer_bytes
         self.names = Names()
         self.sink = sink
-        self.replica_headers = tuple(h.lower().encode() for h in (*replica_headers, *REPLICA_HEADERS))
         self.secrets = tuple(s for s in secrets if s)
+        self.replicas = ReplicaNames(replica_headers, self.secrets)
         self.heads = self.make_heads(headers or {})
         self._worker = worker
         self._templated = count()  # number of requests with a template
@@ -423,7 +417,7 @@ class LiveCall:
         failed, over = None if left else self._error, cancelled or left
         outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
-        named = replica_of(exchange.headers, client.replica_headers, client.secrets)
+        named = client.replicas.read(exchange.headers)
         link = self._route.link(
             named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, echo=echo
         )

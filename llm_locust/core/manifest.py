@@ -14,6 +14,7 @@ from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.pipeline import PipelineFacts
 from llm_locust.core.prefix import MOST_REPLICAS, PrefixShare, ReplicaCache
 from llm_locust.core.record import LengthPair
+from llm_locust.core.replica_headers import MOST_REPLICA_HEADERS, HeaderFacts
 from llm_locust.core.run_facts import DroppedFacts, ScrapeFacts, StampFacts, TrajectoryFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
 
@@ -135,6 +136,9 @@ class WorkerFacts:
     health: NodeHealth = field(default_factory=NodeHealth)
     stamps: StampFacts | None = None
     others: Annotated[list[OtherRequests], Meta(max_length=MOST_OTHER_REQUESTS)] = field(default_factory=list)
+    replica_headers: Annotated[list[HeaderFacts], Meta(max_length=MOST_REPLICA_HEADERS)] = field(
+        default_factory=list
+    )
 
     @property
     def missing(self) -> int:

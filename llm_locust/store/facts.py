@@ -138,6 +138,8 @@ def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Hol
             heard_ns=max(filter(None, (known.heard_ns, word.heard_ns)), default=None),
             clock=word.clock or known.clock,
             health=known.health if word.health == NodeHealth() else word.health,
+            others=word.others or known.others,
+            replica_headers=word.replica_headers or known.replica_headers,
         )
     counts = [(facts.announced, facts.in_flight) for facts in (word, *(t.facts for t in told)) if facts]
     if held.newest is not None:

@@ -23,6 +23,7 @@ def run(users: int, targets: int = 0) -> RunInfo:
         arms=[],
         arm_models=[],
         model="m",
+        replica_header="",
         salt="s",
         path="p",
         manifest="",

@@ -84,6 +84,8 @@ def fairness(df: Frame, made: list[RequestRecord], entries: list[dict[str, Any]]
         },
         "named_by": "header",
         "unnamed": len(judged) - len(named),
+        "headers": [],
+        "better_header": None,
         "dispersion": float(np.mean([((count - 8) ** 2 / 8).sum() / 2 for count in counts])),
         "affinity": {
             "connection": _affinity(_by_connection(named, made), named),

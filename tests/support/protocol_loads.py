@@ -110,6 +110,7 @@ def _facts(name: str, url: str) -> RunInfo:
         arms=[],
         arm_models=[],
         model="sim",
+        replica_header="",
         salt=secrets.token_hex(4),
         path="",
         manifest="",

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from llm_locust.core import replica_headers
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -34,6 +35,7 @@ from llm_locust.metrics.summary_types.deployment.replicas import (
     Evenness,
     Fairness,
     ReplicaFigures,
+    ReplicaHeader,
     TestOfChance,
 )
 
@@ -72,12 +74,39 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     found = replicas(m.c, m.credits, m.judgement, m.stuck)
     entries = [structs.replace(entry, **told[entry.name]) for entry in found]
     scaled = None if unrecorded is None else autoscaling(requests, m, manifest, unrecorded)
-    evenness = fairness(entries, m, carriers, named_by, direct=direct)
+    evenness = fairness(entries, m, carriers, named_by, direct=direct, **_headers(manifest))
     return {"replicas": entries, "fairness": evenness} | ({"autoscaling": scaled} if scaled else {})
 
 
+def _headers(manifest: Manifest) -> dict[str, Any]:
+    """The headers that may name replicas, as all workers counted them, and a better one than that in use.
+
+    With targets, or arms, each of them is asked by itself: headers do not have to tell them apart.
+    """
+    found = replica_headers.together(each for worker in manifest.workers for each in worker.replica_headers)
+    better = None if manifest.targets or manifest.arms else replica_headers.better_header(found)
+    headers = [
+        ReplicaHeader(
+            name=each.name,
+            answers=each.answers,
+            values=len(each.values),
+            more=each.more,
+            value=each.value,
+        )
+        for each in found
+    ]
+    return {"headers": headers, "better_header": None if better is None else better.name}
+
+
 def fairness(
-    entries: Entries, m: Measured, carriers: Carriers, named_by: str | None, *, direct: bool
+    entries: Entries,
+    m: Measured,
+    carriers: Carriers,
+    named_by: str | None,
+    *,
+    direct: bool,
+    headers: Sequence[ReplicaHeader] = (),
+    better_header: str | None = None,
 ) -> Fairness:
     """See :func:`deployment`; the requests have their replicas' labels."""
     c, values, start_s = m.c, m.values, m.window.start_s(m.c)
@@ -111,6 +140,8 @@ def fairness(
         chance=ChanceTests(requests=_plain(requests), ttft=_plain(ttft)),
         named_by=named_by,
         unnamed=len(judged) - len(named),
+        headers=list(headers),
+        better_header=better_header,
         dispersion=spread,
         affinity=Affinities(**{key: _told(affinity) for key, affinity in affinities.items()}),
         causes=causes(evidence),

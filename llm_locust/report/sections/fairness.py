@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from llm_locust.metrics.deployment.causes import BEYOND_CHANCE, UNEVEN_CV
-from llm_locust.metrics.summary_types.deployment.replicas import Fairness, TestOfChance
+from llm_locust.metrics.summary_types.deployment.replicas import Fairness, ReplicaHeader, TestOfChance
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent
@@ -78,13 +78,25 @@ def _causes(part: Fairness) -> Iterator[Line]:
 
 
 def naming(part: Fairness) -> Iterator[Line]:
-    """What told the replicas apart, where their answers did not name them."""
+    """What told the replicas apart, where it was not a header that names each of them."""
+    named = [each for each in part.headers if each.answers]
+    for better in (each for each in named[1:] if each.name == part.better_header):
+        yield Line(_better(named[0], better), Tone.WARN, verbatim=True)
     if part.named_by == "peer":
         yield Line("no response named its replica: distinguished by connection address", Tone.FAINT)
     if part.named_by == "target":
         yield Line("sent directly to each target: this run chose how requests are distributed", Tone.FAINT)
     if part.unnamed:
         yield Line(_unnamed(part.unnamed), Tone.FAINT)
+
+
+def _better(used: ReplicaHeader, better: ReplicaHeader) -> str:
+    """That one header names a single replica, and which names several."""
+    name = clean(better.name)
+    return (
+        f"every answer has {clean(used.name)}: {clean(used.value)}, but {name} names {better.values} "
+        f"replicas: use --replica-header {name}"
+    )
 
 
 def _unnamed(n: int) -> str:

@@ -15,6 +15,7 @@ from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, N
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
+from llm_locust.core.replica_headers import MOST_REPLICA_HEADERS, HeaderFacts
 from llm_locust.core.run_facts import StampFacts
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
@@ -163,6 +164,9 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     others: Annotated[list[OtherRequests], Meta(max_length=MOST_OTHER_REQUESTS)] = msgspec.field(
         default_factory=list
     )
+    replica_headers: Annotated[list[HeaderFacts], Meta(max_length=MOST_REPLICA_HEADERS)] = msgspec.field(
+        default_factory=list
+    )
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +240,7 @@ class RunInfo(TypedDict):
     arms: list[str]  # base URLs of the arms of a comparison, in their order; empty without
     arm_models: list[str]  # model that each of them is asked for
     model: str
+    replica_header: str  # the one that told replicas apart before the load; empty if none was looked for
     salt: str  # text that makes this run's prompts unique
     path: str  # run directory at the master
     manifest: str  # first manifest, as JSON: copied into the spools

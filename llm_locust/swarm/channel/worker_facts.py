@@ -26,4 +26,5 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
         health=counts.health,
         stamps=counts.stamps,
         others=counts.others,
+        replica_headers=counts.replica_headers,
     )

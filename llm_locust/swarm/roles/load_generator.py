@@ -167,6 +167,7 @@ class LoadGenerator:
             health=self._health.snapshot(),
             stamps=stamp_facts(session.settings.stamps),
             others=session.others.table.rows(),
+            replica_headers=session.client.replicas.facts(),
         )
 
     def admit_no_more(self) -> None:

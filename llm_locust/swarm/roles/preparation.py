@@ -45,7 +45,7 @@ from llm_locust.swarm.run.preflight import (
     own_endpoints,
     probed_endpoint,
 )
-from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
+from llm_locust.swarm.run.replicas import post_to, telling_header, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
@@ -247,6 +247,8 @@ class RunPreparation:
         found = self._check_target(settings_of_arm(settings, arms[0]) if arms else settings)
         runner = self._environment.runner
         assert runner is not None
+        own = own_endpoints(self._environment.user_classes)
+        is_one = not (replicas.targets or replicas.arms)
         return RunInfo(
             id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
             protocol=PROTOCOL,
@@ -258,6 +260,7 @@ class RunPreparation:
             arms=[arm.url for arm in replicas.arms],
             arm_models=[arm.model for arm in replicas.arms],
             model=found.model,
+            replica_header=telling_header(host, found, settings, own) if is_one else "",
             salt=secrets.token_hex(4),
             path="",
             manifest="",

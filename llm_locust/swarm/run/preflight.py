@@ -12,6 +12,8 @@ from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.client.http.target import endpoint_at_end
 from llm_locust.client.models import list_models
+from llm_locust.client.naming import ReplicaNames
+from llm_locust.core.replica_headers import HeaderFacts
 from llm_locust.deployment.refusals import NOT_READY
 from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
@@ -46,10 +48,12 @@ class RefusedError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class CheckedServer:
-    """Result of the check: the API's base path and the model to request."""
+    """Result of the check: the API's base path, the model to request, and the headers of its list of models
+    that may name the replica."""
 
     base: str
     model: str
+    naming: tuple[HeaderFacts, ...] = ()
 
 
 def host_of(environment: "Environment", settings: Settings) -> str:
@@ -200,9 +204,9 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
     try:
         target = Target.parse(host)
         if settings.deployment.canary or None in asked:
-            base, models = _list_models(target, settings, own, needs_list=None in asked)
+            base, models, naming = _list_models(target, settings, own, needs_list=None in asked)
         else:  # nothing has to be known, and nothing is to be asked
-            base, models = target.base, None
+            base, models, naming = target.base, None, ()
     except TargetError as e:
         raise UsageError(str(e)) from e
     except ClientError as e:
@@ -210,13 +214,15 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
         port = "" if _names_port(host) else f"; the URL names no port, so {target.port} was tried: add :PORT"
         raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
     named = [_choose(name, models, host) for name in settings.models]
-    return CheckedServer(base, _choose(settings.model, models, host) if settings.asks_for_one else named[0])
+    model = _choose(settings.model, models, host) if settings.asks_for_one else named[0]
+    return CheckedServer(base, model, naming)
 
 
 def _list_models(
     target: Target, settings: Settings, own: Sequence[Dialect], *, needs_list: bool
-) -> tuple[str, list[str] | None]:
-    """Return the base under which ``/models`` answers, and the models; None if the server has no list.
+) -> tuple[str, list[str] | None, tuple[HeaderFacts, ...]]:
+    """Return the base under which ``/models`` answers, the models, None if the server has no list, and the
+    answer's headers that may name the replica.
 
     Raises:
         RefusedError: it refuses access.
@@ -237,7 +243,10 @@ def _list_models(
             f"{target.url} takes no requests (HTTP {listing.answer.status} for its models): let "
             "--ready-timeout 5m wait for it, or give --model NAME"
         )
-    return listing.base, None if names is None else [blanked_name(name, settings.secrets) for name in names]
+    naming = ReplicaNames(settings.replica_headers, settings.secrets)
+    naming.read(listing.answer.headers)
+    shown = None if names is None else [blanked_name(name, settings.secrets) for name in names]
+    return listing.base, shown, tuple(naming.facts())
 
 
 def _refusal(target: Target, status: int, settings: Settings) -> str:

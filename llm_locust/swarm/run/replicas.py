@@ -15,9 +15,10 @@ from gevent.pool import Pool as Greenlets
 
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target
-from llm_locust.client.recording import REPLICA_HEADERS, replica_of
+from llm_locust.client.naming import ReplicaNames
 from llm_locust.client.request import Plain, ask
 from llm_locust.core.manifest import CanaryFacts
+from llm_locust.core.replica_headers import better_header
 from llm_locust.deployment.readiness import (
     EVERY_S,
     Check,
@@ -33,9 +34,10 @@ from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.run.canary import Canaries, CanaryError, ask_arms, settings_of_arm
-from llm_locust.swarm.run.preflight import RefusedError, check_target
+from llm_locust.swarm.run.preflight import CheckedServer, RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers, shared_headers
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.secrecy import blanked
@@ -46,6 +48,12 @@ logger = logging.getLogger(__name__)
 
 #: Most replicas queried at once.
 _AT_ONCE = 64
+
+#: Requests that find out which header tells replicas apart: three in turn are asked twice each, and more.
+_MOST_LISTINGS = 8
+
+#: Time limit of each of them.
+_LISTING_TIMEOUT_S = 5.0
 
 _QUESTION = "Are you there?"
 
@@ -105,6 +113,45 @@ def wait_for_replicas(
     return Replicas(targets, known, ready.names, waited_s, sent)
 
 
+def telling_header(host: str, found: CheckedServer, settings: Settings, own: Sequence[Dialect] = ()) -> str:
+    """The response header that tells replicas apart where the first that names one has one value; else empty.
+
+    Asks for the list of models a few times, and only if its answer had several headers that may name the
+    replica. A header of the user's comes first in any case.
+
+    Args:
+        found: what the host answered.
+        own: dialects of the user classes. Listing may need their headers.
+    """
+    users = {name.lower() for name in settings.replica_headers}
+    if len(found.naming) < 2 or found.naming[0].name in users:
+        return ""
+    names = ReplicaNames((), settings.secrets)
+    target = Target.parse(host).with_base(found.base)
+    headers = request_headers(settings, *DIALECTS.values(), *own, target=target)
+    pool = make_pool(target, settings)
+    try:
+        for _ in range(_MOST_LISTINGS):
+            names.read(ask(pool, "GET", target.path("/models"), headers, _LISTING_TIMEOUT_S).headers)
+    except ClientError:
+        return ""  # the run counts the headers of its own answers
+    finally:
+        pool.close()
+    better = better_header(names.facts())
+    if better is None:
+        return ""
+    used = found.naming[0]
+    logger.info(
+        "%s names the replicas: %d values in %d answers, while %s had one (%s)",
+        better.name,
+        len(better.values),
+        better.answers,
+        used.name,
+        used.value,
+    )
+    return better.name
+
+
 def _wait_for_arms(settings: Settings, endpoint: Dialect, bound_s: float) -> float:
     """Wait until every arm has answered a request of one token, with its headers and model; return how long.
 
@@ -147,9 +194,7 @@ class _Probe:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._headers = request_headers(settings, endpoint)
-        self._replica_headers = tuple(
-            name.lower().encode() for name in (*settings.replica_headers, *REPLICA_HEADERS)
-        )
+        self._names = ReplicaNames(settings.replica_headers, settings.secrets)
         self._refusal: str | None = None
         self.check = look(self._health, self._complete)
 
@@ -168,7 +213,7 @@ class _Probe:
             if self._refusal is not None:
                 raise _RefusedError(self._refusal) from None
             raise
-        return replica_of(answer.headers, self._replica_headers, self._settings.secrets)
+        return self._names.read(answer.headers)
 
     def _health(self, url: str) -> int:
         return self._ask(Target.parse(url), "GET", _beside("/health", url)).status

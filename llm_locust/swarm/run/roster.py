@@ -191,4 +191,5 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         health=NodeHealth() if counts is None else counts.health,
         stamps=None if counts is None else counts.stamps,
         others=[] if counts is None else counts.others,
+        replica_headers=[] if counts is None else counts.replica_headers,
     )

@@ -116,7 +116,7 @@ class LoadSession:
             headers=request_headers(settings),
             timeouts=settings.timeouts,
             max_answer_bytes=settings.max_answer_bytes,
-            replica_headers=settings.replica_headers,
+            replica_headers=[*settings.replica_headers, *filter(None, [run.get("replica_header")])],
             secrets=settings.secrets,
             worker=place.worker,
             admit=self._admit,

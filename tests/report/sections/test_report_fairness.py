@@ -6,9 +6,11 @@ import pytest
 from report_cases import summary, told
 
 from llm_locust.report.section import Section, Tone
+from llm_locust.report.sections.brief import brief
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.fairness import MOST_CAUSES, fairness
 from llm_locust.report.sections.findings import findings
+from llm_locust.report.sections.headline import verdict
 
 UNEVEN = {"requests": {"statistic": 99.0, "p": 1e-21}, "ttft": None}
 
@@ -74,6 +76,22 @@ def test_it_is_said_how_replicas_were_told_apart(changes: dict[str, Any], text: 
     found = told(fairness={**summary()["fairness"], **changes})
     (replicas,) = [section for section in sections(found) if section.key == "replicas"]
     assert any(text in note.text for note in replicas.notes)
+
+
+def test_a_header_that_names_one_replica_is_told_with_that_which_names_several() -> None:
+    headers = [
+        {"name": name, "answers": 60, "values": values, "more": False, "value": value}
+        for name, values, value in (("x-served-by", 1, "lb-1"), ("x-upstream", 3, "10.0.0.1:80"))
+    ]
+    part = {**summary()["fairness"], "headers": headers, "better_header": "x-upstream"}
+    found = told(fairness=part, replicas=summary()["replicas"][:1])
+    (replicas,) = [section for section in sections(found) if section.key == "replicas"]
+    (note,) = [note for note in replicas.notes if note.tone is Tone.WARN]
+    assert note.text == (
+        "every answer has x-served-by: lb-1, but x-upstream names 3 replicas: use --replica-header x-upstream"
+    )
+    remarks = [line.text for section in brief(found, verdict(found)) for line in section.lines]
+    assert any(note.text in text for text in remarks)
 
 
 def test_a_report_of_one_replica_or_none_has_no_such_section() -> None:

@@ -32,6 +32,7 @@ def run_info(**fields: Any) -> RunInfo:
         arms=[],
         arm_models=[],
         model="m",
+        replica_header="",
         salt="s",
         path="p",
         manifest="",

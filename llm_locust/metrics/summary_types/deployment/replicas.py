@@ -168,6 +168,16 @@ class LikelyCause(SummaryPart, frozen=True):
     replica: Annotated[str | None, key("the replica that it is of")]
 
 
+class ReplicaHeader(SummaryPart, frozen=True):
+    """A response header that may name the replica; the first of them that an answer has does."""
+
+    name: Annotated[str, key("a response header that may name the replica", _RUN)]
+    answers: Annotated[int, key("answers with it", _RUN)]
+    values: Annotated[int, key("its values, 64 where there are `more`", _RUN)]
+    more: Annotated[bool, key("more than 64", _RUN)]
+    value: Annotated[str, key("the first of its values", _RUN)]
+
+
 class Fairness(SummaryPart, frozen=True):
     """How evenly the replicas were used."""
 
@@ -180,6 +190,11 @@ class Fairness(SummaryPart, frozen=True):
     chance: ChanceTests
     named_by: Annotated[str | None, key("what names replicas", _POPULATION)]
     unnamed: Annotated[int, key("requests without a replica", _POPULATION)]
+    headers: Annotated[list[ReplicaHeader], key("in the order in which they are asked")]
+    better_header: Annotated[
+        str | None,
+        key("the header that tells replicas apart where that in use has one value in all answers", _RUN),
+    ]
     dispersion: Annotated[float | None, key("evenness of short blocks of requests", _POPULATION)]
     affinity: Affinities
     causes: list[LikelyCause]
