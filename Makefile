@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -80,6 +80,14 @@ docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenar
 
 pictures: $(VENV)/.test  ## the pictures of README.md, from a run against the simulator; needs Chromium
 	$(BIN)/python .ci/pictures.py
+
+# Of another version: PLOTLY=4.2.0. Tests of pages in Chromium say whether its charts are drawn.
+PLOTLY ?= 4.1.1
+plotly:  ## the script of the charts, from npm
+	rm -rf build/plotly && mkdir -p build/plotly
+	cd build/plotly && npm pack --silent plotly.js-cartesian-dist-min@$(PLOTLY) && tar xzf *.tgz
+	gzip -9nc build/plotly/package/plotly-cartesian.min.js > llm_locust/report/plotly/plotly-cartesian.min.js.gz
+	cp build/plotly/package/LICENSE llm_locust/report/plotly/
 
 site: .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict

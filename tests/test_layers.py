@@ -45,7 +45,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         *("summary_types", "stats", "requests", "select", "answers", "agents", "sections", "deployment"),
         *("peers", "compare", "arms", "charts", "stages", "curves"),
     ),
-    "report": ("inputs", "sections", "render", "html", "tables", "run", "formats", "compare"),
+    "report": ("inputs", "sections", "render", "plotly", "html", "tables", "run", "formats", "compare"),
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
         *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users", "agents"),

@@ -2,18 +2,17 @@
 
 import base64
 import hashlib
-import secrets
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 import msgspec
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from llm_locust.report.plotlyjs import plotlyjs
+from llm_locust.report.plotly import packed_plotly, plotly
 from llm_locust.report.section import Column
 
 _PACKAGE = "llm_locust.report.html"
@@ -47,23 +46,23 @@ def whole_page(template: str, payload: object, *packages: str, drawn: bool = Tru
         packages: as those of :func:`environment`.
         drawn: whether there are charts, for which plotly is needed.
     """
-    scripts = [*([plotlyjs()] if drawn else []), _own("charts.js")]
-    # They are put in at the end: as text each step would copy plotly's ten megabytes.
-    mark = secrets.token_hex(16)
+    charts = _own("charts.js")
+    # plotly is packed in the page, and its own script unpacks it: a page is a quarter of the size.
+    packed = base64.b64encode(packed_plotly()).decode() if drawn else ""
     page = (
         environment(*packages)
         .get_template(template)
         .render(
-            policy=_policy(scripts),
-            style=Markup(_own("style.css").decode()),  # the package's own file
+            policy=_policy([*([plotly()] if drawn else []), charts]),
+            # The package's own files.
+            style=Markup(_own("style.css").decode()),
+            plotly=Markup(packed),
+            script=Markup(charts.decode()),
             payload=_script_json(payload),
-            scripts=mark,
             **values,
         )
     )
-    before, after = page.encode().split(mark.encode())
-    blocks = chain.from_iterable((b"<script>", script, b"</script>\n") for script in scripts)
-    return b"".join([before, *blocks, after])
+    return page.encode()
 
 
 def _own(name: str) -> bytes:

@@ -8,7 +8,7 @@ from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from llm_locust.report.plotlyjs import plotlyjs
+from llm_locust.report.plotly import packed_plotly
 
 _PACKAGE = "llm_locust.swarm.web"
 
@@ -34,17 +34,14 @@ class Asset:
 
 @cache
 def asset(name: str) -> Asset | None:
-    """Return a file by its name; None if there is none. plotly's takes a third of a second once."""
+    """Return a file by its name; None if there is none."""
     if name not in _TYPES:
         return None
-    content = _content(name)
-    tag = blake2b(content, digest_size=8).hexdigest()
-    return Asset(_TYPES[name], gzip.compress(content, mtime=0), tag)
+    packed = packed_plotly() if name == "plotly.js" else gzip.compress(_content(name), mtime=0)
+    return Asset(_TYPES[name], packed, tag=blake2b(packed, digest_size=8).hexdigest())
 
 
 def _content(name: str) -> bytes:
-    if name == "plotly.js":
-        return plotlyjs()
     if name == "house.css":  # the reports' own: all pages look alike
         return (resources.files("llm_locust.report.html") / "templates" / "style.css").read_bytes()
     return (resources.files(_PACKAGE) / "templates" / name).read_bytes()

@@ -219,6 +219,46 @@ def test_a_script_that_found_its_way_into_the_page_would_not_run(
     page.close()
 
 
+def test_a_chart_names_the_point_that_the_reader_points_at(browser: Browser, report: Path) -> None:
+    """And a heatmap its cell: a kind of chart that plotly's smallest bundle lacks."""
+    with visited(browser, report, "light", 1200) as visit:
+        for chart in ("ttft-over-time", "itl-heat-map"):
+            visit.draw(chart)
+            plot = visit.page.locator(f"[data-chart={chart}]")
+            plot.locator(".nsewdrag").first.hover()
+            plot.locator(".hoverlayer text").first.wait_for()
+            assert plot.locator(".modebar-btn[data-title^=Download]").count() == 1
+            assert plot.locator(".modebar-btn[data-title^=Share]").count() == 0, (
+                "plotly would upload the data"
+            )
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("delete window.DecompressionStream", "Charts need a newer browser: Chrome or Edge 80"),
+        (
+            "window.atob = () => 'no gzip'",
+            "The charts could not be drawn",
+        ),
+    ],
+)
+def test_a_browser_that_cannot_unpack_the_charts_says_so_and_has_all_else(
+    browser: Browser, report: Path, broken: str, said: str
+) -> None:
+    context = browser.new_context()
+    context.add_init_script(broken)
+    page = context.new_page()
+    page.goto(report.as_uri())
+    line = page.locator("#no-charts")
+    line.wait_for()
+    assert said in line.inner_text()
+    with page.expect_download() as download:
+        page.locator("[data-csv=failures-over-time]").click()
+    assert download.value.suggested_filename.endswith("failures-over-time.csv")
+    context.close()
+
+
 def test_names_of_runs_are_text_in_the_charts_of_a_comparison(browser: Browser, tmp_path: Path) -> None:
     label = "<a href='https:evil'>in<b>bold"  # a folder's name has no slash
     runs = [write_made_run(tmp_path / f"{label}{i}", i, n=60) for i in range(3)]

@@ -9,7 +9,7 @@ from swarm_process import Result, as_worker, free_port, locust, simulation
 
 #: What no worker has a use for.
 NOT_A_WORKERS = (
-    *("plotly", "pandas", "rich", "prometheus_client.parser"),
+    *("pandas", "rich", "prometheus_client.parser"),
     *("llm_locust.report", "llm_locust.swarm.roles.coordinator", "llm_locust.swarm.roles.master"),
     *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.progress", "llm_locust.swarm.web"),
 )

@@ -463,6 +463,12 @@ def test_a_port_that_is_taken_is_said_in_a_line() -> None:
         serve_metrics(LiveStore(lambda: 0.0), "127.0.0.1", 65536)
 
 
+def test_no_chart_has_a_button_that_hands_its_data_to_another_host() -> None:
+    script = asset("live.js")
+    assert script is not None
+    assert b"showSendToCloud: false" in script.plain
+
+
 def test_an_asset_is_one_content_for_one_address() -> None:
     first = asset("live.js")
     assert first is not None

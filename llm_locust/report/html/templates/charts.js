@@ -144,11 +144,22 @@
   }
 
   const config = {
-    responsive: true, displaylogo: false,
+    responsive: true, displaylogo: false, showSendToCloud: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
 
+  // plotly is in the page as gzip in base64. It runs as an inline script, whose hash the page's policy has.
+  async function unpack() {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
+    const script = document.createElement("script");
+    const text = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    script.textContent = await new Response(text).text();
+    document.head.append(script);
+    if (!window.Plotly) throw new Error("plotly.js did not start");
+  }
+
   function draw(id, width) {
+    if (!window.Plotly) return;
     const chart = byId.get(id);
     const element = plots.get(id);
     const rows = chart.series.filter((series) => series.kind === "timeline");
@@ -156,7 +167,7 @@
     const look = layout(chart);
     if (width) Object.assign(look, { width, height: element.clientHeight, autosize: false });
     drawn.add(id);
-    return Plotly.react(element, chart.series.map((series) => trace(chart, series)), look, config);
+    Plotly.react(element, chart.series.map((series) => trace(chart, series)), look, config);
   }
 
   const redraw = () => drawn.forEach((id) => draw(id));
@@ -217,7 +228,7 @@
     // plotly would keep the width of the paper: they are drawn anew as they come near.
     drawn.clear();
     plots.forEach((element) => {
-      Plotly.purge(element);
+      window.Plotly?.purge(element);
       near.unobserve(element);
       near.observe(element);
     });
@@ -234,5 +245,16 @@
     },
     { rootMargin: "800px" },
   );
-  plots.forEach((element) => near.observe(element));
+
+  function sayWhyNot(error) {
+    const line = document.getElementById("no-charts");
+    line.textContent = window.DecompressionStream
+      ? `The charts could not be drawn: ${error}. All tables and the CSV of each chart are here without them.`
+      : "Charts need a newer browser: Chrome or Edge 80, Firefox 113, Safari 16.4. All tables and the CSV of each chart are here without them.";
+    line.hidden = false;
+    document.querySelector("main").prepend(line);
+  }
+
+  if (plots.size)
+    unpack().then(() => plots.forEach((element) => near.observe(element)), sayWhyNot);
 })();

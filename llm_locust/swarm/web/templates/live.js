@@ -237,7 +237,7 @@
   }
 
   const config = {
-    responsive: true, displaylogo: false,
+    responsive: true, displaylogo: false, showSendToCloud: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
 
