@@ -47,8 +47,6 @@ class ChoiceDraft:
     def finish(self, reason: Any) -> bool:
         """Take a finish reason as sent; return whether it is one. No later one takes a failure back."""
         self.named = True
-        if not reason:
-            return False
         found, said = reason_of(reason)
         if found is not None and end_of(self.finish_reason) is not AnswerEnd.FAILED:
             self.finish_reason, self.said = found, said

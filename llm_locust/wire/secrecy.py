@@ -107,7 +107,7 @@ def public_url(url: str) -> str:
 def url_fault(error: ValueError) -> str:
     """What is wrong with a URL, by urllib's error, whose own text may quote a key."""
     text = str(error)
-    if "ort" in text:
+    if text.startswith("Port"):
         return "Port out of range 0-65535" if "range" in text else "Port is no number"
     return "Invalid IPv6 URL" if "IPv6" in text else "it is no valid URL"
 

@@ -343,11 +343,9 @@ class SseDecoder:
         if self._finished:
             return b""
         self._finished = True
-        begun = (
-            b"".join(self._partial[:5])[:MAX_STRAY_BYTES] if self._in_lines else self._tail[:MAX_STRAY_BYTES]
-        )
+        begun = b"".join(self._partial[:MAX_STRAY_BYTES]) if self._in_lines else self._tail
         if begun and self._document is None:
-            self._read_field(begun)
+            self._read_field(begun[:MAX_STRAY_BYTES])
         data = b"\n".join(self._data)[:MAX_STRAY_BYTES]
         if self._event and is_error_name(self._event):
             self._note_error(SseEvent(data or self._comment_of_event(), self._start + 1, b"error"))

@@ -135,6 +135,7 @@ NOTHING: list[Any] = [
     0,
     [],
     {},
+    [0],
     "FINISH_REASON_UNSPECIFIED",
 ]
 
@@ -183,6 +184,7 @@ ERRORS: dict[str, bytes] = {
     "a bare line, not ended": json.dumps({"error": OBJECT}).encode(),
     "bare lines": json.dumps({"error": OBJECT}, indent=2).encode() + b"\n",
     "a bare line of FastAPI": json.dumps({"detail": WORDS}).encode() + b"\n",
+    "a bare line in a list": json.dumps([{"error": OBJECT}]).encode() + b"\n",
     "data that was not ended": b"data: " + json.dumps({"error": OBJECT}).encode() + b"\n",
     "data": sse({"error": OBJECT}),
     "data of text": sse({"error": WORDS}),

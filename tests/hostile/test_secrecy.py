@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from hypothesis import example, given
@@ -20,6 +20,7 @@ from llm_locust.wire.secrecy import (
     key_texts,
     public_url,
     shown_variable,
+    url_fault,
     url_secret,
     without_keys,
 )
@@ -187,6 +188,21 @@ def test_any_text_can_be_looked_at(text: str) -> None:
     public_url(text)
     blanked(text, [text, KEY])
     blanked_name(text, [text, KEY])
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://host:hush/v1", "Port is no number"),
+        ("http://host:65536", "Port out of range 0-65535"),
+        ("http://[hush/v1", "Invalid IPv6 URL"),
+        ("http://port-hush\u2100/v1", "it is no valid URL"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_said_without_what_stands_in_it(url: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        _ = urlsplit(url).port
+    assert url_fault(caught.value) == fault
 
 
 def test_a_key_where_the_name_of_a_variable_is_expected_is_not_shown() -> None:

@@ -8,7 +8,16 @@ from payloads import body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.names import clean_name, one_line
-from llm_locust.wire.payload import DocumentSize, PayloadError, excerpt, excess, json_text, objects, parse
+from llm_locust.wire.payload import (
+    DocumentSize,
+    PayloadError,
+    error_text,
+    excerpt,
+    excess,
+    json_text,
+    objects,
+    parse,
+)
 from llm_locust.wire.reply import FOLD_BYTES, ToolCall, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
 
@@ -105,6 +114,25 @@ def test_a_long_answer_is_folded_and_reads_the_same() -> None:
         reader.feed([SseEvent(event.data, (i + 1) * (FOLD_BYTES // 2))])
     reader.feed([])
     assert reader.finish().text == "".join(pieces)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no room", "no room"),
+        ({"error": {"message": "no room"}}, "no room"),
+        ({"error": "overloaded", "message": "no room"}, "overloaded: no room"),
+        ({"error": True, "message": "no room"}, "no room"),
+        ([{"detail": [{"msg": "no room"}, {"msg": "nor time"}]}], "no room"),
+        ({"errors": ["no room", "no time"]}, '["no room","no time"]'),
+        ({"error": {"reason": 7}}, '{"reason":7}'),
+        ([], "[]"),
+        ({"error": {}, "code": 503}, "503"),
+        ({"error": "x" * 5_000}, "x" * 1_000),
+    ],
+)
+def test_an_errors_message_is_found_in_any_form_and_what_has_none_is_shown(value: Any, said: str) -> None:
+    assert error_text(value) == said
 
 
 @pytest.mark.parametrize("value", [None, []])

@@ -150,6 +150,30 @@ def test_an_unfinished_event_waits_for_its_end() -> None:
         assert decoder.feed(b"\n\n") == [SseEvent(b"b", 9 + len(last) + 2 - last.count(b"\n"))]
 
 
+@pytest.mark.parametrize(
+    ("stream", "begun", "errors"),
+    [
+        (b"data: a\n\n", b"", []),
+        (b"data: a", b"a", []),
+        (b"data: a\ndata: b", b"a\nb", []),
+        (b"event: error\ndata: a", b"", [b"a"]),
+        (b": lost\nevent: error", b"", [b"lost"]),
+        (b"error: a", b"", [b"a"]),
+        (b'{"error": "a"}', b"", []),
+    ],
+)
+def test_what_was_begun_is_told_once_and_an_error_is_one_without_its_end(
+    stream: bytes, begun: bytes, errors: list[bytes]
+) -> None:
+    for pieces in ([stream], [stream[i : i + 1] for i in range(len(stream))]):
+        decoder = SseDecoder()
+        for piece in pieces:
+            decoder.feed(piece)
+        assert decoder.finish() == begun
+        assert [error.data for error in decoder.take_errors()] == errors
+        assert (decoder.finish(), decoder.take_errors()) == (b"", [])
+
+
 def test_an_event_of_many_reads_is_read_in_linear_time() -> None:
     decoder, size = SseDecoder(max_event_bytes=64 << 20), 0
     piece = b"x" * 1000

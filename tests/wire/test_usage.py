@@ -114,6 +114,32 @@ def test_a_cache_that_is_counted_apart_is_part_of_the_prompt_also_where_its_coun
     assert read(*events, endpoint=MESSAGES).usage == Usage(input_tokens=30, output_tokens=1, cached_tokens=20)
 
 
+def nested(value: dict[str, Any], depth: int) -> dict[str, Any]:
+    for _ in range(depth):
+        value = {"meta": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (nested({"usage": FULL}, 3), True),
+        (nested({"usage": FULL}, 4), False),
+        ({"usage": {**{f"x{i}": i for i in range(250)}, **FULL}}, True),
+        ({"usage": {**{f"x{i}": i for i in range(256)}, **FULL}}, False),
+        ({"usage": FULL, "parts": [{}] * 300}, True),
+        ({"usage": FULL, **{f"x{i}": {} for i in range(256)}}, False),
+    ],
+    ids=["4 deep", "5 deep", "250 fields before it", "256", "a long list", "256 objects"],
+)
+def test_usage_is_not_looked_for_deeper_or_among_more_than_an_event_can_have(
+    payload: dict[str, Any], found: bool
+) -> None:
+    counts: dict[str, int] = {}
+    gather(counts, payload)
+    assert usage_of(counts) == (Usage(input_tokens=19, output_tokens=15, total_tokens=34) if found else None)
+
+
 def test_what_only_looks_like_usage_is_none() -> None:
     counts: dict[str, int] = {}
     gather(
@@ -412,6 +438,33 @@ def test_a_text_that_is_not_read_is_named(name: str, form: Any) -> None:
     reply = read(ROLE, *unread, *(says(" a") for _ in range(4)), STOP, usage, DONE)
     assert (reply.unread, reply.text, len(reply.token_ends)) == (name, " a" * 4, 4)
     assert reply.count == OutputCount(tokens=14, hidden=10)  # of which no time is known
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(0, True), (2, True), (3, False), (50, False)])
+def test_reasoning_stands_no_deeper_than_three_lists_or_objects(depth: int, is_read: bool) -> None:
+    value: Any = " hm"
+    for _ in range(depth):
+        value = {"content": value}
+    assert read(ROLE, chunk({"thinking": [value]}), STOP, DONE).reasoning == (" hm" if is_read else "")
+
+
+def test_an_answer_of_ever_other_fields_has_no_more_than_1024_of_their_names() -> None:
+    texts = [chunk({"musings": " hm"})] * 5 + [chunk({f"field_{i}": " hm"}) for i in range(2_000)]
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 5_000}}
+    reply = read(ROLE, *texts, says(" a"), STOP, usage, DONE)
+    assert reply.unread == "musings"
+    assert reply.count == OutputCount(tokens=5_000, hidden=5 + 1_023)
+
+
+def test_reasoning_of_an_answer_that_was_not_streamed_is_read_under_any_name_of_its_kind() -> None:
+    message = {"content": "Yes", "thinking": [{"text": "hm"}]}
+    whole = read_body(CHAT, body({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    assert (whole.reasoning, whole.text, whole.done) == ("hm", "Yes", True)
+    many = {"choices": [{"message": message}], "x": [[]] * 25_000}  # too much for a second look
+    again = read_body(CHAT, body(many))
+    assert (again.reasoning, again.text, again.invalid) == ("", "Yes", None)
+    for odd in (5, [5], None):  # no choices: nothing is looked for
+        assert read_body(CHAT, body({"choices": odd, "x": "think"})).reasoning == ""
 
 
 def test_no_more_text_that_is_not_read_is_hidden_than_was_counted() -> None:

@@ -38,7 +38,7 @@ from llm_locust.wire.payload import (
     excerpt,
     explained,
     objects,
-    parse,
+    parse_object,
 )
 from llm_locust.wire.said import error_in
 from llm_locust.wire.sse import SseEvent
@@ -225,11 +225,11 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
             raise PayloadError(f'no "choices" in {excerpt(body)}')
         if output_of(draft.counts) is None:
             draft.find_usage(event)
+        if not draft.choices[0].reasoning and _may_have_reasoning(body):
+            with suppress(PayloadError):
+                other_texts(draft, parse_object(body), carrier)
     except PayloadError as e:
         draft.reject(explained(e, body))
-    if not draft.choices[0].reasoning and _may_have_reasoning(body):
-        with suppress(PayloadError):
-            other_texts(draft, parse(body), carrier)
     draft.closed = draft.error is None and draft.invalid is None
 
 
@@ -331,7 +331,7 @@ def _note_rest(
     event: SseEvent,
     carrier: Carrier,
     found: _Found,
-    payload: Any = None,
+    payload: dict[str, Any] | None = None,
     *,
     usage_at_hand: bool,
 ) -> None:
@@ -339,7 +339,7 @@ def _note_rest(
     kind, seeks_text = found.kind, found.choices and found.kind is DeltaKind.NOTHING and not found.finished
     if seeks_text and payload is None:
         with suppress(PayloadError):
-            payload = parse(event.data)
+            payload = parse_object(event.data)
     if seeks_text and payload is not None:
         kind = other_texts(draft, payload, carrier)
     if draft.find_usage(event, payload) and kind is not DeltaKind.NOTHING and not found.finished:

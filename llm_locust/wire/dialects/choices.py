@@ -20,6 +20,7 @@ from llm_locust.wire.payload import (
     count_of,
     json_text,
     name_of,
+    objects,
     optional_object,
     text_of,
     thinking_of,
@@ -159,16 +160,13 @@ def text_in(value: Any, depth: int = 3) -> str:
     return ""
 
 
-def other_texts(draft: Draft, payload: Any, carrier: Carrier) -> DeltaKind:
+def other_texts(draft: Draft, payload: dict[str, Any], carrier: Carrier) -> DeltaKind:
     """Read an event that has no text where an API has it.
 
     Reasoning goes into the draft. Any other text is noted with the name of its field.
     """
     kind = DeltaKind.NOTHING
-    choices = payload.get("choices") if isinstance(payload, dict) else None
-    for choice in choices[:MAX_PARTS] if isinstance(choices, list) else ():
-        if not isinstance(choice, dict):
-            continue
+    for choice in objects(payload.get("choices"), "choices"):
         for name, value in _others(choice, carrier):
             text = text_in(value)
             if not text:

@@ -119,28 +119,28 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
         if payload.type == _TEXT and payload.delta and draft.first_answer is not None:
             choice.text.append(payload.delta)
             draft.token_ends.append(event.end)
-        elif payload.delta is not None and payload.type is not None:
-            _read_delta(draft, payload, event)
-        elif payload.type is None or not payload.type.endswith(_REPEATS):
+        elif payload.delta is not None and payload.type:
+            _read_delta(draft, event, payload.type, payload.delta, payload.item_id)
+        elif not (payload.type or "").endswith(_REPEATS):
             read_leniently(draft, event, _read_event)
 
 
-def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
-    choice, text, kind = draft.choices[0], payload.delta or "", DeltaKind.NOTHING
-    if payload.type == _TEXT:
+def _read_delta(draft: Draft, event: SseEvent, type_: str, text: str, item_id: Any) -> None:
+    choice, kind = draft.choices[0], DeltaKind.NOTHING
+    if type_ == _TEXT:
         kind = choice.add(text=text)
-    elif payload.type in (_REASONING, _SUMMARY):
-        if payload.type == _REASONING:
+    elif type_ in (_REASONING, _SUMMARY):
+        if type_ == _REASONING:
             draft.summarised = False
         elif not choice.reasoning:
             draft.summarised = True
         kind = choice.add(reasoning=text)
-    elif payload.type == _REFUSAL:
+    elif type_ == _REFUSAL:
         kind = choice.add(refusal=text)
-    elif payload.type in _ARGUMENTS:
-        kind = draft.tool(0, name_of(payload.item_id) or "").add(text)
-    elif text and payload.type:
-        draft.unknown_text(payload.type, text)
+    elif type_ in _ARGUMENTS:
+        kind = draft.tool(0, name_of(item_id) or "").add(text)
+    elif text:
+        draft.unknown_text(type_, text)
     draft.token(event.end, kind)
 
 
@@ -157,8 +157,7 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         if name_of(item.get("type")) in _CALLS:
             draft.token(event.end, _tool_call(draft, item, ""))
     elif type_.endswith(".delta"):
-        item_id = payload.get("item_id")
-        _read_delta(draft, _Event(type_, text_of(payload.get("delta"), "delta"), item_id), event)
+        _read_delta(draft, event, type_, text_of(payload.get("delta"), "delta"), payload.get("item_id"))
     elif not type_:
         draft.strange(payload, event, f'no "type" in {excerpt(event.data)}')
     else:

@@ -137,6 +137,20 @@ def test_an_event_without_anything_to_read_is_no_token_and_no_fault(event: Any) 
     assert (len(reply.token_ends), reply.invalid, reply.error) == (0, None, None)
 
 
+def test_a_delta_of_an_unknown_kind_is_named_if_it_has_text() -> None:
+    unknown = [{"type": "response.musing.delta", "delta": text} for text in (*("Hm",) * 3, *("",) * 20)]
+    found = responses(*unknown)
+    assert (found.unread, len(found.token_ends)) == ("response.musing.delta", 0)
+    assert responses(*unknown[3:]).unread is None
+
+
+def test_an_event_whose_type_stands_in_its_name_alone_is_read() -> None:
+    reader = reply_reader(RESPONSES)
+    for type_ in (None, "", "response.output_text.delta"):
+        reader.feed([SseEvent(body({"type": type_, "delta": "a"}), 10, b"response.output_text.delta")])
+    assert reader.finish().text == "aaa"
+
+
 def test_a_delta_beside_a_field_of_an_odd_type_is_read_all_the_same() -> None:
     reply = responses({"type": "response.output_text.delta", "delta": "a", "item_id": 5})
     assert (reply.text, tuple(reply.token_ends)) == ("a", (10,))
