@@ -78,6 +78,29 @@ class HealthCell:
     throttled_percent: Measure | None = None
     run_queue_percent: Measure | None = None
 
+    def joined(self, after: "HealthCell") -> "HealthCell":
+        """This cell and the one that follows it, as one."""
+        seconds = self.seconds + after.seconds
+
+        def mean(a: float | None, b: float | None) -> float | None:
+            if a is None or b is None or seconds <= 0:
+                return b
+            return (a * self.seconds + b * after.seconds) / seconds
+
+        def most(a: float | None, b: float | None) -> float | None:
+            return max((v for v in (a, b) if v is not None), default=None)
+
+        return HealthCell(
+            at_s=after.at_s,
+            seconds=seconds,
+            cpu_percent=max(self.cpu_percent, after.cpu_percent),
+            hub_lag_ms_p99=most(self.hub_lag_ms_p99, after.hub_lag_ms_p99),
+            hub_lag_ms_max=most(self.hub_lag_ms_max, after.hub_lag_ms_max),
+            steal_percent=mean(self.steal_percent, after.steal_percent),
+            throttled_percent=mean(self.throttled_percent, after.throttled_percent),
+            run_queue_percent=mean(self.run_queue_percent, after.run_queue_percent),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.doctor.finding import Finding, ok, skipped, warn
 from llm_locust.metrics.sections import thresholds
 from llm_locust.metrics.sections.thresholds import Threshold
 from llm_locust.report.text import number, plural
@@ -55,7 +55,7 @@ def judge_throttling(cpu: Cpu) -> Finding:
     """Share of the periods of the CPU limit in which the container was stopped."""
     return _judge_taken(
         cpu.throttled_percent,
-        thresholds.THROTTLED,
+        thresholds.THROTTLED_CAUSE,
         f"{number(cpu.throttled_percent)} % of the CPU limit's periods in {number(cpu.measured_s)} s",
         "raise the container's CPU limit, or use more workers with less load each",
     )
@@ -65,22 +65,17 @@ def judge_steal(cpu: Cpu) -> Finding:
     """Share of the CPU time wanted that the hypervisor gave to other machines."""
     return _judge_taken(
         cpu.steal_percent,
-        thresholds.STEAL,
+        thresholds.STEAL_CAUSE,
         f"{number(cpu.steal_percent)} % of the CPU time wanted in {number(cpu.measured_s)} s",
         "use a machine with dedicated CPUs",
     )
 
 
 def _judge_taken(percent: float | None, threshold: Threshold, figure: str, change: str) -> Finding:
-    """A share against the threshold by which a run's report judges it."""
+    """A share against the threshold from which a report takes it for the cause of a late client."""
     if percent is None:
         return skipped("this system does not report it")
-    match threshold.severity(percent):
-        case "invalid":
-            return fail(figure, change)
-        case "suspect":
-            return warn(figure, change)
-    return ok(figure)
+    return warn(figure, change) if threshold.severity(percent) else ok(figure)
 
 
 def judge_loop(lag: LoopLag) -> Finding:

@@ -14,7 +14,7 @@ from llm_locust.metrics.agents.jobs import tool_s
 from llm_locust.metrics.agents.walks import Walks
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows, filled
-from llm_locust.metrics.requests.gaps import first_token_wide
+from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
 from llm_locust.metrics.requests.goodput import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS
@@ -109,9 +109,10 @@ def _amounts(
         *turns,
         _whole(part.images * answered),
         _ns((part.ended_s - part.sent_s) * asked),
-        part.kernel_stamps & judged,
+        ~program_stamped(part) & judged,
         first,
         first & first_token_wide(part),
+        none if judgement is None else judgement.by_delay & asked,
         *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part)) for metric in METRICS),
     ]
     return [np.maximum(amount.astype(np.int64), 0) for amount in amounts]

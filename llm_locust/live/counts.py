@@ -28,8 +28,9 @@ _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 #: Sums over requests. ``good_or_bad`` are the denominator of goodput, ``limited_<metric>`` those that this
 #: limit applies to (see :class:`~llm_locust.metrics.requests.goodput.Judgement`), ``held_<metric>`` those of
 #: them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps`` covers the ok and
-#: failed ones, as do ``first_tokens``, of which ``first_tokens_wide`` may have arrived earlier than stamped.
-#: Tokens are counted when their request ends.
+#: failed ones, and has those without an answer, which have no read. ``first_tokens`` covers the same;
+#: ``first_tokens_wide`` of them may have arrived earlier than stamped. ``bad_by_delay`` are bad because they
+#: were sent late. Tokens are counted when their request ends.
 SCALARS = (
     *_OF_OUTCOME,
     "good",
@@ -46,6 +47,7 @@ SCALARS = (
     "kernel_stamps",
     "first_tokens",
     "first_tokens_wide",
+    "bad_by_delay",
     *_TOTAL_NS,
 )
 

@@ -1,6 +1,7 @@
 """A store's numbers for Prometheus: totals since the start, in seconds and tokens."""
 
 from collections.abc import Iterable, Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -19,6 +20,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.latency_metric import LatencyMetric
+from llm_locust.metrics.sections.validity import Cause
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch
 
 _LABELS = ("name", "class", "replica", "model")
@@ -105,6 +107,12 @@ class LiveCollector(Collector):
         for name in _VERDICTS:
             verdicts.add_metric([name], float(name == recent.verdict.severity))
         yield verdicts
+        causes = GaugeMetricFamily(
+            "llm_locust_client_late", "1 for why the client was late in the last 30 s", labels=["cause"]
+        )
+        for name in get_args(Cause):
+            causes.add_metric([name], float(name == recent.verdict.cause))
+        yield causes
 
 
 def registry(store: LiveStore) -> CollectorRegistry:

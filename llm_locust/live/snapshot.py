@@ -73,7 +73,7 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
         names=table(lambda key: key._replace(replica="")),
         replicas=tuple(row for row in table(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
         observation=seen,
-        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
+        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
         missed=store.missed,
         full=store.full,
     )

@@ -1,10 +1,11 @@
 """State of a run at one time, besides its requests."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from operator import add
 from typing import Literal, TypeVar
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import HealthCell, Manifest, NodeHealth
 from llm_locust.metrics.agents.walks import PerTurn
 from llm_locust.metrics.deployment.server_now import FIGURES, ServerNow
 from llm_locust.metrics.measured import measured_from
@@ -58,7 +59,8 @@ class LiveRun:
 class WorkerState:
     """A worker's last report; None for what it did not report.
 
-    ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of its event loop's lag in this run.
+    ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of its event loop's lag in this run. ``now`` is its
+    state of the last 9 to 18 s, in a run of hours of a longer time.
     """
 
     id: str
@@ -67,6 +69,14 @@ class WorkerState:
     in_flight: int | None = None
     cpu_percent: float | None = None
     hub_lag_ms: float | None = None
+    now: HealthCell | None = None
+
+    def measured(self, health: NodeHealth) -> "WorkerState":
+        """The same worker with what it measured of itself."""
+        cells = health.cells[-2:]
+        return replace(
+            self, hub_lag_ms=health.hub_lag_ms_p99, now=reduce(HealthCell.joined, cells) if cells else None
+        )
 
     @property
     def here(self) -> bool:

@@ -239,7 +239,7 @@ def _client(
     m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any], law: dict[str, Any]
 ) -> dict[str, Any]:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
-    return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms), law)
+    return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms), m.judgement, law)
 
 
 def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:

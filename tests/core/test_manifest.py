@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from metrics_cases import manifest
 
-from llm_locust.core.manifest import ServerCall, WorkerFacts, worker_names
+from llm_locust.core.manifest import HealthCell, ServerCall, WorkerFacts, worker_names
 
 WORKER = WorkerFacts(id="w", index=0, announced=10, received=10)
 
@@ -54,3 +54,18 @@ def test_workers_are_called_by_their_numbers_or_in_order_where_these_name_none(
 ) -> None:
     workers = [replace(WORKER, id=f"w{i}", index=number) for i, number in enumerate(numbers)]
     assert [worker_names(workers)[worker.id] for worker in workers] == names
+
+
+def test_two_cells_are_one_of_their_time_by_its_worst_and_its_means() -> None:
+    first = HealthCell(
+        at_s=9.0, seconds=9.0, cpu_percent=80.0, hub_lag_ms_p99=4.0, hub_lag_ms_max=90.0, steal_percent=3.0
+    )
+    after = HealthCell(
+        at_s=12.0, seconds=3.0, cpu_percent=20.0, hub_lag_ms_p99=None, hub_lag_ms_max=100.0, steal_percent=7.0
+    )
+    assert first.joined(after) == HealthCell(
+        at_s=12.0, seconds=12.0, cpu_percent=80.0, hub_lag_ms_p99=4.0, hub_lag_ms_max=100.0, steal_percent=4.0
+    )
+    new = replace(after, seconds=0.0, run_queue_percent=5.0)
+    assert first.joined(new).run_queue_percent == 5.0, "the first did not know its own"
+    assert replace(new, steal_percent=1.0).joined(replace(new, steal_percent=2.0)).steal_percent == 2.0

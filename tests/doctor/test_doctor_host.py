@@ -137,10 +137,12 @@ def test_a_cpu_limit_of_a_container_is_named(tmp_path: Path) -> None:
         (0.0, Status.OK, Status.OK),
         (1.5, Status.WARN, Status.OK),
         (5.0, Status.WARN, Status.WARN),
-        (11.0, Status.FAIL, Status.FAIL),
+        (11.0, Status.WARN, Status.WARN),
     ],
 )
-def test_cpu_taken_is_judged_as_in_a_report(percent: float | None, throttling: Status, steal: Status) -> None:
+def test_cpu_taken_is_a_warning_from_where_a_report_says_that_it_starved_a_late_client(
+    percent: float | None, throttling: Status, steal: Status
+) -> None:
     judged(judge_throttling(cpu(throttled_percent=percent)), throttling)
     judged(judge_steal(cpu(steal_percent=percent)), steal)
 

@@ -42,5 +42,5 @@ def test_its_delays_are_held_against_the_whole_answer(known: dict[str, Any], rea
     assert client["verdict"] == "invalid"
     assert any(each.startswith(reason) for each in client["reasons"])
     (live,) = counts_of(*whole(**known)).values()
-    assert verdict(live, [], open_loop=True).severity == "invalid"
+    assert verdict(live, [], open_loop=True, seconds=5.0).severity == "invalid"
     assert summary(whole(), open_loop=True)["client"]["verdict"] == "ok"

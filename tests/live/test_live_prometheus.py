@@ -7,6 +7,7 @@ from metrics_cases import failed, request
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from llm_locust.core.manifest import HealthCell
 from llm_locust.live.prometheus import registry
 from llm_locust.live.state import MISSING, LiveRun
 from llm_locust.live.store import LiveStore
@@ -90,7 +91,22 @@ def test_gauges_tell_the_load_and_the_client() -> None:
     assert one(samples, "llm_locust_client_lag_seconds") == pytest.approx(20e-6, rel=0.01)
     assert one(samples, "llm_locust_client_verdict", verdict="ok") == 1
     assert one(samples, "llm_locust_client_verdict", verdict="invalid") == 0
+    for cause in ("starved", "busy", "late"):
+        assert one(samples, "llm_locust_client_late", cause=cause) == 0
     assert one(samples, "llm_locust_run_info", run="run", model="m") == 1
+
+
+def test_a_late_client_is_told_with_its_cause() -> None:
+    run = Run()
+    run.ended([request(end_lag_ns=100_000_000)] * 5)
+    run.report()
+    run.clock.tick(10.0)
+    cell = HealthCell(at_s=0.0, seconds=9.0, cpu_percent=10.0, run_queue_percent=60.0)
+    run.store.observe(observation(4, worker(now=cell)))
+    samples = scrape(run.store)
+    assert one(samples, "llm_locust_client_verdict", verdict="invalid") == 1
+    told = [one(samples, "llm_locust_client_late", cause=cause) for cause in ("starved", "busy", "late")]
+    assert told == [1, 0, 0]
 
 
 def test_without_an_slo_there_are_no_good_requests_to_count() -> None:

@@ -314,6 +314,7 @@ def client(df: Frame) -> dict[str, Any]:
         "end_lag_ms_p99": judged.end_lag.quantile(0.99) * 1e3,
         "end_lag_share": whole.end_lag.sum() / (whole.end_lag + whole.took).sum(),
         "schedule_delay_ms_p99": judged.schedule_delay.quantile(0.99) * 1e3,
+        "bad_by_delay": int(judged.by_delay.sum()),
         "cpu_percent_max": 40.5,  # of the cells in the window
         "steal_percent_max": (0.405 + 0.305) / 2,
         "throttled_percent_max": (0.06 + 0.02) / 2,

@@ -183,6 +183,8 @@ def _judge(df: Frame) -> None:
     within = df.held_ttft & df.held_tpot & df.held_e2el
     doubtful = within & df.doubt.isin(["content_filter", "no_answer", "no_finish_reason"])
     df["good"] = within & ~doubtful
+    sent = [df[f"held_{m}"] | (df.ok & (df[m] <= limit[m] + 0.5e-9)) for m in run.SLO]
+    df["by_delay"] = np.logical_and.reduce(sent) & ~within
     # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
     moments = pd.DataFrame(
         {

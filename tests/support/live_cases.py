@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from metrics_cases import batch
 
@@ -45,8 +46,8 @@ def observation(users: int = 4, *workers: WorkerState, target: int | None = None
     return Observation(users=users, target=users if target is None else target, workers=workers)
 
 
-def worker(id_: str = "w", state: str = "running", **known: float) -> WorkerState:
-    return WorkerState(id=id_, state=state, **known)  # type: ignore[arg-type]
+def worker(id_: str = "w", state: str = "running", **known: Any) -> WorkerState:
+    return WorkerState(id=id_, state=state, **known)
 
 
 @dataclass

@@ -88,7 +88,7 @@ class Compared:
         values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
         medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}
         scale = Scale.of(self.window, medians_ms)
-        return client_validity(self.c, self.population.judged, self.manifest, scale)
+        return client_validity(self.c, self.population.judged, self.manifest, scale, self.measured.judgement)
 
     def latencies(self, latency: str) -> Floats | Ascending:
         """The defined values of the ok requests in seconds, ascending."""

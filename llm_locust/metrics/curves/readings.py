@@ -195,5 +195,5 @@ def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:
     latency_ms = part_of_all(m, PERCENTILES, missing)["latency_ms"]
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
     judged = m.population(np.arange(len(m.c))).judged
-    found = client_validity(m.c, judged, manifest, Scale.of(m.window, medians_ms))
+    found = client_validity(m.c, judged, manifest, Scale.of(m.window, medians_ms), m.judgement)
     return found["reasons"][0] if found["verdict"] == "invalid" else ""

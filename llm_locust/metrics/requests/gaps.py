@@ -124,6 +124,11 @@ def gaps_of(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
         yield part, np.delete(np.diff(lists.values), lists.offsets[1:-1] - 1), lengths(lists) - 1
 
 
+def program_stamped(c: Columns) -> Mask:
+    """Whether a request has times of reads that are the program's. One without an answer has no read."""
+    return ~c.kernel_stamps & ((c.status >= 0) | (c.events > 0) | c.ok)
+
+
 def first_token_wide(c: Columns) -> Mask:
     """Whether one read, which may have been late, brought the first token with later ones: it may have
     arrived

@@ -77,6 +77,8 @@ class Judgement:
     ``good`` those that met all and are none of :data:`DOUBTFUL`.
     ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be compared with it.
     ``first_failed`` is the index of what broke first in :attr:`causes`, -1 for good and not judged.
+    ``by_delay`` marks those that ended ok, broke a limit counted from their schedule, and would have met all
+    counted from when they were sent.
     """
 
     limits: Limits
@@ -86,6 +88,7 @@ class Judgement:
     good: Mask
     judged: Mask
     first_failed: NDArray[np.int8]
+    by_delay: Mask
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -132,11 +135,13 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     """
     ok, cancelled = c.ok, c.cancelled
     held, limited, unjudged, broken_at_s = {}, {}, {}, []
+    if_sent_in_time = ok
     limits_s = {metric: limits.per_request(c.slo_class, metric) for metric in limits.metrics}
     several = np.sum([*map(np.isfinite, limits_s.values()), np.zeros(len(c))], axis=0) > 1
     for metric, limit_s in limits_s.items():
         measured, has_limit = _measured(values, metric, measured_from), np.isfinite(limit_s)
         kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~has_limit
+        in_time = values[metric] <= limit_s + _HALF_A_NANOSECOND
         unjudged[metric] = np.zeros(len(c), np.bool_)
         if metric == "tpot":
             kept |= c.gap_tokens < 1
@@ -146,6 +151,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
             broken = at_least(c, metric, measured_from) > limit_s + _HALF_A_NANOSECOND
             kept = np.where(cancelled, ~broken, kept)
         held[metric] = kept & ok
+        if_sent_in_time = if_sent_in_time & (kept | in_time)
         limited[metric] = has_limit & ~(cancelled & kept)
         moment = _moment_s(c, metric, limit_s, measured_from)
         # Kept: never broken. Broken at an unknown moment: after every known one.
@@ -159,7 +165,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     causes = [good | ~judged, c.abandoned & cancelled, ~ok & ~cancelled, *doubts]
     indexes = [-1, len(held) + 1, len(held), *range(len(held) + 2, len(held) + 2 + len(doubts))]
     first_failed = np.select(causes, indexes, first).astype(np.int8)
-    return Judgement(limits, held, limited, unjudged, good, judged, first_failed)
+    return Judgement(limits, held, limited, unjudged, good, judged, first_failed, if_sent_in_time & ~within)
 
 
 _NOTHING_MISSING = Missing()

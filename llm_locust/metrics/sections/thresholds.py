@@ -65,7 +65,7 @@ FIRST_TOKENS_WIDE = Threshold(
     "the client knows only the time of the last of several packets",
 )
 LAG_PROGRAM = Threshold(
-    "`lag_ms_p99`, not all timestamps the kernel's",
+    "read delay (p99) of requests whose timestamps are not all the kernel's",
     _ITL,
     0.1,
     1.0,
@@ -73,15 +73,15 @@ LAG_PROGRAM = Threshold(
     floor=LAG_FLOOR_MS,
 )
 HUB_LAG_PROGRAM = Threshold(
-    "`hub_lag_ms_p99`, not all timestamps the kernel's",
+    "`hub_lag_ms_p99`, more than 1 % of the requests without the kernel's timestamps",
     _ITL,
     0.1,
     1.0,
     "an event loop that reads late also timestamps late",
     floor=LAG_FLOOR_MS,
 )
-LAG_CLOSED = Threshold(
-    "`end_lag_share`, closed loop",
+WAITED = Threshold(
+    "`end_lag_share`, closed loop, of a mean `end_lag` of 1 ms at least",
     "",
     0.05,
     0.5,
@@ -100,21 +100,28 @@ DELAY = Threshold(
     "`schedule_delay_ms_p99`, open loop",
     _TTFT,
     0.1,
-    0.5,
-    "the load was not the requested one",
+    None,
+    "the load was not the requested one; the latencies from sent are right",
     floor=LAG_FLOOR_MS,
 )
-CPU_KERNEL = Threshold(
-    "`cpu_percent_max`, all timestamps the kernel's",
-    "",
-    90.0,
+DELAY_OF_RATES = Threshold(
+    "`schedule_delay_ms_p99`, open loop",
+    "the window",
     None,
-    "a saturated core reads and sends late",
-    "%",
-    False,
+    0.1,
+    "requests were sent in another part of the window than their schedule says: the rates are others",
+    floor=LAG_FLOOR_MS,
+)
+BAD_BY_DELAY = Threshold(
+    "`bad_by_delay`, open loop, the lower end of the 95 % interval of its share, of 3 at least: requests "
+    "that broke a limit counted from their schedule, and none counted from when they were sent",
+    "",
+    None,
+    0.01,
+    "goodput counts the client's delay against the server",
 )
 CPU_PROGRAM = Threshold(
-    "`cpu_percent_max`, not all timestamps the kernel's",
+    "`cpu_percent_max`, more than 1 % of the requests without the kernel's timestamps",
     "",
     70.0,
     90.0,
@@ -123,20 +130,39 @@ CPU_PROGRAM = Threshold(
     False,
 )
 STEAL = Threshold(
-    "`steal_percent_max`",
+    "`steal_percent_max`, where nothing above shows that the client was late",
     "",
-    2.0,
     10.0,
-    "the share of the CPU time that a worker's machine needed and its hypervisor gave to others",
+    None,
+    "the share of the CPU time that a worker's machine needed and its hypervisor gave to others: its kernel "
+    "did not run either, and stamped what came meanwhile when it did",
     "%",
     False,
 )
 THROTTLED = Threshold(
-    "`throttled_percent_max`",
+    "`throttled_percent_max`, where nothing above shows that the client was late",
+    "",
+    10.0,
+    None,
+    "the share of periods in which a worker used up its CPU limit and stood still until the next one",
+    "%",
+    False,
+)
+STEAL_CAUSE = Threshold(
+    "`steal_percent_max`, of a client that was late",
+    "",
+    2.0,
+    None,
+    "it was starved: others had its CPU time",
+    "%",
+    False,
+)
+THROTTLED_CAUSE = Threshold(
+    "`throttled_percent_max`, of a client that was late",
     "",
     1.0,
-    10.0,
-    "the share of periods in which a worker used up its CPU limit and stood still until the next one",
+    None,
+    "it was starved by its own limit",
     "%",
     False,
 )
@@ -146,6 +172,15 @@ RUN_QUEUE = Threshold(
     10.0,
     None,
     "its threads were ready and other programs had the cores: it was starved",
+    "%",
+    False,
+)
+BUSY = Threshold(
+    "`cpu_percent_max`, of a client that was late and not starved",
+    "",
+    70.0,
+    None,
+    "it was busy: its own work took its core",
     "%",
     False,
 )
@@ -173,22 +208,26 @@ LITTLES_LAW = Threshold(
     "records are missing, duplicated, or have wrong times",
 )
 
-#: By whether all timestamps are the kernel's.
-CPU = {True: CPU_KERNEL, False: CPU_PROGRAM}
+#: Up to so many requests with times of the program's own move no p99.
+PROGRAM_SHARE = 0.01
 
 #: In the order of the table.
 THRESHOLDS = (
     FIRST_TOKENS_WIDE,
     LAG_PROGRAM,
     HUB_LAG_PROGRAM,
-    LAG_CLOSED,
+    WAITED,
     STANDSTILL,
     DELAY,
-    CPU_KERNEL,
+    DELAY_OF_RATES,
+    BAD_BY_DELAY,
     CPU_PROGRAM,
     STEAL,
     THROTTLED,
+    STEAL_CAUSE,
+    THROTTLED_CAUSE,
     RUN_QUEUE,
+    BUSY,
     CLOCK_STEPS,
     CLOCK_ERROR,
     LITTLES_LAW,

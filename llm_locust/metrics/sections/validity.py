@@ -2,12 +2,13 @@
 
 ``suspect``: the client may have affected the load or part of the numbers. ``invalid``: the numbers depend
 largely on the client. The thresholds are those of :mod:`llm_locust.metrics.sections.thresholds`. Delays under
-1 ms never count against a client.
+1 ms never count against a client. With the kernel's timestamps, CPU that it used or lacked is the cause of
+a finding, and none itself: what was late shows in first tokens, ends and sends.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,16 +16,19 @@ from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.gaps import first_token_wide
+from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
+from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections import thresholds
 from llm_locust.metrics.sections.littles_law import law_text
 from llm_locust.metrics.sections.node_health import nodes, stamps
-from llm_locust.metrics.sections.thresholds import Severity
+from llm_locust.metrics.sections.thresholds import Severity, Threshold
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.window import Window
 
 Finding = tuple[Severity, str]
+
+Cause = Literal["starved", "busy", "late"]
 
 #: A clock that is known better than this is not held against a short window.
 CLOCK_ERROR_S = 1.0
@@ -32,8 +36,13 @@ CLOCK_ERROR_S = 1.0
 #: Workers that one reason names; the others it counts.
 _MOST_NAMED = 3
 
+_BLIND: Finding = (
+    "suspect",
+    "neither the client's lag nor its CPU is known: nothing shows that it read in time",
+)
+
 #: Fewer are no share.
-_LEAST_WIDE = 3
+_LEAST = 3
 
 
 #: A request may begin so much before the load, and end so much after it.
@@ -57,8 +66,73 @@ class Scale:
         return cls(window=window, window_s=window.seconds, **of_metric)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Requests:
+    """What ``n`` requests show of the client.
+
+    Attributes:
+        kernel: share of those with an answer whose timestamps are all the kernel's; None without one.
+        program_lag_ms: p99 of the read delay in their latencies: 0 where the kernel took the times.
+        wide: first tokens of ``first_tokens`` that a read of a late client brought with later ones.
+        made_bad: bad by the client's delay alone; None in a closed loop and without an SLO.
+    """
+
+    n: int
+    open_loop: bool
+    kernel: float | None
+    program_lag_ms: float | None
+    first_tokens: int
+    wide: int
+    waits: "EndLags"
+    end_lag_p50_ms: float | None
+    delay_ms: float | None
+    made_bad: int | None
+
+    @classmethod
+    def of(cls, c: Columns, judged: Rows, open_loop: bool, judgement: Judgement | None) -> "_Requests":
+        program = program_stamped(c)
+        timed = judged[(program | c.kernel_stamps)[judged]]
+        first = judged[c.streamed[judged] & (c.events[judged] > 0)]
+        return cls(
+            n=len(judged),
+            open_loop=open_loop,
+            kernel=1 - float(program[timed].mean()) if len(timed) else None,
+            program_lag_ms=_ms(np.where(program, c.client_lag_s, 0.0)[timed], 99.0),
+            first_tokens=len(first),
+            wide=int(first_token_wide(c)[first].sum()),
+            waits=_end_lags(c, judged),
+            end_lag_p50_ms=_ms(c.end_lag_s[judged], 50.0),
+            delay_ms=_ms(schedule_delay(c)[judged], 99.0) if open_loop else None,
+            made_bad=None if judgement is None or not open_loop else int(judgement.by_delay[judged].sum()),
+        )
+
+    @property
+    def own_times(self) -> bool:
+        """Whether enough timestamps are the program's to move a p99."""
+        return self.kernel is not None and 1 - self.kernel > thresholds.PROGRAM_SHARE
+
+    def late(self, scale: Scale, of_nodes: Mapping[str, Any]) -> list[Finding]:
+        """What shows that the client was late."""
+        gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
+        first = thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)
+        return [
+            *wide_findings(self.wide, self.first_tokens),
+            *(_lag(self.program_lag_ms, *gap) if self.own_times else ()),
+            *(() if self.open_loop else waiting_findings(self.waits, self.end_lag_p50_ms)),
+            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s),
+            *(hub_lag_findings(of_nodes["hub_lag_ms_p99"], *gap) if self.own_times else ()),
+            *delay_findings(self.delay_ms, *first, scale.window_s),
+            *made_bad_findings(self.made_bad or 0, self.n),
+        ]
+
+
 def client_validity(
-    c: Columns, judged: Rows, manifest: Manifest, scale: Scale, law: Mapping[str, Any] | None = None
+    c: Columns,
+    judged: Rows,
+    manifest: Manifest,
+    scale: Scale,
+    judgement: Judgement | None = None,
+    law: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
@@ -66,49 +140,36 @@ def client_validity(
     of :func:`~llm_locust.metrics.sections.node_health.stamps`; what is of nodes is that of the worst worker.
     ``clock_steps`` counts requests, the other two steps of a node's clock. None is without evidence.
     """
-    kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
+    seen, of_nodes = _Requests.of(c, judged, manifest.open_loop, judgement), nodes(manifest, scale.window)
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
-    end_lag_p50_ms, end_lag_p99_ms = (_ms(c.end_lag_s[judged], percent) for percent in (50.0, 99.0))
-    share = _end_lag_share(c, judged)
-    delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
-    of_nodes = nodes(manifest, scale.window)
-    stepped = int(c.stepped[judged].sum())
-    misplaced = misplaced_requests(c, manifest)
-    first = judged[c.streamed[judged] & (c.events[judged] > 0)]
-    wide = int(first_token_wide(c)[first].sum())
-    gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
-    late = [
-        *wide_findings(wide, len(first)),
-        *_lag(lag_ms, *gap, kernel),
-        *(() if manifest.open_loop else late_load_findings(share, end_lag_p50_ms)),
-        *_standstill(of_nodes["hub_lag_ms_max"], scale.window_s),
-        *_hub_lag(of_nodes["hub_lag_ms_p99"], *gap, kernel),
-        *_delay(delay_ms, *thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)),
-    ]
-    cause = _explain(late, of_nodes)
+    stepped, misplaced = int(c.stepped[judged].sum()), misplaced_requests(c, manifest)
+    late = seen.late(scale, of_nodes)
+    cause = explain(late, of_nodes)
+    blind = lag_ms is of_nodes["hub_lag_ms_p99"] is of_nodes["cpu_percent_max"] is None
     findings = [
         *late,
-        *_cpu(of_nodes["cpu_percent_max"], kernel),
-        *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
+        *(cpu_findings(of_nodes["cpu_percent_max"]) if seen.own_times else ()),
+        *(() if late else taken_findings(of_nodes)),
         *_misplaced(misplaced, len(c)),
         *_stepped(stepped, len(judged)),
         *_clocks(manifest, scale.window_s),
         *_littles_law(law),
-        *_blind(lag_ms, of_nodes["hub_lag_ms_p99"], of_nodes["cpu_percent_max"], kernel),
+        *([_BLIND] if seen.own_times and blind else ()),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     return {
         "verdict": findings[0][0] if findings else "ok",
         "reasons": [text for _, text in findings],
         "cause": cause,
-        **stamps(manifest, kernel),
-        "first_tokens_wide": wide / len(first) if len(first) else None,
+        **stamps(manifest, seen.kernel),
+        "first_tokens_wide": seen.wide / seen.first_tokens if seen.first_tokens else None,
         "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
-        "end_lag_ms_p50": end_lag_p50_ms,
-        "end_lag_ms_p99": end_lag_p99_ms,
-        "end_lag_share": share,
-        "schedule_delay_ms_p99": delay_ms,
+        "end_lag_ms_p50": seen.end_lag_p50_ms,
+        "end_lag_ms_p99": _ms(c.end_lag_s[judged], 99.0),
+        "end_lag_share": seen.waits.share,
+        "schedule_delay_ms_p99": seen.delay_ms,
+        "bad_by_delay": seen.made_bad,
         "clock_steps": stepped,
         "misplaced": misplaced,
         **of_nodes,
@@ -122,10 +183,7 @@ def _ms(values_s: Floats, percent: float) -> float | None:
 
 def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
     """The finding from the number of first tokens that a late read brought with later ones."""
-    if wide < _LEAST_WIDE:
-        return
-    interval = Proportion(wide, first_tokens).interval()
-    if interval and (found := thresholds.FIRST_TOKENS_WIDE.severity(interval[0])):
+    if found := _share(thresholds.FIRST_TOKENS_WIDE, wide, first_tokens):
         yield (
             found,
             f"{_percent(wide / first_tokens)} of the first tokens were read late, together with later ones, "
@@ -133,9 +191,14 @@ def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
         )
 
 
-def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    found = None if kernel == 1 else thresholds.LAG_PROGRAM.severity(lag_ms, of_ms)
-    if found:
+def _share(threshold: Threshold, hits: int, n: int) -> Severity | None:
+    """What a share of requests amounts to: of few it may be chance."""
+    interval = Proportion(hits, n).interval() if hits >= _LEAST else None
+    return threshold.severity(interval[0]) if interval else None
+
+
+def _lag(lag_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
+    if found := thresholds.LAG_PROGRAM.severity(lag_ms, of_ms):
         yield (
             found,
             f"the client read {quantity(lag_ms)} ms late (p99), the median {of} is {quantity(of_ms)} ms, "
@@ -143,32 +206,43 @@ def _lag(lag_ms: float | None, of: str, of_ms: float | None, kernel: float | Non
         )
 
 
-def end_lag_share(end_lag_s: float, response_s: float) -> float | None:
-    """Share of the users' time that the client let pass after the end of a response: Σ end lag /
-    (Σ end lag + Σ response time); None without a response."""
-    whole_s = end_lag_s + response_s
-    return end_lag_s / whole_s if whole_s > 0 else None
+@dataclass(frozen=True, slots=True)
+class EndLags:
+    """What users waited for the client after the ends of ``n`` responses, and for the responses, in all."""
+
+    n: int
+    lag_s: float
+    response_s: float
+
+    @property
+    def share(self) -> float | None:
+        """Share of the users' time that the client let pass: Σ end lag / (Σ end lag + Σ response time); None
+        without a response."""
+        whole_s = self.lag_s + self.response_s
+        return self.lag_s / whole_s if whole_s > 0 else None
 
 
-def _end_lag_share(c: Columns, judged: Rows) -> float | None:
+def _end_lags(c: Columns, judged: Rows) -> EndLags:
     known = judged[~np.isnan(c.end_lag_s[judged])]
     response_s = c.ended_s[known] - c.started_s[known]
-    return end_lag_share(float(np.sort(c.end_lag_s[known]).sum()), float(np.sort(response_s).sum()))
+    return EndLags(len(known), float(np.sort(c.end_lag_s[known]).sum()), float(np.sort(response_s).sum()))
 
 
-def late_load_findings(share: float | None, end_lag_p50_ms: float | None) -> Iterator[Finding]:
+def waiting_findings(waits: EndLags, end_lag_p50_ms: float | None) -> Iterator[Finding]:
     """The finding on a closed loop whose users waited for the client."""
-    waited = end_lag_p50_ms is not None and share is not None
-    if waited and (found := thresholds.LAG_CLOSED.severity(share)):
+    if not waits.n or waits.lag_s * 1e3 / waits.n < thresholds.LAG_FLOOR_MS:
+        return
+    if found := thresholds.WAITED.severity(waits.share):
         yield (
             found,
-            f"the load was late: users waited {_percent(share)} of their time for the client to notice the "
-            f"end of a response ({quantity(end_lag_p50_ms)} ms in the median), so the load was that much "
+            f"the load was late: users waited {_percent(waits.share)} of their time for the client to notice "
+            f"the end of a response ({quantity(end_lag_p50_ms)} ms in the median), so the load was that much "
             "lighter than the number of users implies",
         )
 
 
-def _standstill(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
+def standstill_findings(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
+    """The finding on an event loop that stood still."""
     if window_s > 0 and (found := thresholds.STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
         yield (
             found,
@@ -178,9 +252,9 @@ def _standstill(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
         )
 
 
-def _hub_lag(hub_ms: float | None, of: str, of_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    found = None if kernel in (None, 1) else thresholds.HUB_LAG_PROGRAM.severity(hub_ms, of_ms)
-    if found:
+def hub_lag_findings(hub_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
+    """The finding on a late event loop that also took the timestamps."""
+    if found := thresholds.HUB_LAG_PROGRAM.severity(hub_ms, of_ms):
         yield (
             found,
             f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
@@ -189,16 +263,31 @@ def _hub_lag(hub_ms: float | None, of: str, of_ms: float | None, kernel: float |
         )
 
 
-def _delay(delay_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
-    if found := thresholds.DELAY.severity(delay_ms, of_ms):
+def delay_findings(
+    delay_ms: float | None, of: str, of_ms: float | None, window_s: float
+) -> Iterator[Finding]:
+    """The finding on an open loop that sent late."""
+    late = f"the load was late: requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
+    if window_s > 0 and (found := thresholds.DELAY_OF_RATES.severity(delay_ms, window_s * 1e3)):
         yield (
             found,
-            f"the load was late: requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
-            f"the median {of} is {quantity(of_ms)} ms",
+            f"{late}of a window of {quantity(window_s)} s: rates and concurrency are not the schedule's",
+        )
+    elif found := thresholds.DELAY.severity(delay_ms, of_ms):
+        yield found, f"{late}the median {of} is {quantity(of_ms)} ms. The latencies from sent are right"
+
+
+def made_bad_findings(made_bad: int, n: int) -> Iterator[Finding]:
+    """The finding on requests that only the client's delay made bad."""
+    if found := _share(thresholds.BAD_BY_DELAY, made_bad, n):
+        yield (
+            found,
+            f"the load was late: {_percent(made_bad / n)} of the requests broke a limit counted from their "
+            "schedule, and none counted from when they were sent: goodput counts the client's delay",
         )
 
 
-def _explain(late: list[Finding], of_nodes: Mapping[str, Any]) -> str | None:
+def explain(late: list[Finding], of_nodes: Mapping[str, Any]) -> Cause | None:
     """Why the client was late; the worst of the findings, now the first, is told it with what to do."""
     if not late:
         return None
@@ -208,47 +297,59 @@ def _explain(late: list[Finding], of_nodes: Mapping[str, Any]) -> str | None:
     return cause
 
 
-def _cause(of_nodes: Mapping[str, Any]) -> tuple[str, str]:
+def _cause(of_nodes: Mapping[str, Any]) -> tuple[Cause, str]:
     """Why a client was late, and what to do. What others took comes first: more workers do not help there."""
     waited, cpu = of_nodes["run_queue_percent_max"], of_nodes["cpu_percent_max"]
     throttled, steal = of_nodes["throttled_percent_max"], of_nodes["steal_percent_max"]
-    if thresholds.THROTTLED.severity(throttled):
+    if thresholds.THROTTLED_CAUSE.severity(throttled):
         return "starved", (
             f"It was starved by its CPU limit, in {quantity(throttled)} % of the limit's periods: "
             "raise the limit to a core for each worker at least"
         )
-    if thresholds.STEAL.severity(steal):
-        return "starved", f"It was starved: the hypervisor gave {quantity(steal)} % of its CPU time to others"
+    if thresholds.STEAL_CAUSE.severity(steal):
+        return "starved", (
+            f"It was starved: the hypervisor gave {quantity(steal)} % of its CPU time to others. "
+            "Use a machine with dedicated CPUs"
+        )
     if thresholds.RUN_QUEUE.severity(waited):
         return "starved", (
             f"It was starved: a worker's threads waited for a core during {quantity(waited)} % of the time. "
             "Stop other programs on its machine, or start no more workers than it has cores"
         )
-    if thresholds.CPU_PROGRAM.severity(cpu):
+    if thresholds.BUSY.severity(cpu):
         return "busy", f"It was busy: a worker used {quantity(cpu)} % of its core. Use more workers"
     return "late", "It had CPU time enough, as far as is known: look for what holds its event loop"
 
 
-def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
-    if found := thresholds.CPU[kernel == 1].severity(cpu):
-        text = f"the busiest worker used {quantity(cpu)} % of its core: use more workers"
-        if kernel != 1:
-            text += "; not all timestamps are the kernel's, so its delays are part of the latencies"
-        yield found, text
+def cpu_findings(cpu: float | None) -> Iterator[Finding]:
+    """The finding on the core of a worker that takes timestamps itself."""
+    if found := thresholds.CPU_PROGRAM.severity(cpu):
+        yield (
+            found,
+            f"the busiest worker used {quantity(cpu)} % of its core: use more workers; not all timestamps "
+            "are the kernel's, so its delays are part of the latencies",
+        )
 
 
-def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
+def taken_findings(of_nodes: Mapping[str, Any]) -> Iterator[Finding]:
+    """The finding on much CPU time that a worker did not get, though nothing shows that it was late.
+
+    A program that waits is seen to be late. A machine that waits is not: what came meanwhile, its kernel
+    stamps when it runs again. And a thread that was stopped may have merged tokens that were not the first.
+    """
+    steal, throttled = of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]
+    unseen = "No figure shows that the client was late, but tokens that came meanwhile may be"
     if found := thresholds.STEAL.severity(steal):
         yield (
             found,
             f"a worker's machine got {quantity(steal)} % less CPU time than it needed: its hypervisor gave "
-            "it to others. Use a machine with dedicated CPUs",
+            f"it to others. {unseen} timed late. Use a machine with dedicated CPUs",
         )
     if found := thresholds.THROTTLED.severity(throttled):
         yield (
             found,
-            f"a worker was throttled in {quantity(throttled)} % of the periods of its CPU limit: "
-            "raise its container's limit, or use more workers",
+            f"a worker was throttled in {quantity(throttled)} % of the periods of its CPU limit. {unseen} "
+            "timed together. Raise the limit to a core for each worker at least",
         )
 
 
@@ -352,14 +453,4 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
             found,
             f"the clock of {worker} is known only to {quantity(error_s)} s, the window is "
             f"{quantity(window_s)} s long: it is uncertain which of its requests are inside",
-        )
-
-
-def _blind(
-    lag_ms: float | None, hub_lag_ms: float | None, cpu: float | None, kernel: float | None
-) -> Iterator[Finding]:
-    if kernel is not None and kernel < 1 and lag_ms is hub_lag_ms is cpu is None:
-        yield (
-            "suspect",
-            "neither the client's lag nor its CPU is known: nothing shows that it read in time",
         )

@@ -105,7 +105,7 @@ def _client(m: Measured, manifest: Manifest) -> dict[str, Any]:
         "ttft": _median_ms(ordered(ttft(m.c)[population.ok])),
         "e2el": _median_ms(ordered(e2el(m.c)[population.ok])),
     }
-    return client_validity(m.c, population.judged, manifest, Scale.of(m.window, medians_ms))
+    return client_validity(m.c, population.judged, manifest, Scale.of(m.window, medians_ms), m.judgement)
 
 
 def _median_ms(ascending_s: Floats | Ascending) -> float | None:

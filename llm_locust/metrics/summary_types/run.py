@@ -142,7 +142,7 @@ class ClientFacts(SummaryPart, frozen=True):
         ),
     ]
     kernel_share: Annotated[
-        float | None, key("share of requests whose stamps are all the kernel's", _POPULATION)
+        float | None, key("share of requests whose stamps are all the kernel's", "the population, answered")
     ]
     reader: Annotated[
         Literal["c", "python"] | None,
@@ -176,6 +176,14 @@ class ClientFacts(SummaryPart, frozen=True):
     ]
     schedule_delay_ms_p99: Annotated[
         float | None, key("p99 of sent − scheduled, ms; null in a closed loop", _POPULATION)
+    ]
+    bad_by_delay: Annotated[
+        int | None,
+        key(
+            "requests that broke a limit counted from their schedule, and none counted from when they were "
+            "sent: goodput counts the client's delay; null in a closed loop and without an SLO",
+            _POPULATION,
+        ),
     ]
     clock_steps: Annotated[int, key("requests during which the wall clock was set", _POPULATION)]
     misplaced: Annotated[int, key("requests that begin before the load or end after it", "all requests")]

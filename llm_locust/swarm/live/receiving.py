@@ -74,11 +74,11 @@ class LiveReceiver:
     def _worker(self, worker: str) -> WorkerState:
         client, counts = self._runner.clients[worker], self._known.get(worker)
         ours = counts is not None and counts.run == self.store.run.id
-        return WorkerState(
+        state = WorkerState(
             id=worker,
             state=client.state,
             users=client.user_count,
             in_flight=counts.in_flight if counts is not None and ours else None,
             cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet
-            hub_lag_ms=counts.health.hub_lag_ms_p99 if counts is not None and ours else None,
         )
+        return state.measured(counts.health) if counts is not None and ours else state

@@ -158,30 +158,8 @@ class Health:
         self._cells.append(self._cell(self._taken.read()))
         if len(self._cells) >= MOST_CELLS:
             pairs = zip(self._cells[::2], self._cells[1::2], strict=True)
-            self._cells, self._cell_s = [_joined(*pair) for pair in pairs], 2 * self._cell_s
+            self._cells, self._cell_s = [first.joined(second) for first, second in pairs], 2 * self._cell_s
         self._begin_cell()
-
-
-def _joined(first: HealthCell, second: HealthCell) -> HealthCell:
-    """Merge two consecutive cells."""
-    seconds = first.seconds + second.seconds
-
-    def mean(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else (a * first.seconds + b * second.seconds) / seconds
-
-    def most(a: float | None, b: float | None) -> float | None:
-        return max((v for v in (a, b) if v is not None), default=None)
-
-    return HealthCell(
-        at_s=second.at_s,
-        seconds=seconds,
-        cpu_percent=max(first.cpu_percent, second.cpu_percent),
-        hub_lag_ms_p99=most(first.hub_lag_ms_p99, second.hub_lag_ms_p99),
-        hub_lag_ms_max=most(first.hub_lag_ms_max, second.hub_lag_ms_max),
-        steal_percent=mean(first.steal_percent, second.steal_percent),
-        throttled_percent=mean(first.throttled_percent, second.throttled_percent),
-        run_queue_percent=mean(first.run_queue_percent, second.run_queue_percent),
-    )
 
 
 def _lag_ms(lag: Histogram, percent: float) -> float | None:

@@ -113,8 +113,7 @@ class LocalRole:
             users=runner.user_count,
             in_flight=None if session is None else session.in_flight,
             cpu_percent=float(runner.current_cpu_usage) or None,  # 0: not measured yet
-            hub_lag_ms=self._runs.health.snapshot().hub_lag_ms_p99,
-        )
+        ).measured(self._runs.health.snapshot())
 
     def _tell(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None:
         if isinstance(message, RateMessage):

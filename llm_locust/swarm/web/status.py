@@ -39,15 +39,21 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "recent": _figures(recent.total),
         "verdict": recent.verdict.severity,
         "reasons": list(recent.verdict.reasons),
+        "cause": recent.verdict.cause,
         "alarms": list(alarms),
         "missed": whole.missed,
         "relative_error": whole.relative_error,
         "workers_here": sum(w.here for w in workers),
         "workers_lost": sum(w.lost for w in workers),
-        "workers": [asdict(worker) | {"id": clean(worker.id)} for worker in workers[:MOST_WORKERS]],
+        "workers": [_worker(worker) for worker in workers[:MOST_WORKERS]],
         "servers_silent": [clean(name) for name in look.silent],
         "workers_hidden": max(0, len(workers) - MOST_WORKERS),
     }
+
+
+def _worker(worker: WorkerState) -> dict[str, Any]:
+    told = ("state", "users", "in_flight", "cpu_percent", "hub_lag_ms")
+    return {"id": clean(worker.id)} | {name: getattr(worker, name) for name in told}
 
 
 def _concern(worker: WorkerState) -> tuple[bool, bool, float, str]:

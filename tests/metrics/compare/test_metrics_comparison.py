@@ -478,8 +478,8 @@ def test_answers_of_other_lengths_counts_and_replicas_are_said() -> None:
 
 
 def test_a_run_with_a_bad_client_or_missing_records_is_doubted() -> None:
-    busy = replace(facts(50).workers[0], health=NodeHealth(cpu_percent_max=99.0))
-    assert any("its client is suspect: the busiest worker" in text for text in doubts(like(workers=[busy])))
+    stolen = replace(facts(50).workers[0], health=NodeHealth(steal_percent=20.0))
+    assert any("its client is suspect: a worker's machine" in text for text in doubts(like(workers=[stolen])))
     lost = [WorkerFacts(id="w1", index=0, announced=60, received=50, lost=True)]
     assert any(
         "10 requests have no record, 1 workers were lost" in text for text in doubts(like(workers=lost))

@@ -1,5 +1,8 @@
 """The gaps of a run, kept or counted."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, request
@@ -9,7 +12,7 @@ from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
+from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide, program_stamped
 from llm_locust.metrics.requests.latency import itl
 from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram
@@ -155,6 +158,13 @@ def test_a_first_token_is_wide_where_a_read_that_may_have_been_late_brought_it_w
 ) -> None:
     made = request(arrivals=arrivals, client_lag_ns=None if lag_ms is None else round(lag_ms * 1e6))
     assert first_token_wide(columns(request(), made)).tolist() == [False, is_wide]
+
+
+def test_only_an_answer_that_was_read_has_timestamps_of_the_program() -> None:
+    own: dict[str, Any] = {"kernel_stamps": False}
+    refused = request(arrivals=(), ended=0.1, outcome=Outcome.CONNECT_ERROR, **own)
+    told = columns(request(), request(**own), refused, replace(refused, status=503))
+    assert program_stamped(told).tolist() == [False, True, False, True]
 
 
 def test_lists_of_gaps_are_those_of_their_requests() -> None:

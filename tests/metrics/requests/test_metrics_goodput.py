@@ -203,6 +203,16 @@ def test_from_scheduled_is_never_better_than_from_sent(records: list[RequestReco
     assert sent["ratio"] is None or scheduled["ratio"] <= sent["ratio"]
 
 
+@given(st.lists(requests(), min_size=1, max_size=12), slos)
+def test_bad_by_the_delay_are_ok_requests_that_are_good_from_sent_alone(
+    records: list[RequestRecord], slo: Slo
+) -> None:
+    c = columns(*records)
+    sent, scheduled = (judge(c, per_request(c), Limits(slo), start) for start in ("sent", "scheduled"))
+    assert not sent.by_delay.any()
+    assert (scheduled.by_delay & c.ok).tolist() == (c.ok & sent.good & ~scheduled.good).tolist()
+
+
 @given(st.lists(requests(), min_size=1, max_size=12), st.integers(1, 6000))
 def test_attainment_is_the_adjusted_distribution_at_the_limit(records: list[RequestRecord], ms: int) -> None:
     records = [replace(r, streamed=True, arrivals_ns=np.array([7_000_000])) for r in records]

@@ -8,7 +8,11 @@ import pytest
 from metrics_cases import columns, failed, manifest, ns, request
 
 from llm_locust.core.manifest import ClockFacts, HealthCell, NodeHealth, WorkerFacts
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.latency import per_request
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.sections.node_health import nodes
 from llm_locust.metrics.sections.thresholds import THRESHOLDS
 from llm_locust.metrics.sections.validity import Scale, client_validity
@@ -70,6 +74,7 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "end_lag_ms_p99": None,
         "end_lag_share": None,
         "schedule_delay_ms_p99": None,
+        "bad_by_delay": None,
         "cpu_percent_max": 10.0,
         "clock_steps": 0,
         "misplaced": 0,
@@ -211,8 +216,11 @@ def test_lag_of_less_than_a_millisecond_is_nothing_however_short_the_gaps() -> N
     assert verdict(lagging(0.9, kernel_stamps=False), itl=0.01)["verdict"] == "ok"
 
 
-@pytest.mark.parametrize(("late_ms", "expected"), [(4, "ok"), (6, "suspect"), (26, "invalid")])
+@pytest.mark.parametrize(
+    ("late_ms", "expected"), [(4, "ok"), (6, "suspect"), (900, "suspect"), (1100, "invalid")]
+)
 def test_an_open_loop_that_sends_late_is_not_the_load_asked_for(late_ms: int, expected: str) -> None:
+    """Of a window of 10 s: what is sent a tenth of it late moves the rates."""
     record = request(late=late_ms / 1000)
     result = verdict(record, open_loop=True)
     assert result["verdict"] == expected
@@ -222,9 +230,11 @@ def test_an_open_loop_that_sends_late_is_not_the_load_asked_for(late_ms: int, ex
 
 @pytest.mark.parametrize(
     ("cpu", "kernel", "program"),
-    [(None, "ok", "ok"), (69, "ok", "ok"), (71, "ok", "suspect"), (91, "suspect", "invalid")],
+    [(None, "ok", "ok"), (69, "ok", "ok"), (71, "ok", "suspect"), (91, "ok", "invalid")],
 )
-def test_the_busiest_workers_core_counts(cpu: float | None, kernel: str, program: str) -> None:
+def test_the_busiest_workers_core_counts_where_it_takes_the_timestamps(
+    cpu: float | None, kernel: str, program: str
+) -> None:
     assert verdict(request(), cpu=cpu)["verdict"] == kernel
     assert verdict(request(kernel_stamps=False), cpu=cpu)["verdict"] == program
 
@@ -333,20 +343,147 @@ def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
     assert "\n".join(["| figure | suspect above | invalid above | why |", "|---|---|---|---|", *rows]) in docs
 
 
-def taken(**health: Any) -> dict[str, Any]:
+def run_of(
+    *records: RequestRecord, open_loop: bool = False, slo: str = "", window_s: float = 60.0, **health: Any
+) -> dict[str, Any]:
+    """The verdict on a run of 60 s with this SLO, whose worker measured this of itself."""
     worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=NodeHealth(**health))
-    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
-    return client_validity(columns(request()), np.array([0]), manifest(workers=[worker]), scale)
+    made = manifest(open_loop=open_loop, workers=[worker])
+    c, scale = columns(*records), Scale(window_s=window_s, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    limits = Limits(parse_slo(slo))
+    judgement = judge(c, per_request(c), limits, measured_from(made)) if limits else None
+    return client_validity(c, np.arange(len(c)), made, scale, judgement)
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(0.5, "ok"), (3, "suspect"), (11, "invalid")])
-def test_cpu_time_that_a_client_did_not_get_is_held_against_it(percent: float, expected: str) -> None:
-    stolen, throttled = taken(steal_percent=percent), taken(throttled_percent=percent)
-    assert (stolen["verdict"], stolen["steal_percent_max"]) == (expected, percent)
-    assert (throttled["verdict"], throttled["throttled_percent_max"]) == (expected, percent)
-    if expected != "ok":
-        assert "hypervisor" in stolen["reasons"][0]
-        assert "CPU limit" in throttled["reasons"][0]
+def lagged(end_lag_ms: float) -> RequestRecord:
+    """Read by a busy process: taken up late, after the kernel had stamped it in time."""
+    return request(client_lag_ns=148_000_000, end_lag_ns=round(end_lag_ms * 1e6))
+
+
+#: Runs whose every figure is right, whatever their workers and machines went through.
+RIGHT: dict[str, dict[str, Any]] = {
+    "a core without a break": {"cpu_percent_max": 100.0},
+    "threads that waited for a core": {"run_queue_percent": 180.0},
+    "a few per cent stolen": {"steal_percent": 9.0},
+    "a few periods throttled": {"throttled_percent": 9.0},
+    "all of these": {
+        "cpu_percent_max": 100.0,
+        "run_queue_percent": 180.0,
+        "steal_percent": 9.0,
+        "throttled_percent": 9.0,
+        "hub_lag_ms_p99": 148.0,
+        "hub_lag_ms_max": 900.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", list(RIGHT))
+def test_what_moved_no_figure_is_nothing(name: str) -> None:
+    for open_loop in (False, True):
+        found = run_of(*[lagged(0.1)] * 300, open_loop=open_loop, **RIGHT[name])
+        assert (found["verdict"], found["reasons"], found["cause"]) == ("ok", [], None)
+
+
+def test_delays_under_a_millisecond_are_nothing_however_short_the_answers() -> None:
+    """A user that waits 0.9 ms after an embedding of 1 ms sends half as often, as any client's would."""
+    short: dict[str, Any] = {"arrivals": (), "streamed": False}
+    found = run_of(*[request(ended=0.001, end_lag_ns=900_000, **short)] * 300)
+    assert (found["verdict"], found["end_lag_share"]) == ("ok", pytest.approx(0.9 / 1.9))
+    longer = run_of(*[request(ended=0.001, end_lag_ns=1_100_000, **short)] * 300)
+    assert longer["verdict"] == "invalid"
+    assert run_of(*[request(late=0.0009, **short)] * 300, open_loop=True)["verdict"] == "ok"
+
+
+def test_requests_without_an_answer_say_nothing_of_the_timestamps() -> None:
+    """Connections that were refused have no read, and so no stamp of the kernel."""
+    refused = failed(outcome=Outcome.CONNECT_ERROR, status=None, kernel_stamps=False, client_lag_ns=None)
+    busy: dict[str, Any] = {"cpu_percent_max": 95.0, "hub_lag_ms_p99": 148.0}
+    found = run_of(*[lagged(0.1)] * 270, *[refused] * 30, **busy)
+    assert (found["verdict"], found["timestamps"], found["kernel_share"]) == ("ok", "kernel", 1.0)
+    nobody = run_of(*[refused] * 30, **busy)
+    assert (nobody["verdict"], nobody["timestamps"]) == ("ok", None)
+
+
+def test_a_few_timestamps_of_the_program_move_no_p99() -> None:
+    own = lagging(148.0, kernel_stamps=False)
+    busy: dict[str, Any] = {"cpu_percent_max": 95.0, "hub_lag_ms_p99": 148.0}
+    few = run_of(*[lagged(0.1)] * 298, *[own] * 2, **busy)
+    assert (few["verdict"], few["timestamps"]) == ("ok", "mixed")
+    assert run_of(*[lagged(0.1)] * 290, *[own] * 10, **busy)["verdict"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (
+            {"steal_percent": 12.4},
+            "got 12.4 % less CPU time than it needed: its hypervisor gave it to others",
+        ),
+        ({"throttled_percent": 12.4}, "throttled in 12.4 % of the periods of its CPU limit"),
+    ],
+)
+def test_much_cpu_that_was_taken_is_told_without_evidence_and_is_the_cause_of_what_shows(
+    health: dict[str, Any], words: str
+) -> None:
+    unseen = run_of(*[lagged(0.1)] * 300, **health)
+    assert (unseen["verdict"], unseen["cause"]) == ("suspect", None)
+    (reason,) = unseen["reasons"]
+    assert words in reason
+    assert "No figure shows that the client was late" in reason
+    seen = run_of(*[lagged(20.0)] * 300, **health)
+    assert (seen["verdict"], seen["cause"]) == ("suspect", "starved")
+    (reason,) = seen["reasons"]
+    assert reason.startswith("the load was late: users waited ")
+    assert "It was starved" in reason
+
+
+#: Runs with kernel stamps of which a figure is not what it says: records, SLO, and what says so.
+WRONG: dict[str, tuple[list[RequestRecord], str, bool, str, str]] = {
+    "tokens merged in one per cent": (
+        [wide()] * 12 + [request()] * 288,
+        "",
+        False,
+        "invalid",
+        "first tokens were read late",
+    ),
+    "users that wait as long as for an answer": ([lagged(200.0)] * 30, "", False, "invalid", "users waited"),
+    "a lighter load": ([lagged(10.0)] * 30, "", False, "suspect", "users waited"),
+    "sent in bursts": ([request(late=0.15)] * 30, "", True, "suspect", "sent 150 ms after their schedule"),
+    "bad by the delay alone": (
+        [request(late=0.15)] * 30,
+        "ttft=100ms",
+        True,
+        "invalid",
+        "goodput counts the client's delay",
+    ),
+    "half of the rate": ([request(late=0.1 * i) for i in range(300)], "", True, "invalid", "rates"),
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_figure_that_the_client_moved_is_told(name: str) -> None:
+    records, slo, open_loop, expected, words = WRONG[name]
+    found = run_of(*records, slo=slo, open_loop=open_loop)
+    assert (found["verdict"], found["cause"]) == (expected, "late")
+    assert words in found["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("slo", "late_s", "bad"),
+    [
+        ("ttft=100ms", 0.04, 0),  # within it both ways
+        ("ttft=100ms", 0.06, 300),
+        ("ttft=10ms", 0.06, 0),  # broken both ways: the server's
+        ("tpot=10ms", 0.06, 0),  # a limit that does not know the schedule
+        ("ttft=100ms tpot=10ms", 0.06, 0),
+        ("e2el=100ms", 0.06, 300),
+    ],
+)
+def test_a_request_is_bad_by_the_delay_if_it_is_good_without_it(slo: str, late_s: float, bad: int) -> None:
+    late = [request(late=late_s)] * 300
+    found = run_of(*late, slo=slo, open_loop=True)
+    assert (found["bad_by_delay"], found["verdict"]) == (bad, "invalid" if bad else "suspect")
+    assert run_of(*late, slo=slo)["bad_by_delay"] is None
 
 
 def cell(at: float, **of: float) -> HealthCell:

@@ -9,6 +9,7 @@ import pytest
 from live_cases import Run, observation, worker
 from metrics_cases import failed, request
 
+from llm_locust.core.manifest import HealthCell
 from llm_locust.core.record import Outcome
 from llm_locust.live.series import SPANS, Charts, LiveSeries, Span
 from llm_locust.live.state import MISSING
@@ -235,6 +236,20 @@ def test_the_workers_that_matter_come_first_and_are_not_too_many() -> None:
     assert (told["workers_here"], told["workers_lost"]) == (MOST_WORKERS + 5, 1)
     assert told["alarms"] == ["a drift"]
     assert told["limits_ms"] == {"ttft": 100, "tpot": 50}
+
+
+def test_a_late_client_is_told_with_its_cause() -> None:
+    run = Run()
+    run.ended([request(end_lag_ns=100_000_000)] * 5)
+    run.report()
+    run.clock.tick(10.0)
+    starved = HealthCell(at_s=0.0, seconds=9.0, cpu_percent=10.0, run_queue_percent=60.0)
+    run.store.observe(observation(4, worker(now=starved)))
+    told = status(look_at(run.store), ())
+    assert (told["verdict"], told["cause"]) == ("invalid", "starved")
+    assert "Stop other programs" in told["reasons"][0]
+    run.store.observe(observation(4, worker(cpu_percent=95.0)))
+    assert status(look_at(run.store), ())["cause"] == "busy"
 
 
 def test_servers_that_give_no_page_are_named() -> None:

@@ -304,13 +304,13 @@
       tile("Output tokens/s", figure(recent.output_tokens_per_s, 4), [last, `input ${figure(recent.input_tokens_per_s, 4)}`]),
       tile("Goodput", share(recent.goodput), [whole.goodput === null ? "no SLO given" : last, `since start ${share(whole.goodput)}`]),
       tile("Errors", share(failed), [last, `since start ${share(failing)}`], failed ? "bad" : ""),
-      client(recent.requests || now.running ? now.verdict : dash, now.reasons, tones[now.verdict]),
+      client(recent.requests || now.running ? now.verdict : dash, now.cause, now.reasons, tones[now.verdict]),
     ];
   }
 
   // Of one height, whatever the reasons are: the charts below stay where they are. All are shown under the mouse.
-  function client(verdict, reasons, tone) {
-    const made = tile("Client", verdict, [reasons.join("; ")], tone);
+  function client(verdict, cause, reasons, tone) {
+    const made = tile("Client", cause ? `${verdict}: ${cause}` : verdict, [reasons.join("; ")], tone);
     made.lastChild.className = "reasons";
     made.title = reasons.join("\n");
     return made;
