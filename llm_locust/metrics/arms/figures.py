@@ -20,6 +20,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.tokens import faults
 from llm_locust.metrics.select.selection import Selected, asked
 from llm_locust.metrics.stats.intervals import rounded
 from llm_locust.metrics.window import Window
@@ -60,7 +61,8 @@ def arms(
         figures = part_of_all(run.measured, question.places, missing.of_part)
         measured.append((run, sessions))
         found.append(_told(arm, figures))
-        of_arm = gates({"window": {"seconds": window.seconds}, **figures}, run.measured)
+        counted = {"faults": faults(run.measured.c, run.population.ok)}
+        of_arm = gates({"window": {"seconds": window.seconds}, "tokens": counted, **figures}, run.measured)
         judged += [each | {"arm": arm.name} for each in of_arm]
     of = sum(len(run.c) for run, _ in measured)
     for part, (run, _) in zip(found, measured, strict=True):

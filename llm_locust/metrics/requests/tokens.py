@@ -47,7 +47,7 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
         "opening": _opening(c, ok),
         "source": source_shares(c, credited),
         "hidden": _hidden(c, ok),
-        "faults": _faults(c, ok),
+        "faults": faults(c, ok),
         "unread": _unread(c, ok),
         "user_tps": _speeds(user_tps(c)[ok], order),
         "chars_per_s": _speeds(chars_per_s(c)[ok], order),
@@ -115,7 +115,7 @@ def _opening(c: Columns, ok: Rows) -> float | None:
     return float(c.opening_tokens[told].sum()) / len(told) if len(told) else None
 
 
-def _faults(c: Columns, ok: Rows) -> dict[str, Any]:
+def faults(c: Columns, ok: Rows) -> dict[str, Any]:
     """Answers by what does not fit about their count, and the share of those whose count is not used."""
     codes = c.count_fault.codes[ok]
     names = {name: code for code, name in enumerate(c.count_fault.names)}

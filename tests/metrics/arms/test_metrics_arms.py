@@ -16,6 +16,7 @@ from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.markdown import markdown
 from llm_locust.roofline.model_file import read_model
+from llm_locust.wire.usage import CountFault
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)
 ARMS = [
@@ -124,6 +125,15 @@ def test_each_gate_is_judged_for_every_arm_and_one_without_answers_holds_none() 
     rows = rows_of(found)
     assert rows["p95_ttft"]["verdict"] == "too few samples"
     assert rows["error_rate"]["verdict"] == "worse"
+
+
+def test_a_gate_on_tokens_is_judged_by_how_each_arm_counted_them() -> None:
+    odd = {"gateway": CountFault.FEWER}
+    records = [replace(each, count_fault=odd.get(each.arm or "")) for each in drawn(5, 400, 0.0)]
+    gates = "p50_tpot<50ms goodput>=50% output_tps>1"
+    found = told(records, slo="tpot=100ms", gates=gates)
+    notes = {(gate["arm"], gate["note"] is not None) for gate in found["gates"]}
+    assert notes == {("straight", False), ("gateway", True)}
 
 
 def test_an_arm_that_got_no_request_is_there_and_holds_no_gate() -> None:
