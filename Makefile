@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -77,6 +77,9 @@ system-packages:  ## as root on Debian: a compiler, the browser, Prometheus and 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario, metrics, summary.schema.json
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
 	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
+
+house: $(VENV)/.test  ## the size of the package and its tests: lines, modules, what asks for a second look
+	$(BIN)/python .ci/house.py
 
 pictures: $(VENV)/.test  ## the pictures of README.md, from a run against the simulator; needs Chromium
 	$(BIN)/python .ci/pictures.py
