@@ -34,6 +34,7 @@ EQUIVALENT = "equivalent"
 AREAS: dict[str, tuple[str, ...]] = {
     "wire/*": (
         "wire",
+        "client/test_client_ends.py",
         "client/test_client_outcome.py",
         "client/test_client_stream.py",
         "hostile/test_hostile_formats.py",

@@ -129,7 +129,7 @@ class Noise:
         beyond = (1 - confidence) / 2
         worth = max((self.cells, self.blocks), key=lambda each: each.t(confidence) / math.sqrt(each.n_eff))
         n_eff = self.effective(share)
-        low, high = score_ends(share, min(n_eff, worth.n_eff / self.factor**2), worth.t(confidence))
+        low, high = score_ends(share, n_eff, worth.t(confidence))
         return low if (1 - share) ** n_eff <= beyond else 0.0, high if share**n_eff <= beyond else 1.0
 
 

@@ -114,7 +114,7 @@ class Share:
         """How many requests that count, or that do not, come together; 1 where all or none count."""
         if self.worth is None or not 0 < self.value < 1:
             return 1.0
-        return max(1.0, self.n / self._n_eff)
+        return self.n / self._n_eff
 
     @property
     def _n_eff(self) -> float:

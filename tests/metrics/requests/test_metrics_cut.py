@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.requests.cut import Samples, at_least, cut_pace_s, with_stuck, with_unsent
+from llm_locust.metrics.requests.cut import Samples, at_least, cut_pace_s, most_gaps, with_stuck, with_unsent
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.censoring import Durations
@@ -126,3 +126,20 @@ def test_the_pace_of_a_cut_answer_is_that_of_its_tokens_or_of_the_silence_that_w
     whole = request(0.0, arrivals, ended=ended)
     found = cut_pace_s(columns(cut, whole))
     assert found == pytest.approx([pace_s, math.nan], nan_ok=True)  # a whole answer has its TPOT
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "asked", "gaps"),
+    [
+        ((1.0, 1.1), 50, 49),  # as many as were asked for, and the first has none
+        ((1.0, 1.1), None, 2),  # one more than came
+        ((1.0, 1.1), 1, 2),  # more came than were asked for
+        ((1.0,), None, 1),
+        ((), None, math.nan),  # nothing came, and nothing was asked for
+    ],
+)
+def test_a_cut_answer_may_yet_have_the_gaps_that_were_asked_for_and_one_at_least(
+    arrivals: tuple[float, ...], asked: int | None, gaps: float
+) -> None:
+    cut = request(0.0, arrivals, ended=2.0, outcome=Outcome.CANCELLED, asked_output_tokens=asked)
+    assert most_gaps(columns(cut)) == pytest.approx([gaps], nan_ok=True)

@@ -112,6 +112,8 @@ def test_what_is_rare_is_worth_no_more_than_the_level_of_the_run() -> None:
     assert many.effective(0.975) == pytest.approx(400 / 1.08**2)  # ten samples are beyond it
     assert many.effective(0.98) == many.effective(0.02) == pytest.approx(100 / 1.08**2)
     assert noise(SMALL, LARGE, level=20.0).effective(0.5) == pytest.approx(100 / 1.2**2)
+    twenty = Worth(StandardError(0.1, 1e9), 20.0)
+    assert noise(twenty, twenty, level=10.0).effective(0.5) == pytest.approx(20 / 1.4**2)  # ten are enough
 
 
 def test_an_end_is_known_only_where_some_of_so_few_samples_would_lie_beyond_it() -> None:

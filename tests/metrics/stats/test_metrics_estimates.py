@@ -1,6 +1,7 @@
 """A figure of one run with its interval, and the difference of two runs' figures."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +10,17 @@ from llm_locust.metrics.compare.relative_gates import State, judge_change, parse
 from llm_locust.metrics.stats.blocks import Noise
 from llm_locust.metrics.stats.bootstrap import StandardError
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share, alike, difference
+from llm_locust.metrics.stats.estimates import (
+    Average,
+    Difference,
+    Estimate,
+    Percentile,
+    Rate,
+    Share,
+    alike,
+    change,
+    difference,
+)
 from llm_locust.metrics.stats.worth import Memory, Worth, percentile_shares
 
 Z = 1.959964
@@ -92,14 +103,18 @@ def test_a_rate_that_its_rounds_do_not_settle_is_told_by_the_larger_error(
 @pytest.mark.parametrize(
     ("worth", "blocks", "n_eff"),
     [
-        (independent(400), Worth(ERROR, 50), 400),  # 40 hits: the cells show how they come
-        (independent(99), Worth(ERROR, 50), 50),  # fewer than ten
+        (independent(400), Worth(ERROR, 50), 400),  # 50 hits: the cells show how they come
+        (independent(80), Worth(ERROR, 50), 80),  # ten
+        (independent(79), Worth(ERROR, 50), 50),  # fewer
         (independent(50), Worth(ERROR, 99), 50),
         (Worth(StandardError(0.1, 1e9, settled=False), 400), Worth(ERROR, 50), 50),
     ],
 )
-def test_a_share_of_few_hits_is_told_by_the_larger_error(worth: Worth, blocks: Worth, n_eff: float) -> None:
-    assert Share(0.1, 400, worth, blocks).ends(0.95) == Share(0.1, 400, independent(n_eff)).ends(0.95)
+@pytest.mark.parametrize("value", [0.125, 0.875])
+def test_a_share_of_few_hits_or_few_others_is_told_by_the_larger_error(
+    worth: Worth, blocks: Worth, n_eff: float, value: float
+) -> None:
+    assert Share(value, 400, worth, blocks).ends(0.95) == Share(value, 400, independent(n_eff)).ends(0.95)
 
 
 @pytest.mark.parametrize(("value", "ends"), [(0.0, (0.0, 0.0362)), (1.0, (0.9638, 1.0))])
@@ -129,6 +144,46 @@ def test_the_difference_of_two_shares_is_newcombes_own_example() -> None:
     found = difference(Share(48 / 80, 80, independent(80)), Share(56 / 70, 70, independent(70)), 0.95)
     assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0428, 0.3422), abs=1e-4)
     assert found.is_known
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A figure whose interval is given."""
+
+    value: float
+    low: float
+    high: float
+
+    def ends(self, confidence: float) -> tuple[float, float]:
+        return self.low, self.high
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "low", "high"),
+    [
+        # Both are known to a factor of 2: the change is, to 2 to the power of √2.
+        (Between(1, 0.5, 2), Between(2, 1, 4), 2 ** (1 - math.sqrt(2)) - 1, 2 ** (1 + math.sqrt(2)) - 1),
+        (Between(2, 2, 2), Between(1, 0.5, 4), -0.75, 1.0),
+        (Between(2, 1, 8), Between(1, 1, 1), -0.875, 0.0),
+        (Between(1, 1, 1), Between(2, 0, 4), -1.0, 3.0),  # it may be nothing, and not less
+        (Between(1, 0, 2), Between(2, 2, 2), 0.0, math.inf),  # of nothing any amount is a change without end
+        (Between(1, -math.inf, math.inf), Between(2, 1, 4), -math.inf, math.inf),
+        (Between(1, 0.5, 2), Between(2, -math.inf, math.inf), -math.inf, math.inf),
+    ],
+)
+def test_a_change_is_as_far_from_its_ends_as_both_figures_are_on_a_scale_of_factors(
+    base: Between, new: Between, low: float, high: float
+) -> None:
+    found = change(base, new, 0.95)
+    assert found.value == pytest.approx(new.value / base.value - 1)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_no_end_of_a_difference_is_beyond_what_it_can_be() -> None:
+    found = Difference(0.1, -1.5, 1.2).within(-1.0, 1.0)
+    assert found == Difference(0.1, -1.0, 1.0)
+    assert Difference(0.1, -0.2, 0.3).within(-1.0, 1.0) == Difference(0.1, -0.2, 0.3)
+    assert Difference(0.1, -math.inf, math.inf).within(-1.0, 1.0) == Difference(0.1, -math.inf, math.inf)
 
 
 def test_the_difference_from_a_figure_that_lies_anywhere_is_not_known() -> None:
