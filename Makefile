@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -95,6 +95,15 @@ plotly:  ## the script of the charts, from npm
 site: .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 
+release-check: .venv-release/.installed  ## sdist and wheel, each installed in an empty environment, where it runs a load
+	.ci/release-check .venv-release/bin $(UV) $(WHEELS)
+
+# pyproject.toml has the version. The manifests, the image and its page name images of it.
+version:  ## another version: VERSION=0.3.0
+	sed -i 's/^version = ".*"/version = "$(VERSION)"/' pyproject.toml
+	git grep -lE 'llm-locust:[0-9]+\.[0-9]' -- k8s docs llm_locust/k8s | \
+		xargs sed -Ei 's/llm-locust:[0-9]+(\.[0-9]+)+/llm-locust:$(VERSION)/'
+
 audit: .venv-audit/.installed  ## known vulnerabilities of the locked packages
 	.ci/audit .venv-audit/bin
 
@@ -174,10 +183,11 @@ requirements: .venv-uv/.installed  ## the packages of the image, the tests, the 
 	echo 'mkdocs-material>=9.7' | $(LOCK) - -o .ci/site-requirements.txt
 	printf 'setuptools>=77\npackaging>=24.2\npytest>=8.3.3\nhypothesis>=6.170\ncryptography>=44\n' | \
 		$(LOCK) --resolution lowest-direct pyproject.toml - --extra otel -o tests/lowest-requirements.txt
+	printf 'build>=1.3\ntwine>=6.1\n' | $(LOCK) - -o .ci/release-requirements.txt
 	echo 'pip-audit>=2.10' | $(LOCK) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-lowest .venv-audit .venv-docs .venv-e2e .venv-infinity .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-lowest .venv-audit .venv-release .venv-docs .venv-e2e .venv-infinity .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 .venv-uv/.installed:
 	python3 -m venv .venv-uv
@@ -207,6 +217,11 @@ LOWEST_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
 .venv-audit/.installed: .ci/audit-requirements.txt | .venv-uv/.installed
 	$(ENVIRONMENT) --python $(PYTHON) .venv-audit
 	$(INSTALL) .venv-audit --no-deps --require-hashes -r $<
+	touch $@
+
+.venv-release/.installed: .ci/release-requirements.txt | .venv-uv/.installed
+	$(ENVIRONMENT) --python $(PYTHON) .venv-release
+	$(INSTALL) .venv-release --no-deps --require-hashes -r $<
 	touch $@
 
 .venv-docs/.installed: .ci/site-requirements.txt | .venv-uv/.installed

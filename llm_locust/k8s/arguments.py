@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -51,7 +52,7 @@ def add_place(group: Group) -> None:
         "--image",
         metavar="IMAGE",
         type=_checked(checks.image_name),
-        help="name with tag or digest (default: llm-locust:0.1.0)",
+        help=f"name with tag or digest (default: llm-locust:{version('llm-locust')})",
     )
     _add_list(
         group, "--label", "KEY=VALUE", "label of every object and pod, such as Kueue's queue; repeatable"
