@@ -161,7 +161,11 @@ def _gated(
     if not manifest.arms:
         load = None if of_selection or manifest.is_sweep else asked_load(requests, manifest, m.c.origin_ns)
         done = None if of_selection else _done(manifest, m)
-        return {"gates": judged(gates, summary, m, question.places, missing, _ramp(load, m), done)}
+        of_users = {}
+        if of_selection and not manifest.open_loop and not m.window.gaps:
+            of_users = {"user_time": user_time(requests, m, are_all=False)}
+        given = (summary | of_users, m, question.places, missing, _ramp(load, m), done)
+        return {"gates": judged(gates, *given)}
     of_arm = partial(judged, gates, percentiles=question.places, missing=missing.of_arm())
     of = (requests, manifest, question, m.window, missing.most)
     found, outcomes = arms(*of, of_selection=of_selection, gates=of_arm)
@@ -302,7 +306,7 @@ def _of_users(requests: Requests, m: Measured, manifest: Manifest, silences: Sil
     found = _other_requests(manifest)
     if manifest.is_sweep or manifest.open_loop:
         return found
-    times = user_time(requests, m.stuck, m.window, m.judgement, silences)
+    times = user_time(requests, m, silences)
     return found if times is None else {"user_time": times, **found}
 
 

@@ -21,6 +21,7 @@ from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.tokens import faults
+from llm_locust.metrics.sections.user_time import user_time
 from llm_locust.metrics.select.selection import Selected, asked
 from llm_locust.metrics.stats.intervals import rounded
 from llm_locust.metrics.window import Window
@@ -57,12 +58,12 @@ def arms(
     plain = replace(question, window=window, where=None)
     measured, found, judged = [], [], []
     for arm in shown:
-        run, sessions = _measured(Selected(stored, masks[arm.name]), manifest, plain)
+        requests_of = Selected(stored, masks[arm.name])
+        run, sessions = _measured(requests_of, manifest, plain)
         figures = part_of_all(run.measured, question.places, missing.of_part)
         measured.append((run, sessions))
         found.append(_told(arm, figures))
-        counted = {"faults": faults(run.measured.c, run.population.ok)}
-        of_arm = gates({"window": {"seconds": window.seconds}, "tokens": counted, **figures}, run.measured)
+        of_arm = gates(_gated(run.measured, figures, requests_of, manifest), run.measured)
         judged += [each | {"arm": arm.name} for each in of_arm]
     of = sum(len(run.c) for run, _ in measured)
     for part, (run, _) in zip(found, measured, strict=True):
@@ -76,6 +77,18 @@ def arms(
                 "rows": [_row(row) for row in rows],
             }
     return found, judged
+
+
+def _gated(m: Measured, figures: dict[str, Any], requests: Requests, manifest: Manifest) -> dict[str, Any]:
+    """What gates may ask of an arm beside its ``figures``: its tokens, and its part of the users' time."""
+    ok = m.population(np.arange(len(m.c))).ok
+    times = None if manifest.open_loop else user_time(asked(requests), m, are_all=False)
+    return {
+        "window": {"seconds": m.window.seconds},
+        "tokens": {"faults": faults(m.c, ok)},
+        "user_time": times,
+        **figures,
+    }
 
 
 def _told(arm: ArmFacts, figures: dict[str, Any]) -> dict[str, Any]:

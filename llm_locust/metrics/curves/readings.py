@@ -20,11 +20,12 @@ from llm_locust.metrics.sections.completeness import requests_lost, requests_uns
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stages.figures import touching
+from llm_locust.metrics.stages.figures import hung_users, touching
 from llm_locust.metrics.stages.verdict import CLIENT_LIMITED, stage_verdict
 from llm_locust.metrics.stats.certified import certified_share, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.stats.worth import FEWEST, Worth
+from llm_locust.metrics.summary_types.requests import UserTime
 from llm_locust.metrics.window import stage_window
 
 
@@ -143,19 +144,19 @@ def stage_probe(
         return Probe(stage.asked, no_result=stage.fault or "it had no measured part")
     if requests_lost(manifest, len(asked(requests).stored)):
         return Probe(stage.asked, no_result="records of the run are missing")
-    m = measure(touching(requests, window), manifest, replace(question, window=window, where=None))
+    theirs = touching(requests, window)
+    m = measure(theirs, manifest, replace(question, window=window, where=None))
     found = stage_verdict(m, manifest, stage)
+    missing = Missing(0, (stage.unsent or 0) + _unasked(m, hung_users(theirs, m, stage)))
     if found.lengths is not None and found.lengths.is_other:
         return Probe(stage.asked, no_result=found.lengths.reason)
     why = next((reason for reason in found.reasons if not reason.startswith(CLIENT_LIMITED)), "")
     if found.client == "invalid":
         client = found.reasons[-1].removeprefix(CLIENT_LIMITED)
-        return _probe(m, objective, stage.asked, Missing(0, stage.unsent), client)
+        return _probe(m, objective, stage.asked, missing, client)
     if found.steady is False and not found.saturated:
         return Probe(stage.asked, no_result=why)
-    probe = replace(
-        _probe(m, objective, stage.asked, Missing(0, stage.unsent)), saturated=bool(found.saturated)
-    )
+    probe = replace(_probe(m, objective, stage.asked, missing), saturated=bool(found.saturated))
     if objective.is_maximum:
         return probe
     required = tuple(limit.required for limit in objective.limits)
@@ -163,6 +164,15 @@ def stage_probe(
         # It would break a limit if it lasted longer: that its share is still high shows nothing.
         return replace(probe, no_result=why)
     return probe
+
+
+def _unasked(m: Measured, hung: UserTime | None) -> int:
+    """The requests that users who hung would have sent, as often as the others did: each beyond any limit."""
+    if hung is None:
+        return 0
+    served_s = hung.seconds - hung.hung.seconds
+    judged = len(m.population(np.arange(len(m.c))).judged)
+    return round(judged * hung.hung.seconds / served_s) if served_s > 0 else hung.hung.n
 
 
 def _load(requests: Requests, manifest: Manifest, m: Measured) -> float | None:

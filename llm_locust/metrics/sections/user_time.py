@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.cut import begun_s
-from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
-from llm_locust.metrics.sections.stuck import Stuck
 from llm_locust.metrics.summary_types.requests import HungUsers, UserTime
 from llm_locust.metrics.window import Window
 
@@ -28,20 +27,26 @@ _FEWEST_USERS = 5
 
 
 def user_time(
-    requests: Requests, stuck: Stuck, window: Window, judgement: Judgement | None, silences: Silences
+    requests: Requests, m: Measured, silences: Silences | None = None, *, are_all: bool = True
 ) -> UserTime | None:
     """The ``user_time`` of a summary; None where the records name no users.
 
     Of the requests from before the window only stuck ones, and those that hang, are good or bad: a slow
     warm-up does not reach into it.
+
+    Args:
+        silences: those of ``m``, where they are there.
+        are_all: ``requests`` are all of their users'. In what they did between those of a part no back-off is
+            looked for.
     """
-    c = stuck.c
+    c, window, stuck, judgement = m.c, m.window, m.stuck, m.judgement
+    silences = silences or Silences.of(c, m.holes, window, judgement)
     parts = [batch.floats("user") for batch in requests.parts(["user"])]
     users = np.concatenate([np.empty(0), *parts])
     begins_s = begun_s(c)
     known = np.flatnonzero(~np.isnan(users) & ~np.isnan(begins_s))
     rows = known[np.lexsort((begins_s[known], users[known]))]
-    found = _Walks.of(c, window, rows, users[rows])
+    found = _Walks.of(c, window, rows, users[rows], are_all=are_all)
     present = np.unique(found.users[found.lasted_s > 0])
     if not len(present):
         return None
@@ -74,7 +79,8 @@ def user_time(
 class _Walks:
     """The requests of each user one after another, in the order of users and of their beginnings.
 
-    Arrays of shape (requests,): ``lasted_s`` in the window, ``is_first`` and ``is_last`` of its user.
+    Arrays of shape (requests,): ``lasted_s`` in the window, ``is_first`` and ``is_last`` of its user. With
+    ``are_all`` a user sent nothing else.
     """
 
     c: Columns
@@ -86,9 +92,10 @@ class _Walks:
     lasted_s: Floats
     is_first: Mask
     is_last: Mask
+    are_all: bool
 
     @classmethod
-    def of(cls, c: Columns, window: Window, rows: Rows, users: Floats) -> "_Walks":
+    def of(cls, c: Columns, window: Window, rows: Rows, users: Floats, *, are_all: bool) -> "_Walks":
         begins_s, ends_s = begun_s(c)[rows], c.ended_s[rows]
         changes = users[1:] != users[:-1]
         edge = np.ones(min(1, len(rows)), np.bool_)
@@ -102,6 +109,7 @@ class _Walks:
             np.maximum(_inside(c, window, ends_s) - _inside(c, window, begins_s), 0.0),
             np.concatenate([edge, changes]),
             np.concatenate([changes, edge]),
+            are_all,
         )
 
     def last_sign_s(self) -> Floats:
@@ -129,6 +137,8 @@ class _Walks:
 
         After its last one it pauses to the window's end.
         """
+        if not self.are_all:
+            return np.zeros(len(self.rows))
         nexts_s = np.append(self.begins_s[1:], np.inf)
         nexts_s[self.is_last] = self.window.end_s(self.c)
         pauses_s = _inside(self.c, self.window, nexts_s) - _inside(self.c, self.window, self.ends_s)

@@ -18,11 +18,13 @@ from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
+from llm_locust.metrics.sections.user_time import user_time
 from llm_locust.metrics.select.selection import Selected
 from llm_locust.metrics.stages.lengths import LengthsSeen
 from llm_locust.metrics.stages.prefix import PrefixHits
 from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
 from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
+from llm_locust.metrics.summary_types.requests import UserTime
 from llm_locust.metrics.window import Window, stage_window, sweep_window
 
 _EDGES = ("scheduled_ns", "ended_ns")
@@ -92,11 +94,17 @@ def _stage(
     if manifest.trajectories is not None:
         gpus = question.prices_of(manifest).gpus
         found["figures"]["agents"] = agents(theirs, m.c, window, manifest.trajectories, gpus)
-    verdict = stage_verdict(m, manifest, stage, PrefixHits.of(m, theirs, stage))
+    verdict = stage_verdict(m, manifest, stage, PrefixHits.of(m, theirs, stage), hung_users(theirs, m, stage))
     until = _until(m, manifest, stage)
     if until is not None:
         verdict = replace(verdict, notes=(*verdict.notes, _ended(until, window.seconds)))
     return found | {"until": until} | _told(verdict)
+
+
+def hung_users(requests: Requests, m: Measured, stage: StageFacts) -> UserTime | None:
+    """The time of the users of a stage some of whom hung to its end; None where none did, and of a rate."""
+    times = user_time(requests, m, are_all=False) if stage.kind == "users" else None
+    return times if times is not None and times.hung.n else None
 
 
 def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from llm_locust.metrics.stages.lengths import LengthsSeen
 from llm_locust.metrics.stages.prefix import PrefixHits
 from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
+from llm_locust.metrics.summary_types.requests import UserTime
 
 #: Begins the reason of a stage whose client was the limit; it is the last one.
 CLIENT_LIMITED = "client-limited: "
@@ -52,12 +53,17 @@ class StageVerdict:
 
 
 def stage_verdict(
-    m: Measured, manifest: Manifest, stage: StageFacts, prefix: PrefixHits | None = None
+    m: Measured,
+    manifest: Manifest,
+    stage: StageFacts,
+    prefix: PrefixHits | None = None,
+    hung: UserTime | None = None,
 ) -> StageVerdict:
     """The verdict on a stage that was measured over its window.
 
     A stage whose load outran the server is not steady by that alone, so its other changes are not listed. How
-    steadily requests fail is not looked at where all do.
+    steadily requests fail is not looked at where all do. Users that ``hung`` to the end of the stage are a
+    part of its load that was not served, whatever the others got.
     """
     course = StageCourse.of(m.c, m.window, stage.kind == "rate")
     overload = saturation(course, stage.unsent)
@@ -74,6 +80,8 @@ def stage_verdict(
         found.append(f"saturated: {overload}")
     if changes:
         found.append(f"not steady: {'; '.join(changes)}")
+    if hung is not None:
+        found.append(hung.hung_text)
     lengths = LengthsSeen.of(m, stage)
     if lengths is not None and lengths.reason:
         found.append(lengths.reason)

@@ -275,7 +275,8 @@ class UserTime(SummaryPart, frozen=True):
     def hung_text(self) -> str:
         """As "5 of 10 users hung from 8 s on"."""
         hung = self.hung
-        return f"{hung.n} of {self.users} users hung from {hung.from_s or 0.0:.3g} s on"
+        since = f"{hung.from_s or 0.0:.3g} s" if (hung.from_s or 0.0) >= 0 else "the warm-up"
+        return f"{hung.n} of {self.users} users hung from {since} on"
 
     good_share: Annotated[
         float | None,

@@ -228,7 +228,7 @@ def _not_judged(part: Goodput) -> Iterator[Line]:
     for metric, requests in part.not_judged.items():
         if requests:
             yield Line(
-                f"{count(requests)} answers cannot be judged by {metric}: all their tokens arrived at once",
+                f"{plural(requests, 'answer')} cannot be judged by {metric}: all tokens came at once",
                 Tone.WARN,
             )
 

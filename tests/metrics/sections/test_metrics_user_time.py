@@ -1,11 +1,13 @@
 """A closed loop by the time of its users, beside that by its requests."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from metrics_cases import batch, failed, manifest, request
+from metrics_cases import batch, failed, manifest, request, stage
 from scripted_loads import FOR_EVER, Asked, Course, Load
 
+from llm_locust.core.arms import ArmFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.requests import UserTime
@@ -113,6 +115,11 @@ def half_of_ten_hang(asked: Asked) -> Course:
     return Course(ttft=FOR_EVER if asked.at_s > 8 and asked.user % 2 else 0.1)
 
 
+def test_who_hangs_from_before_the_window_on_does_so_from_the_warm_up() -> None:
+    found = told(*SERVED, cut(0.5, 7), warmup_s=2.0)
+    assert found.hung_text == "1 of 3 users hung from the warm-up on"
+
+
 def test_a_gate_that_the_requests_hold_and_the_time_does_not_says_both_numbers() -> None:
     records = Load(40.0).closed(10, half_of_ten_hang)
     found = summary(*records, stopped=40.0, gates="goodput>=90% goodput>=50%")
@@ -124,3 +131,43 @@ def test_a_gate_that_the_requests_hold_and_the_time_does_not_says_both_numbers()
     assert "% of the users' time" in goodput(found).lines[0].text
     hung = next(each for each in findings(found) if each.key == "hung")
     assert hung.text == "5 of 10 users hung from 8.33 s on"
+
+
+def test_users_that_hang_in_one_arm_break_its_gate_and_not_that_of_the_other() -> None:
+    records = [
+        replace(record, arm="b" if record.outcome is Outcome.CANCELLED or i % 2 else "a")
+        for i, record in enumerate(Load(40.0).closed(10, half_of_ten_hang))
+    ]
+    arms = [ArmFacts(name=name, url=f"http://{name}/v1", share=0.5) for name in "ab"]
+    found = summary(*records, stopped=40.0, gates="goodput>=90%", arms=arms, slo="ttft=1s tpot=50ms")
+    good, bad = found.gates
+    assert (good.arm, good.passed, bad.arm, bad.passed) == ("a", True, "b", False)
+    assert "% of the users' time, which is not >= 90 %: 5 of 10 users hung from 8.33 s on" in str(bad.reason)
+
+
+def test_a_gate_on_a_part_of_the_requests_is_one_on_the_users_time_there() -> None:
+    everything = Load(40.0).closed(10, half_of_ten_hang)
+    records = [r for i, r in enumerate(everything) if i % 3 or r.outcome is Outcome.CANCELLED]
+    asked = manifest(slo="ttft=1s", stopped=40.0, gates="goodput>=90%")
+    found = typed(summarise(batch(*records), asked, rows_of_run=len(records)))
+    assert found.user_time is None  # the report of a part does not say what users did
+    (gate,) = found.gates
+    assert "5 of 10 users hung" in str(gate.reason)
+
+
+@pytest.mark.parametrize(("users", "is_result"), [(half_of_ten_hang, False), (lambda _: Course(), True)])
+def test_a_stage_whose_users_hang_is_no_result_and_its_search_counts_what_they_did_not_send(
+    users: Any, is_result: bool
+) -> None:
+    records = Load(40.0, drain=5.0).closed(10, users)
+    options = {"find": "max concurrency under goodput>=90%"}
+    stages = [stage(0, 10.0, 40.0, kind="users", asked=10)]
+    found = summary(*records, stopped=40.0, options=options, stages=stages)
+    assert found.stages is not None
+    (only,) = found.stages
+    assert only.is_result is is_result
+    assert any("5 of 10 users hung" in reason for reason in only.reasons) is not is_result
+    assert found.search is not None
+    (read,) = found.search.stages
+    assert read.limits[0].share == pytest.approx(1.0 if is_result else 0.5, abs=0.02)
+    assert (read.shows == "broken") is not is_result
