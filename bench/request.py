@@ -1,15 +1,16 @@
 """CPU time of one request in a worker, by part, without a socket: ``python bench/request.py``.
 
-An answer in the form of common servers, 100 token events that came in a read each, goes the way of a real one:
-its prompt is made, its bytes are read and decoded, it becomes a record, and the record goes into a batch and into
-the live counts. Each figure is the least of some rounds, and also in multiples of a loop in plain Python that was
-timed next to it: those can be compared between machines, and with other work on this one.
+An answer in the form of common servers, 100 token events that came in a read each, goes the way of a real
+one: its prompt is made, its bytes are read and decoded, it becomes a record, and the record goes into a batch
+and into the live counts. Each figure is the least of some rounds, and also in multiples of a loop in plain
+Python that was timed next to it: those can be compared between machines, and with other work on this one.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import gevent
@@ -106,22 +107,6 @@ FORMS: dict[str, tuple[Dialect, list[bytes]]] = {
 }
 
 
-class Parts:
-    """CPU time spent on each part, in ns."""
-
-    def __init__(self) -> None:
-        self.ns: dict[str, int] = {}
-        self._at_ns = 0
-
-    def begin(self) -> None:
-        self._at_ns = time.thread_time_ns()
-
-    def add(self, part: str) -> None:
-        now_ns = time.thread_time_ns()
-        self.ns[part] = self.ns.get(part, 0) + now_ns - self._at_ns
-        self._at_ns = time.thread_time_ns()
-
-
 class Worker:
     """What a worker makes of its requests, without the sockets."""
 
@@ -134,7 +119,8 @@ class Worker:
         self._counts = LiveCounts(LiveRun(id="run"), lambda: 0)
         self._client = LlmClient(Pool(Target.parse("http://127.0.0.1:9")), sink=self._finished)
         self._endpoint = endpoint
-        self._chunks = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces] + [b"0\r\n\r\n"]
+        chunks = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces] + [b"0\r\n\r\n"]
+        self._reads = [_read([_HEAD + chunks[0]]), _read(chunks[1:])]
         self._records: list[RequestRecord] = []
 
     def _finished(self, answer: Answer) -> None:
@@ -142,58 +128,58 @@ class Worker:
 
     def round(self) -> dict[str, float]:
         """µs of CPU a request, by part."""
-        parts = Parts()
-        for _ in range(ROUND):
-            self._request(parts)
-        parts.begin()
-        for record in self._records:
-            self._recorder.add(record)
-        self._recorder.close_batch()
-        parts.add("batch")
-        for record in self._records:
-            self._counts.add(record)
-        self._counts.report()
-        parts.add("live counts")
+        calls: list[LiveCall] = []
         self._records.clear()
-        return {part: ns / 1000 / ROUND for part, ns in parts.ns.items()}
+        parts: dict[str, Callable[[], object]] = {
+            "prompt": lambda: [self._body() for _ in range(ROUND)],
+            "begin": lambda: calls.extend(self._begun() for _ in range(ROUND)),
+            "read": lambda: [live._exchange.on_reads(*read) for live in calls for read in self._reads],
+            "decode": lambda: [live.settle() for live in calls],
+            "record": lambda: [live.conclude() for live in calls],
+            "batch": self._batch,
+            "live counts": self._count,
+        }
+        found: dict[str, float] = {}
+        for name, part in parts.items():
+            began_ns = time.thread_time_ns()
+            part()
+            found[name] = (time.thread_time_ns() - began_ns) / 1000 / ROUND
+        for record in self._records:
+            if record.outcome is not Outcome.OK or len(record.arrivals_ns) != EVENTS:
+                sys.exit(f"the answer was not read: {record}")
+        return found
 
-    def _request(self, parts: Parts) -> None:
-        parts.begin()
-        body = self._template.encode(next(self._prompts))
-        parts.add("prompt")
-        now_ns, real_ns = time.monotonic_ns(), time.time_ns()
-        head, rest = [_HEAD + self._chunks[0]], self._chunks[1:]
-        both = [self._read(each, real_ns, now_ns) for each in (head, rest)]
-        parts.begin()
+    def _body(self) -> bytes:
+        return self._template.encode(next(self._prompts))
+
+    def _begun(self) -> LiveCall:
         client = self._client
         call = Call(
             request_id=client.new_request_id(),
             name="chat",
-            scheduled_ns=real_ns,
+            scheduled_ns=time.time_ns(),
             endpoint=self._endpoint,
             asked_output_tokens=EVENTS,
         )
-        live = LiveCall(
-            client, client.routes.choose(call), client.request(client.routes.first, "/v1", body, call), call
-        )
-        parts.add("begin")
-        for data, reads in both:
-            live._exchange.on_reads(data, reads)
-        parts.add("read")
-        live.settle()
-        parts.add("decode")
-        answer = live.conclude()
-        parts.add("record")
-        if answer.record.outcome is not Outcome.OK or len(answer.record.arrivals_ns) != EVENTS:
-            sys.exit(f"the answer was not read: {answer.record}")
+        route = client.routes.choose(call)
+        return LiveCall(client, route, client.request(route, "/v1", b"{}", call), call)
 
-    @staticmethod
-    def _read(pieces: list[bytes], real_ns: int, now_ns: int) -> tuple[bytes, bytes]:
-        ends, end = [], 0
-        for n, piece in enumerate(pieces):
-            end += len(piece)
-            ends.append(READ.pack(end, real_ns + n, now_ns + n))
-        return b"".join(pieces), b"".join(ends)
+    def _batch(self) -> None:
+        for record in self._records:
+            self._recorder.add(record)
+        self._recorder.close_batch()
+
+    def _count(self) -> None:
+        for record in self._records:
+            self._counts.add(record)
+        self._counts.report()
+
+
+def _read(pieces: list[bytes]) -> tuple[bytes, bytes]:
+    """Pieces that a connection got in a read each, as its reader gives them."""
+    ends = accumulate(map(len, pieces))
+    now_ns, real_ns = time.monotonic_ns(), time.time_ns()
+    return b"".join(pieces), b"".join(READ.pack(end, real_ns, now_ns) for end in ends)
 
 
 def plain_us() -> float:
