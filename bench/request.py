@@ -120,7 +120,7 @@ class Worker:
         self._client = LlmClient(Pool(Target.parse("http://127.0.0.1:9")), sink=self._finished)
         self._endpoint = endpoint
         chunks = [f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces] + [b"0\r\n\r\n"]
-        self._reads = [_read([_HEAD + chunks[0]]), _read(chunks[1:])]
+        self._reads = [_reads([_HEAD + chunks[0]]), _reads(chunks[1:])]
         self._records: list[RequestRecord] = []
 
     def _finished(self, answer: Answer) -> None:
@@ -133,8 +133,8 @@ class Worker:
         parts: dict[str, Callable[[], object]] = {
             "prompt": lambda: [self._body() for _ in range(ROUND)],
             "begin": lambda: calls.extend(self._begun() for _ in range(ROUND)),
-            "read": lambda: [live._exchange.on_reads(*read) for live in calls for read in self._reads],
-            "decode": lambda: [live.settle() for live in calls],
+            "read": lambda: self._read(calls),
+            "decode": lambda: _decode(calls),
             "record": lambda: [live.conclude() for live in calls],
             "batch": self._batch,
             "live counts": self._count,
@@ -164,6 +164,11 @@ class Worker:
         route = client.routes.choose(call)
         return LiveCall(client, route, client.request(route, "/v1", b"{}", call), call)
 
+    def _read(self, calls: list[LiveCall]) -> None:
+        for live in calls:
+            for read in self._reads:
+                live._exchange.on_reads(*read)
+
     def _batch(self) -> None:
         for record in self._records:
             self._recorder.add(record)
@@ -175,7 +180,12 @@ class Worker:
         self._counts.report()
 
 
-def _read(pieces: list[bytes]) -> tuple[bytes, bytes]:
+def _decode(calls: list[LiveCall]) -> None:
+    for live in calls:
+        live.settle()
+
+
+def _reads(pieces: list[bytes]) -> tuple[bytes, bytes]:
     """Pieces that a connection got in a read each, as its reader gives them."""
     ends = accumulate(map(len, pieces))
     now_ns, real_ns = time.monotonic_ns(), time.time_ns()

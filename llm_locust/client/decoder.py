@@ -20,6 +20,9 @@ from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 _MAX_PASSED_OBJECTS = 20_000
 _MAX_PASSED_VALUES = 4_000_000
 
+#: Of an answer with so many events in a row that are of no run, the rest is decoded event by event.
+_MOST_MISSES = 4
+
 #: So long the end of a response is waited for after the last event of an answer that is over.
 _OVER_NS = 250_000_000
 
@@ -40,6 +43,7 @@ class BodyDecoder:
         "_body_size",
         "_events",
         "_exchange",
+        "_misses",
         "_passed_objects",
         "_passed_values",
         "_reader",
@@ -64,6 +68,7 @@ class BodyDecoder:
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0
+        self._misses = 0  # events in a row that were of no run
         self._unpacked: bytes | None = None
         self._passed_objects = self._passed_values = 0  # of the document that is not whole yet
         exchange.on_slice = self._on_slice
@@ -88,6 +93,34 @@ class BodyDecoder:
             return
         if self._reader.decided_end is not None:  # whatever follows
             return
+        at = 0 if self.tapped else self._read_runs(body)
+        if at < len(body) and self.fault is None and self._reader.decided_end is None:
+            self._read_events(body[at:] if at else body)
+
+    def _read_runs(self, body: bytes) -> int:
+        """Read what comes in runs, with single events between them; return how much of it that is."""
+        sse, reader, at = self._sse, self._reader, 0
+        while at < len(body) and self._misses < _MOST_MISSES:
+            if (
+                self.fault is not None
+                or reader.decided_end is not None
+                or (start := sse.between_events) is None
+            ):
+                break
+            count, size = reader.read_run(body, at, start, MAX_ARRIVALS - self._events)
+            if count:
+                sse.skip(size)
+                self._events += count
+                self._misses, at = 0, at + size
+                continue
+            self._misses += 1
+            if (end := body.find(b"\n\n", at) + 2) < 2:
+                break
+            self._read_events(body[at:end])
+            at = end
+        return at
+
+    def _read_events(self, body: bytes) -> None:
         try:
             events = self._sse.feed(body)
         except SseError as e:

@@ -48,10 +48,37 @@ class ReplyReader:
                 pass
             except Exception as e:  # of a dialect of the user's own
                 _note_failure(draft, self._dialect, e)
-            draft.last_event_end = end = events[-1].end
-            if end >= self._fold_at:
-                self._fold_at = end + FOLD_BYTES
-                draft.fold()
+            self._note_end(events[-1].end)
+
+    def read_run(self, data: bytes, begin: int, start: int, most: int) -> tuple[int, int]:
+        """Read the first whole events from ``begin`` on that are like the last one but for their text.
+
+        That decodes none of them.
+
+        Args:
+            start: the offset of the first one's start in the stream.
+            most: no more events.
+
+        Returns:
+            How many there are, and their bytes.
+        """
+        draft, run = self._draft, self._draft.run
+        if run is None or run.reader is not self._read or draft.scattered or draft.decided_end is not None:
+            return 0, 0
+        texts, ends = run.read(data, begin, most)
+        if not texts:
+            return 0, 0
+        run.texts.append(b"".join(texts).decode())
+        moved = start - begin
+        draft.token_ends.extend([end + moved for end in ends] if moved else ends)
+        self._note_end(ends[-1] + moved)
+        return len(texts), ends[-1] - begin
+
+    def _note_end(self, end: int) -> None:
+        self._draft.last_event_end = end
+        if end >= self._fold_at:
+            self._fold_at = end + FOLD_BYTES
+            self._draft.fold()
 
     def _feed_between(self, events: Sequence[SseEvent], errors: Sequence[SseEvent]) -> None:
         for error in errors:

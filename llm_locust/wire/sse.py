@@ -151,6 +151,15 @@ class SseDecoder:
             return [event if event.event == self._usual_name else self._named(event)]
         return self._read_events(data)
 
+    @property
+    def between_events(self) -> int | None:
+        """The offset of the next event's start; None if a part of it was fed."""
+        return None if self._tail or self._in_lines else self._start
+
+    def skip(self, size: int) -> None:
+        """Take so many bytes from :attr:`between_events` on as read: whole events of a line of data each."""
+        self._start += size
+
     def _read_events(self, data: bytes) -> list[SseEvent]:
         """Data from an event's start on: quick if all events are of one line that ends in LF."""
         if data.startswith(_NOTHING_STARTS) and not (data := self._skip_nothing(data, [])):

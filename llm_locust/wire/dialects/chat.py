@@ -6,7 +6,7 @@ and few of what is. What is odd, but still has its text where it belongs, is rea
 rest is recorded as invalid.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -40,6 +40,8 @@ from llm_locust.wire.payload import (
     objects,
     parse_object,
 )
+from llm_locust.wire.pieces import Pieces
+from llm_locust.wire.runs import run_of
 from llm_locust.wire.said import error_in
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Running, output_of
@@ -125,7 +127,7 @@ _decode_whole = msgspec.json.Decoder(_Whole).decode
 def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/chat/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
-    left = iter(events)
+    left, plain = iter(events), None
     _read_scattered(draft, left, "delta")
     for event in left:
         try:
@@ -156,26 +158,25 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             add_tool_calls(draft, 0, (piece,))
         elif text and not reasoning and draft.first_answer is not None:
             first.text.append(text)
+            plain = event, text, first.text, _content
         elif reasoning and not text and token_ends:
             first.reasoning.append(reasoning)
+            plain = event, reasoning, first.reasoning, _reasoning
         else:
             _read_chunk(draft, chunk, event, "delta", left)
             continue
         token_ends.append(event.end)
-        if (usage := chunk.usage) is not None or draft.model is None:
-            if usage is None or usage.completion_tokens is None or draft.model is None:
-                draft.note(chunk.model)
-                draft.find_usage(event)
-            elif usage.follows(draft.running):  # a tenth of the cost: some servers count in every chunk
-                draft.running, draft.running_end = usage, event.end
-            else:
-                draft.note_running(event.end, usage)
+        if chunk.usage is not None or draft.model is None:
+            _note_more(draft, chunk, event)
+            plain = None
+    if plain is not None:
+        _note_run(draft, read_chat, *plain)
 
 
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Chunks of ``/v1/completions``."""
     first, token_ends = draft.choices[0], draft.token_ends
-    left = iter(events)
+    left, plain = iter(events), None
     _read_scattered(draft, left, "text")
     for event in left:
         try:
@@ -196,15 +197,58 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             _read_chunk(draft, chunk, event, "text", left)
             continue
         first.text.append(text)
+        plain = event, text, first.text, _text
         token_ends.append(event.end)
-        if (usage := chunk.usage) is not None or draft.model is None:
-            if usage is None or usage.completion_tokens is None or draft.model is None:
-                draft.note(chunk.model)
-                draft.find_usage(event)
-            elif usage.follows(draft.running):  # a tenth of the cost: some servers count in every chunk
-                draft.running, draft.running_end = usage, event.end
-            else:
-                draft.note_running(event.end, usage)
+        if chunk.usage is not None or draft.model is None:
+            _note_more(draft, chunk, event)
+            plain = None
+    if plain is not None:
+        _note_run(draft, read_completions, *plain)
+
+
+def _note_more(draft: Draft, chunk: _Chunk[Any], event: SseEvent) -> None:
+    """Note what an event has beside a piece of text: its counts, or the answer's model."""
+    usage = chunk.usage
+    if usage is None or usage.completion_tokens is None or draft.model is None:
+        draft.note(chunk.model)
+        draft.find_usage(event)
+    elif usage.follows(draft.running):  # a tenth of the cost: some servers count in every chunk
+        draft.running, draft.running_end = usage, event.end
+    else:
+        draft.note_running(event.end, usage)
+
+
+def _note_run(
+    draft: Draft,
+    reader: Callable[..., None],
+    event: SseEvent,
+    text: str,
+    texts: Pieces,
+    read: Callable[[bytes], str | None],
+) -> None:
+    """Note what the next events may be like: the last one that had nothing but a piece of text."""
+    run = draft.run
+    if run is None or run.texts is not texts or not run.fits(event.data):
+        draft.run = run_of(reader, event.data, text, texts, read)
+
+
+def _content(data: bytes) -> str | None:
+    return _delta(data).content
+
+
+def _reasoning(data: bytes) -> str | None:
+    delta = _delta(data)
+    return delta.reasoning_content or delta.reasoning
+
+
+def _delta(data: bytes) -> Delta:
+    choices = _decode_chat(data).choices
+    return (choices and choices.first is not UNSET and choices.first.delta) or Delta()
+
+
+def _text(data: bytes) -> str | None:
+    choices = _decode_text(data).choices
+    return choices.first.text if choices and choices.first is not UNSET else None
 
 
 def read_chat_body(draft: Draft, body: bytes) -> None:
