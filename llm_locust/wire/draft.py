@@ -24,7 +24,7 @@ from llm_locust.wire.payload import (
 )
 from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.results import Results
-from llm_locust.wire.runs import Run
+from llm_locust.wire.runs import EventRun
 from llm_locust.wire.said import error_in, has_content
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import (
@@ -136,7 +136,7 @@ class Draft:
     results: Results | None = None
     decided_end: int | None = None  # of the event that ended the reading
     beside: str = ""  # the start of the first object of the server's own
-    run: Run | None = None  # that the next events may be of
+    run: EventRun | None = None  # that the next events may be of
 
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)

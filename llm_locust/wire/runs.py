@@ -24,7 +24,7 @@ _MOST_EVENTS = 64
 _PROBE = "\u00b7probe\u00b7"
 
 
-class Run:
+class EventRun:
     """Events of a stream that have the same bytes around their text.
 
     Args:
@@ -80,7 +80,7 @@ class Run:
 
 def run_of(
     reader: Callable[..., Any], data: bytes, text: str, texts: Pieces, read: Callable[[bytes], str | None]
-) -> Run | None:
+) -> EventRun | None:
     """The run that an event with this text may begin; None where its text is not found for sure.
 
     Args:
@@ -94,7 +94,7 @@ def run_of(
         before, after = data[: place + 1], data[place + 1 + len(sent) :]
         # It is the text, and nothing else that is spelled so, if another one in its place is read there.
         if place >= 0 and read(before + _PROBE.encode() + after) == _PROBE:
-            return Run(reader, texts, before, after)
+            return EventRun(reader, texts, before, after)
     return None
 
 
