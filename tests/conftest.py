@@ -5,15 +5,21 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import gevent
 import pytest
 from hypothesis import settings
 from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
-from warm_process import be_warm
+from warm_process import be_warm, warm_python
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, hold_stamping
+
+if TYPE_CHECKING:
+    from calls import Caller
 
 pytest_plugins = ["forking"]
 
@@ -38,7 +44,9 @@ _TIMED = {"_server_process", "_tls_server_process", "kernel_stamping"}
 #: What a file has in its text that has tests of a kind; of whole runs, those of every day judge times too.
 _NAMED = {
     "run": re.compile(rb"\bswarm_process\b|\bmark\.run\b"),
-    "alone": re.compile(rb"\bmark\.(alone|everyday)\b|\b(tls_)?server: ScriptedServer\b|\bkernel_stamping\b"),
+    "alone": re.compile(
+        rb"\bmark\.(alone|everyday)\b|\b(tls_)?server: ScriptedServer\b|\bask: Caller\b|\bkernel_stamping\b"
+    ),
 }
 
 
@@ -115,6 +123,29 @@ def tls_server(_tls_server_process: ScriptedServer) -> ScriptedServer:
     """The same over TLS, with the certificates of ``tls_files``."""
     _tls_server_process.forget()
     return _tls_server_process
+
+
+@pytest.fixture
+def ask(server: ScriptedServer) -> Iterator["Caller"]:
+    """A client of that server, which has nothing in flight after its test."""
+    from calls import caller
+
+    with caller(server.url) as found:
+        yield found
+    assert found.client.in_flight == 0
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that this one starts are forks of one that has imported the package."""
+    monkeypatch.setattr(sys, "executable", warm_python())
+
+
+@pytest.fixture
+def no_watch_of_children() -> Iterator[None]:
+    """gevent's watch would take the exit codes of processes that other tests start."""
+    yield
+    gevent.get_hub().loop.reset_sigchld()  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 @pytest.fixture(scope="session")

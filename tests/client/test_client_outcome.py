@@ -1,6 +1,5 @@
 """How a call ended, and what is said of it."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES
 
 pytestmark = pytest.mark.alone
-
-
-@pytest.fixture
-def ask(server: ScriptedServer) -> Iterator[Caller]:
-    with caller(server.url) as found:
-        yield found
-    assert found.client.in_flight == 0
 
 
 NO_TOKEN = chunk(sse(chat_chunk("", role="assistant")) + stop()) + last_chunk()

@@ -1,7 +1,6 @@
 """Streams of known bytes and times: when their tokens came, what bounds them, what giving up leaves."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,13 +38,6 @@ from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
-
-
-@pytest.fixture
-def ask(server: ScriptedServer) -> Iterator[Caller]:
-    with caller(server.url) as found:
-        yield found
-    assert found.client.in_flight == 0
 
 
 # Times

@@ -4,35 +4,16 @@ import resource
 from typing import Any
 
 import pytest
+from run_infos import run_info
 
 from llm_locust.host.open_files import MARGIN, descriptors_for
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.channel.messages import PROTOCOL, RunInfo
+from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.run.descriptors import ensure_descriptors
 
 
 def run(users: int, targets: int = 0) -> RunInfo:
-    return RunInfo(
-        id="r",
-        protocol=PROTOCOL,
-        version="0",
-        seed=0,
-        host="http://h",
-        base="",
-        targets=[f"http://h{n}" for n in range(targets)],
-        arms=[],
-        arm_models=[],
-        model="m",
-        replica_header="",
-        salt="s",
-        path="p",
-        manifest="",
-        places=[],
-        starters=1,
-        origin_ns=0,
-        rate=float(users),
-        trace_scale=None,
-    )
+    return run_info(targets=[f"http://h{n}" for n in range(targets)], rate=float(users))
 
 
 @pytest.fixture

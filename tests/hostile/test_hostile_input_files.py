@@ -2,13 +2,12 @@
 
 import gzip
 import os
-import resource
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from process_limits import little_memory
 
 from llm_locust.client.http.target import TargetError
 from llm_locust.client.http.tls import tls_context
@@ -46,21 +45,9 @@ NAMES = {"dataset": ("f.jsonl", "f.json", "f.csv"), "trajectories": ("f.jsonl", 
 MOST_GROWTH = 700 << 20
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Refuse this process more than so much further memory."""
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_GROWTH, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
 def refusal(reader: str, path: Path) -> str:
     read, error = READERS[reader]
-    with pytest.raises(error) as caught, little_memory():
+    with pytest.raises(error) as caught, little_memory(MOST_GROWTH):
         read(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 2_500

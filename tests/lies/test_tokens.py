@@ -21,14 +21,13 @@
 - A failure counted as one gap among the hundreds of an answer in the adjusted ITL. It has as many as one.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from calls import Caller, caller
+from calls import Caller
 from metrics_cases import batch, columns, failed, manifest, request
-from scripted import ScriptedServer, Step, chat_chunk, chunk, last_chunk, response_head, sse, write
+from scripted import Step, chat_chunk, chunk, last_chunk, response_head, sse, write
 from scripted.raw import best_of
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
@@ -43,12 +42,6 @@ from llm_locust.report.sections.findings import findings
 from llm_locust.report.sections.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
-
-
-@pytest.fixture
-def ask(server: ScriptedServer) -> Iterator[Caller]:
-    with caller(server.url) as found:
-        yield found
 
 
 def usage(completion: int, prompt: int = 7, **made: int) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 import json
 import os
-import resource
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_limits import files_limited_to
 from record_strategies import record
 
 from llm_locust.core.batch import BatchError, RecordBatch
@@ -59,17 +58,6 @@ def frames_of(each: list[bytes]) -> list[bytes]:
 def read_back(path: Path) -> list[bytes]:
     data = path.read_bytes()
     return [data[f.offset : f.offset + f.length] for f in index_frames(path).frames]
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """No file of this process may grow over ``size`` bytes, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 # -- frames ---------------------------------------------------------------------------------

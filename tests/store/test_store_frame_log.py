@@ -1,12 +1,12 @@
 """A log of frames takes many at once, without a copy, and each call's whole or not at all."""
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_limits import files_limited_to
 
 from llm_locust.store import FrameLog
 
@@ -41,13 +41,8 @@ def test_a_kernel_that_takes_a_part_at_a_time_gets_the_rest_after_it(
 def test_of_frames_that_the_disk_took_in_part_none_is_in_the_log(tmp_path: Path) -> None:
     log = FrameLog(tmp_path / "log")
     log.append(b"whole")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            log.append(b"x" * 800_000, b"y" * 800_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_limited_to(1_000_000), pytest.raises(OSError, match="File too large"):
+        log.append(b"x" * 800_000, b"y" * 800_000)
     log.append(b"next")
     log.close()
     assert (tmp_path / "log").read_bytes() == b"wholenext"

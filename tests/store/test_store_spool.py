@@ -1,26 +1,15 @@
 """A spool holds whole frames until they are dropped, and leaves nothing of itself behind."""
 
 import os
-import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from process_limits import files_limited_to
 
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, Spool
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond ``size`` bytes: the kernel's own refusal midway."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

@@ -16,11 +16,12 @@ from locust.argument_parser import parse_options
 from locust.env import Environment
 from locust.event import Events
 from protocol_files import needed_files
+from run_infos import run_info
 
 import llm_locust.swarm.plugin  # noqa: F401  # its options
 from llm_locust.locustfiles.agents import Agent
 from llm_locust.locustfiles.scenario import Scenario
-from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo, StagedMessage
+from llm_locust.swarm.channel.messages import RunInfo, StagedMessage
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.roles.load_generator import LoadGenerator
@@ -99,26 +100,15 @@ class Load:
 
 
 def _facts(name: str, url: str) -> RunInfo:
-    return RunInfo(
+    return run_info(
         id=name,
-        protocol=PROTOCOL,
-        version=PACKAGE,
         seed=1,
         host=url,
         base="/v1",
-        targets=[],
-        arms=[],
-        arm_models=[],
         model="sim",
-        replica_header="",
         salt=secrets.token_hex(4),
         path="",
-        manifest="",
-        places=[],
-        starters=1,
         origin_ns=time.time_ns() + round(ORIGIN_DELAY_S * 1e9),
-        rate=0.0,
-        trace_scale=None,
     )
 
 

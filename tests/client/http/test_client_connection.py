@@ -5,7 +5,7 @@ import errno
 import gc
 import ssl
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -38,13 +38,6 @@ from llm_locust.client.http.tls import Tls
 from llm_locust.core.record import Outcome
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
-
-
-@pytest.fixture
-def ask(server: ScriptedServer) -> Iterator[Caller]:
-    with caller(server.url) as found:
-        yield found
-    assert found.client.in_flight == 0
 
 
 def test_a_connection_is_used_again(server: ScriptedServer, ask: Caller) -> None:

@@ -1,12 +1,11 @@
 """A user who leaves when the first token takes too long."""
 
 import time
-from collections.abc import Iterator
 
 import gevent
 import msgspec
 import pytest
-from calls import HEAD, MS, Caller, caller, stop, token
+from calls import HEAD, MS, Caller, stop, token
 from scripted import (
     Script,
     ScriptedServer,
@@ -24,13 +23,6 @@ from llm_locust.core.record import Outcome, RequestRecord
 
 PATIENCE_S = 0.08
 LATE_MS = 2_000
-
-
-@pytest.fixture
-def ask(server: ScriptedServer) -> Iterator[Caller]:
-    with caller(server.url) as found:
-        yield found
-    assert found.client.in_flight == 0
 
 
 def asked(ask: Caller, script: Script, *, streamed: bool = True) -> Answer:

@@ -1,13 +1,12 @@
 """An object store that answers without an end: the upload ends with one line, in little memory."""
 
-import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from process_limits import little_memory
 from upload_cases import Pauses, finished_run
 
 from llm_locust.store.files import read_manifest
@@ -99,19 +98,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, int]]
     thread.join()
 
 
-@contextmanager
-def little_memory() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + MOST_GROWTH, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
 def refusal(run: Path, to: str) -> str:
-    with pytest.raises(UploadError) as caught, little_memory():
+    with pytest.raises(UploadError) as caught, little_memory(MOST_GROWTH):
         upload_run(run, to, RetryPolicy(attempts=1, wait=Pauses()))
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -59,12 +58,9 @@ class Heard:
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_watch_of_children: None) -> None:
     (tmp_path / "child_of_a_test.py").write_text(MODULE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    yield
-    # gevent's watch would take the exit codes of processes that other tests start.
-    gevent.get_hub().loop.reset_sigchld()  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 def test_all_that_it_said_is_heard_before_its_end_is_known() -> None:

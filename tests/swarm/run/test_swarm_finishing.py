@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -14,7 +13,6 @@ import psutil
 import pytest
 from finish_cases import write_frames
 from metrics_cases import request
-from warm_process import warm_python
 
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import finish_run
@@ -23,7 +21,7 @@ from llm_locust.swarm.process.children import passed_on
 from llm_locust.swarm.run import finishing
 from llm_locust.swarm.run.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_watch_of_children")]
 
 #: As in a Locust process: patched, a timer every 20 ms, and memory that a fork would have to copy.
 MASTER = """
@@ -57,18 +55,6 @@ print(json.dumps({
     "late_ms_max": max(late_ms),
 }))
 """
-
-
-@pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", warm_python())
-
-
-@pytest.fixture(autouse=True)
-def _no_watch_of_children_stays() -> Iterator[None]:
-    """gevent's watch would take the exit codes of processes that other tests start."""
-    yield
-    gevent.get_hub().loop.reset_sigchld()  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 def start(run: Path) -> tuple["gevent.Greenlet[..., Report]", psutil.Process]:

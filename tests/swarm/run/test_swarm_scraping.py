@@ -14,7 +14,6 @@ import gevent
 import psutil
 import pytest
 from page_server import hang, page, serving
-from warm_process import warm_python
 
 from llm_locust.core.run_facts import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
@@ -23,7 +22,7 @@ from llm_locust.options.deployment import MetricsSettings
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.run.scraping import Scraping, _Bounded
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_watch_of_children")]
 
 PAGE = page("tgi_queue_size 3\n")
 
@@ -41,18 +40,6 @@ scraping.begin()
 print("begun", flush=True)
 gevent.sleep(60)
 """
-
-
-@pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", warm_python())
-
-
-@pytest.fixture(autouse=True)
-def _no_watch_of_children_stays() -> Iterator[None]:
-    """gevent's watch would take the exit codes of processes that other tests start."""
-    yield
-    gevent.get_hub().loop.reset_sigchld()  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """One worker's part of an open loop: its share, what it counts, and how it ends."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,10 @@ import gevent
 import msgspec
 import pytest
 from gevent.event import Event
+from run_infos import run_info
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import LoadSettings
-from llm_locust.swarm.channel.messages import PROTOCOL, RunInfo
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class, timetable
 from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.workload.arrivals import Arrival, Process, Schedule, TraceFile, constant
@@ -19,31 +20,8 @@ from llm_locust.workload.traces.trace import WINDOW
 
 pytestmark = pytest.mark.alone
 
-
-def run_info(**fields: Any) -> RunInfo:
-    info = RunInfo(
-        id="r",
-        protocol=PROTOCOL,
-        version="0.1.0",
-        seed=3,
-        host="http://h",
-        base="",
-        targets=[],
-        arms=[],
-        arm_models=[],
-        model="m",
-        replica_header="",
-        salt="s",
-        path="p",
-        manifest="",
-        places=["a", "b"],
-        starters=2,
-        origin_ns=time.time_ns(),
-        rate=200.0,
-        trace_scale=None,
-    )
-    info.update(fields)  # type: ignore[typeddict-item]
-    return info
+#: A run of two workers at 200 requests/s.
+of_two = partial(run_info, places=["a", "b"], starters=2, rate=200.0)
 
 
 class Noting:
@@ -75,7 +53,7 @@ class Noting:
 
 def loaded(sender: Noting, load: LoadSettings, index: int = 0, **fields: Any) -> OpenLoad:
     refused: list[str] = []
-    part = OpenLoad(load, run_info(**fields), index, sender.follow, lambda: (0, 1), refused.append)
+    part = OpenLoad(load, of_two(**fields), index, sender.follow, lambda: (0, 1), refused.append)
     part.start()
     return part
 
@@ -83,9 +61,9 @@ def loaded(sender: Noting, load: LoadSettings, index: int = 0, **fields: Any) ->
 def test_the_shares_of_two_workers_are_the_schedule_and_a_late_one_has_none() -> None:
     load = LoadSettings(num_requests=41)
     whole = Schedule(Process(1.0), constant(200.0), seed=3, limit=41).before(1e6)
-    shares = [timetable(load, run_info(), index).before(1e6) for index in (0, 1)]
+    shares = [timetable(load, of_two(), index).before(1e6) for index in (0, 1)]
     assert sorted(shares[0] + shares[1]) == whole
-    late = timetable(load, run_info(), 2)
+    late = timetable(load, of_two(), 2)
     assert late.before(1e6) == []
     assert late.ended
 
@@ -95,7 +73,7 @@ def test_requests_are_due_at_the_runs_time_less_this_clocks_offset() -> None:
     origin_ns = time.time_ns() + 5_000_000_000
     load = LoadSettings(arrival=Process(0.0), num_requests=3)
     # This process's clock is 5 s behind the run's axis: here the schedule begins now.
-    info = run_info(starters=1, origin_ns=origin_ns)
+    info = of_two(starters=1, origin_ns=origin_ns)
     part = OpenLoad(load, info, 0, sender.follow, lambda: (5_000_000_000, 1), lambda _: None)
     part.start()
     gevent.sleep(0.3)
@@ -140,7 +118,7 @@ def test_what_was_due_and_never_sent_is_counted_by_class_and_apart_for_the_warm_
     sender = Noting(Event())
     origin_ns = time.time_ns()
     manifest = Manifest(id="r", name="r", started_ns=origin_ns - 50_000_000)
-    info = run_info(
+    info = of_two(
         starters=1, rate=1000.0, origin_ns=origin_ns, manifest=msgspec.json.encode(manifest).decode()
     )
     load = LoadSettings(arrival=Process(0.0), max_in_flight=1)
@@ -171,7 +149,7 @@ def test_a_load_that_is_stopped_before_its_schedule_has_followed_none_of_it() ->
 
 def test_the_rate_follows_the_runs_axis() -> None:
     sender = Noting()
-    info = run_info(starters=1, rate=0.0)
+    info = of_two(starters=1, rate=0.0)
     part = OpenLoad(
         LoadSettings(arrival=Process(0.0)), info, 0, sender.follow, lambda: (0, 1), lambda _: None
     )
@@ -189,7 +167,7 @@ def test_a_trace_that_goes_wrong_midway_refuses_the_run(tmp_path: Path) -> None:
     rows = [f"2023-11-16 18:00:00.{k:06d},9,9" for k in range(WINDOW + 300)]
     path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, "noon,9,9"]))
     load, refused, sender = LoadSettings(arrival=TraceFile(path), trace_scale=100.0), list[str](), Noting()
-    part = OpenLoad(load, run_info(starters=1), 0, sender.follow, lambda: (0, 1), refused.append)
+    part = OpenLoad(load, of_two(starters=1), 0, sender.follow, lambda: (0, 1), refused.append)
     part.start()
     gevent.sleep(1.0)
     (reason,) = refused
