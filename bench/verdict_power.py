@@ -48,7 +48,7 @@ def gates(runs: int) -> None:
     rng = np.random.default_rng(1)
     print("gate            truth          n     holds    breaks   cannot tell   (by the figure alone)")
     for gate, bad in SHARES:
-        for n in (3, 20, 50, 100, 200, 1000):
+        for n in (3, 20, 30, 50, 80, 100, 200, 300, 1000):
             _line(
                 gate,
                 f"{bad:.1%} bad",

@@ -10,7 +10,7 @@ from llm_locust.report.text import UNDEFINED, number
 
 MARK = "~"
 _LEAST = {"p50": 40, "p99": 1000}
-_MEANING = (
+MARK_MEANING = (
     f"{MARK} too few independent samples for a 95 % interval: requests that waited together count as fewer"
 )
 
@@ -66,7 +66,7 @@ def bounds(stats: Figures, key: str) -> str:
 def meaning(*marked: str) -> Iterator[Line]:
     """What the mark means, where one of these texts has it."""
     if any(text.startswith(MARK) for text in marked):
-        yield Line(_MEANING, Tone.FAINT)
+        yield Line(MARK_MEANING, Tone.FAINT)
 
 
 def meaning_in(table: Table) -> Iterator[Line]:
@@ -78,7 +78,7 @@ def meaning_in(table: Table) -> Iterator[Line]:
         if not column.left and cell.startswith(MARK)
     ]
     if marked:
-        yield Line(_MEANING, Tone.FAINT, wide=all(marked))
+        yield Line(MARK_MEANING, Tone.FAINT, wide=all(marked))
     if any(cell.endswith(CUT_MARK) for row in table.rows for cell in row.cells):
         yield Line(_CUT_MEANING, Tone.WARN)
 
@@ -94,7 +94,7 @@ def explained_once(sections: list[Section]) -> list[Section]:
 
 def _untold(notes: tuple[Line, ...], told: set[bool]) -> Iterator[Line]:
     for note in notes:
-        if note.text == _MEANING:
+        if note.text == MARK_MEANING:
             if False in told or note.wide in told:
                 continue
             told.add(note.wide)

@@ -14,6 +14,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung, verdict
+from llm_locust.report.sections.findings import findings
 from llm_locust.swarm.roles.outcome import without_gates
 
 
@@ -29,6 +30,7 @@ class Truth:
     gates: str = "error_rate<50%"
     warmup_s: float = 0.0
     says: str = ""
+    boxes: tuple[str, ...] = ()
 
     def records(self) -> list[RequestRecord]:
         if self.due_s:
@@ -292,7 +294,9 @@ HEALTHY = {
     "eight users in step, constant waits": Truth(same(ttft=3), 8),
     "every answer stops after its first token": Truth(same(pauses={1: 10.0}), 8),
     "slow for all, a token a second": Truth(same(gap=0.9, n=20), 3),
-    "a pause of 2 s once": Truth(same(n=100), load=frozen((15, 17), seconds=30), slo=READERS),
+    "a pause of 2 s once": Truth(
+        same(n=100), load=frozen((15, 17), seconds=30), slo=READERS, boxes=("Standstill",)
+    ),
     "open loop with a ramp": Truth(
         varied,
         due_s=tuple(20 * float(np.sqrt(k / 200)) for k in range(200))
@@ -328,7 +332,7 @@ HEALTHY = {
     "failures in the warm-up": Truth(
         lambda asked: Course(status=503 if asked.at_s < 3 else 200), 8, Load(20), warmup_s=6.0, gates=""
     ),
-    "one of twenty users hangs at the end": Truth(hanging(55, 1), 20),
+    "one of twenty users hangs at the end": Truth(hanging(55, 1), 20, boxes=("Hung users",)),
     "cut by the end, all users": Truth(
         same(n=1000, gap=0.02), load=Load(50, drain=0), slo=READERS, gates="goodput>=50%"
     ),
@@ -348,6 +352,8 @@ def test_a_bad_server_fails_its_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(HEALTHY))
-def test_a_healthy_server_ends_its_run_with_0(name: str) -> None:
-    found, summary = HEALTHY[name].judged()
+def test_a_healthy_server_ends_its_run_with_0_and_without_a_box_that_means_nothing(name: str) -> None:
+    truth = HEALTHY[name]
+    found, summary = truth.judged()
     assert found.code == 0, (found, summary.reliability, summary.goodput)
+    assert tuple(each.title for each in findings(summary) if each.box is not None) == truth.boxes

@@ -13,10 +13,11 @@ from llm_locust.report.section import Tone
 from llm_locust.report.sections import verdicts
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.curves.search import search
+from llm_locust.report.sections.findings import RunFinding
 from llm_locust.report.sections.headline import Headline, asked
 from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
-from llm_locust.report.uncertainty import CUT_MARK, estimate, is_cut
+from llm_locust.report.uncertainty import MARK, MARK_MEANING, estimate, is_cut
 
 PLACES = (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
 
@@ -37,7 +38,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A percentile with its 95 % interval as text; ``interval`` says so where there is none."""
+    """A percentile with its 95 % interval as text. Without one it is marked, and ``interval`` is empty."""
 
     value: str
     interval: str
@@ -74,7 +75,7 @@ def _result(found: Headline) -> Tile:
 
 def _cause(found: Headline) -> Tile:
     """The worst finding, and how many others there are."""
-    first = next((each for each in found.findings if each.text == found.cause), None)
+    first = next((each for each in found.findings if _is_told(each, found)), None)
     if first is None:
         told = "Nothing speaks against this result." if found.is_good else "No single cause was found."
         return Tile("Cause", "none", (told,), Tone.FAINT)
@@ -82,6 +83,13 @@ def _cause(found: Headline) -> Tile:
     lines = (first.text, f"{plural(others, 'further finding')} below" if others else "")
     label = "Reservation" if found.is_good else "Cause"
     return Tile(label, first.title, tuple(line for line in lines if line), first.tone)
+
+
+def _is_told(each: RunFinding, found: Headline) -> bool:
+    """Whether a finding is the cause, which the result may name itself."""
+    return each.text == found.cause or (
+        not found.cause and each.box is not None and each.text in found.result
+    )
 
 
 def _figure_asked(summary: Summary) -> Tile:
@@ -194,11 +202,22 @@ def latencies(summary: Summary, measured_from: str) -> list[Latency]:
 
 
 def _figure(stats: LatencyTable, place: str, *, cut: bool) -> Figure:
-    value, ends = stats.figure(place), stats.intervals().get(place)
-    if value is None:
-        return Figure(estimate(stats, place, cut=cut), "")
-    interval = "too few samples" if ends is None else f"{_end(ends[0])} .. {_end(ends[1])}"
-    return Figure(f"{number(value)}{CUT_MARK if cut else ''}", interval)
+    ends = None if stats.figure(place) is None else stats.intervals().get(place)
+    interval = "" if ends is None else f"{_end(ends[0])} .. {_end(ends[1])}"
+    return Figure(estimate(stats, place, cut=cut), interval)
+
+
+def meaning(found: list[Latency]) -> list[str]:
+    """What small figures and the mark of a percentile without an interval mean, where there are some."""
+    figures = [figure for each in found for figure in each.figures]
+    return [
+        *(
+            ["Small figures: 95 % interval of the percentile"]
+            if any(each.interval for each in figures)
+            else []
+        ),
+        *([MARK_MEANING] if any(each.value.startswith(MARK) for each in figures) else []),
+    ]
 
 
 def _end(value: float | None) -> str:

@@ -44,6 +44,7 @@ def html_report(
     run = run_charts(requests, manifest, measured, missing)
     contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
+    latencies = overview.latencies(summary, run.measured_from)
     return whole_page(
         "page.html.j2",
         {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]},
@@ -52,7 +53,8 @@ def html_report(
         alarms=boxes(found.findings),
         tiles=overview.tiles(summary, found),
         slo_line=overview.slo_line(summary, run.measured_from),
-        latencies=overview.latencies(summary, run.measured_from),
+        latencies=latencies,
+        latency_notes=overview.meaning(latencies),
         places=[head for _, head in overview.PLACES],
         facts=overview.facts(summary),
         cut_note=cut_note(counted.cut_share),

@@ -90,8 +90,10 @@ def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None
     assert "complete: all 100 records of 1 worker" in text
     assert "held by 51.0 %" in text
     for metric in ("TTFT", "E2EL"):  # grow all the time: no interval can be told
-        assert re.search(rf"{metric} [\d,.]+ too few samples [\d,.]+ too few samples", text), metric
-    assert re.search(r"TPOT 20\.0 20\.0 \.\. 20\.0 20\.0 too few samples", text)
+        assert re.search(rf"{metric} ~[\d,.]+ ~[\d,.]+ ~[\d,.]+ ", text), metric
+    assert re.search(r"TPOT 20\.0 20\.0 \.\. 20\.0 ~20\.0", text)
+    assert "Small figures: 95 % interval of the percentile" in text
+    assert "~ too few independent samples for a 95 % interval" in text
     assert "Errors 5 (5.0 %)" in text
     assert "output" in text
     assert "tokens/s" in text
