@@ -14,10 +14,13 @@ from llm_locust.live.snapshot import Snapshot
 from llm_locust.live.stages import State
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
+from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence, short
 
 #: The recent span that is shown beside the whole.
 RECENT_S = 10.0
+
+#: Of what is wrong with the client.
+_REASON_LENGTH = 100
 
 #: Characters of the panel's frame on both sides of its text.
 _FRAME = 4
@@ -252,7 +255,12 @@ def _verdict(progress: Progress) -> str:
     verdict = progress.recent.verdict
     if not progress.recent.total.requests:
         return f"client {UNDEFINED}"
-    return f"client {verdict.severity}" + (f": {clean(verdict.reasons[0])}" if verdict.reasons else "")
+    return f"client {verdict.severity}" + (f": {_clause(verdict.reasons[0])}" if verdict.reasons else "")
+
+
+def _clause(reason: str) -> str:
+    """The first sentence of a reason, in a part of a line: the live page and the report have the rest."""
+    return short(clean(reason).partition(". ")[0], _REASON_LENGTH)
 
 
 def _missed(progress: Progress) -> str:
