@@ -25,13 +25,16 @@ from llm_locust.core.arrow.columns import (
 )
 from llm_locust.core.arrow.schema import ADDED, SCHEMA, SCHEMA_VERSION
 from llm_locust.core.arrow.stream import StreamError, read_stream
-from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
+from llm_locust.core.record import MAX_ARRIVALS, MAX_TEXT_CHARS, MOMENTS, Outcome, RequestRecord
 
 #: Rows processed at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
 
 #: Size in bytes above which a batch is sent uncompressed.
 _COMPRESSED_BYTES = 1 << 20
+
+#: Most bytes of a text in UTF-8.
+_MAX_TEXT_BYTES = 4 * MAX_TEXT_CHARS
 
 #: Values of a record in the order of the schema, without the worker.
 _values_of = attrgetter(*("slo_class" if n == "class" else n for n in SCHEMA.names if n != "worker"))
@@ -105,7 +108,8 @@ class RecordBatch:
         A column that a file of an earlier version does not have is undefined there.
 
         Raises:
-            BatchError: another column is missing or of another type, or a request has too many arrivals.
+            BatchError: another column is missing or of another type, or a request has too many arrivals or
+                too long a text.
         """
         present = set(table.column_names)
         absent = [name for name in columns if name not in present]
@@ -121,7 +125,12 @@ class RecordBatch:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
         _check_arrivals(found, columns)
-        return cls(found)
+        batch = cls(found)
+        for name, texts in batch._all_texts():
+            longest = pc.max(pc.binary_length(texts)).as_py() or 0
+            if longest > _MAX_TEXT_BYTES:
+                raise BatchError(f"{name} has a text of {longest:,} bytes, allowed is {_MAX_TEXT_BYTES:,}")
+        return batch
 
     def to_bytes(self) -> bytes:
         """Encode as one Arrow IPC stream, its buffers LZ4-compressed unless they are large.
@@ -207,6 +216,20 @@ class RecordBatch:
         codes, known = values_of(column.indices), known_of(column.indices)
         codes = codes if known is None else np.where(known, codes, -1)
         return Labels(np.asarray(codes, dtype=np.int32), tuple(column.dictionary.to_pylist()))
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of all texts, of which a label counts once."""
+        return sum(texts.nbytes for _, texts in self._all_texts())
+
+    def _all_texts(self) -> Iterator[tuple[str, pa.Array]]:
+        """The texts of each column that has some; of labels each once."""
+        for name, column in zip(self.table.column_names, self.table.columns, strict=True):
+            for chunk in column.chunks:
+                if pa.types.is_dictionary(column.type):
+                    yield name, chunk.dictionary
+                elif pa.types.is_string(column.type):
+                    yield name, chunk
 
     def texts(self, name: str) -> list[str | None]:
         return [None if v is None else str(v) for v in self.table.column(name).to_pylist()]

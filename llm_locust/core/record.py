@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 #: longer answer off, so that a batch or file with more was not made by it.
 MAX_ARRIVALS = 200_000
 
+#: Most characters of a text of one record, such as its name or error: the client cuts longer ones off.
+MAX_TEXT_CHARS = 16_384
+
 
 #: Most tokens of an asked length: a typing error in a distribution must not fill the memory.
 MAX_TOKENS = 10_000_000

@@ -17,6 +17,8 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llm_locust.core.arrow.parquet_pages import check_group
+from llm_locust.core.arrow.stream import whole_batches
 from llm_locust.core.own_files import own_file
 from llm_locust.core.replacing import replacing
 
@@ -40,6 +42,9 @@ SCHEMA = pa.schema(
 _STREAM = pa.schema([pa.field(f.name, pa.string() if f.type == _TEXT else f.type, False) for f in SCHEMA])
 
 _ROWS_A_GROUP = 131_072
+
+#: The same as read, with the rest of the batch that filled it.
+_MOST_ROWS_A_GROUP = 1 << 20
 
 
 class SamplesError(ValueError):
@@ -130,8 +135,9 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
         SamplesError: a file has no samples.
     """
     if path.exists():
-        with _reading(path), pq.ParquetFile(own_file(path)) as file:
+        with _reading(path), own_file(path).open("rb") as plain, pq.ParquetFile(plain) as file:
             for group in range(file.num_row_groups):
+                check_group(plain, file.metadata.row_group(group), _MOST_ROWS_A_GROUP)
                 yield _checked(file.read_row_group(group))
     for segment in _segments(path):
         with _reading(segment):
@@ -141,15 +147,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
 def _stream_batches(segment: Path) -> Iterator[pa.Table]:
     """Complete batches; a killed writer may have left a part of one."""
     with own_file(segment).open("rb") as file:
-        try:
-            stream = pa.ipc.open_stream(file)
-        except (pa.ArrowInvalid, OSError):
-            return
-        while True:
-            try:
-                batch = stream.read_next_batch()
-            except (StopIteration, pa.ArrowInvalid, OSError):
-                return
+        for batch in whole_batches(file):
             yield _checked(pa.Table.from_batches([batch]))
 
 

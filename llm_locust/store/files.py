@@ -4,7 +4,6 @@ import os
 import re
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 
 import msgspec
 
@@ -26,14 +25,33 @@ CURVE_FILE = "curve.csv"
 ARMS_FILE = "arms.csv"
 FRAMES_FILE = "batches.frames"
 
-#: Of a JSON file of a run directory. The manifest of 1,000 workers with all their cells has some 200 MB.
-MOST_JSON_BYTES = 1 << 30
+#: Of a JSON file of a run directory, which takes up to 28 times as much memory. The manifest of 1,000 workers
+#: has some 8 MB.
+MOST_JSON_BYTES = 16 << 20
+
+#: Longer JSON is written without spaces.
+_MOST_INDENTED_BYTES = 1 << 20
+
+#: Of a value of the manifest that has no type.
+_MOST_UNTYPED_BYTES = 2 << 20
 
 _FOLDER_NAME = re.compile(r"\w[\w.@+:-]{0,199}", re.ASCII)
 
 
 class StoreError(ValueError):
     """A run directory or file that cannot be used; the text names it and says what to do."""
+
+
+class _Outline(msgspec.Struct):
+    """The version of a manifest, and as they are the values without a type, which memory could not hold."""
+
+    schema: int | None = None
+    options: msgspec.Raw = msgspec.Raw()
+    scenario_document: msgspec.Raw = msgspec.Raw()
+    live_check: msgspec.Raw = msgspec.Raw()
+
+
+_UNTYPED = ("options", "scenario_document", "live_check")
 
 
 def create_run_dir(path: Path) -> Path:
@@ -64,12 +82,15 @@ def read_manifest(run: Path) -> Manifest:
     path = existing_file(run, MANIFEST_FILE)
     try:
         data = read_own_file(path)
-        schema = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
-        if isinstance(schema, int) and schema > MANIFEST_SCHEMA:
+        outline = msgspec.json.decode(data, type=_Outline)
+        if outline.schema is not None and outline.schema > MANIFEST_SCHEMA:
             raise StoreError(
-                f"{str(path)!r} has schema {schema}, this version reads up to {MANIFEST_SCHEMA}: "
+                f"{str(path)!r} has schema {outline.schema}, this version reads up to {MANIFEST_SCHEMA}: "
                 "use the llm-locust that wrote it, or a later one"
             )
+        for name in _UNTYPED:
+            if len(getattr(outline, name)) > _MOST_UNTYPED_BYTES:
+                raise StoreError(f"{str(path)!r} is not a manifest: its {name} are larger than 2 MiB")
         return msgspec.json.decode(data, type=Manifest)
     except StoreError:
         raise
@@ -82,8 +103,10 @@ def write_manifest(run: Path, manifest: Manifest) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write indented JSON atomically: a reader sees the old file or the new one."""
-    write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """Write JSON atomically, indented if it is short: a reader sees the old file or the new one."""
+    content = msgspec.json.encode(value)
+    is_short = len(content) <= _MOST_INDENTED_BYTES
+    write_text(path, (msgspec.json.format(content, indent=2) if is_short else content) + b"\n")
 
 
 def write_text(path: Path, text: str | bytes) -> None:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.record import MOMENTS, Doubt, Outcome, TokenSource
+from llm_locust.store.files import own_file
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.usage import CountFault
 
@@ -47,6 +48,9 @@ _COUNTS = (
     *("reads", "coalesced_reads", "retries", "turn", "stage", "images", "pixels"),
 )
 _MOST = 1 << 53
+
+#: Most bytes of the texts of a batch: 6 kB for each of 5,000 records.
+_MOST_TEXT_BYTES = 32 << 20
 
 _READ_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 16
@@ -88,7 +92,7 @@ class FrameRef:
                 frame and file.
             OSError: the file cannot be read.
         """
-        with self.path.open("rb") as file:
+        with own_file(self.path).open("rb") as file:
             file.seek(self.offset)
             payload = file.read(self.length)
         try:
@@ -153,12 +157,13 @@ def index_frames(path: Path, start: int = 0) -> FrameIndex:
     fit into the file, the header is valid and the CRC is right. At most 1 MiB is in memory.
 
     Raises:
+        StoreError: it is a link, or no regular file.
         OSError: the file cannot be read.
     """
     frames: list[FrameRef] = []
     tears: list[Tear] = []
     at = whole_until = start
-    with path.open("rb") as file:
+    with own_file(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while at < size:
             frame = _frame_at(file, path, at, size)
@@ -282,13 +287,21 @@ def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
     """Check that the batch matches its frame, and that every row has valid values (raises BatchError)."""
     if len(batch) != header.rows:
         raise BatchError(f"it has {len(batch)} records, its frame says {header.rows}")
+    if batch.text_bytes > _MOST_TEXT_BYTES:
+        raise BatchError(f"its texts have {batch.text_bytes:,} bytes, allowed is {_MOST_TEXT_BYTES:,}")
+    check_values(batch)
+
+
+def check_values(batch: RecordBatch) -> None:
+    """Check that the columns that a batch has hold what a client writes (raises BatchError)."""
+    present = set(batch.table.column_names)
     of_kinds = {"outcome": Outcome, "token_source": TokenSource, "count_fault": CountFault, "doubt": Doubt}
-    for column, known in of_kinds.items():
-        unknown = set(batch.labels(column).names) - set(known)
+    for column in present.intersection(of_kinds):
+        unknown = set(batch.labels(column).names) - set(of_kinds[column])
         if unknown:
             raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is not a valid {column.replace('_', ' ')}")
-    _check_range(batch, MOMENTS, _LAST_NS, "times out of range")
-    _check_range(batch, _COUNTS, _MOST, "counts out of range")
+    _check_range(batch, present.intersection(MOMENTS), _LAST_NS, "times out of range")
+    _check_range(batch, present.intersection(_COUNTS), _MOST, "counts out of range")
 
 
 def _check_range(batch: RecordBatch, columns: Iterable[str], most: int, what: str) -> None:

@@ -5,10 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from llm_locust.core.arrow.parquet_pages import PagesError, check_group
 from llm_locust.core.arrow.schema import SCHEMA, SCHEMA_VERSION
 from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
@@ -29,6 +31,7 @@ from llm_locust.store.frames import (
     BadFrame,
     FrameRef,
     Tear,
+    check_values,
     placed_batches,
     unique_frames,
     without,
@@ -37,8 +40,17 @@ from llm_locust.store.segments import index_batches, segments_of, sole_user
 
 _ROWS_A_GROUP = 65_536
 
-#: Most token arrivals of a row group, which bound its memory to 32 MiB.
+#: Most token arrivals of a row group, but for those of its last batch: they bound its memory to 32 MiB.
 _ARRIVALS_A_GROUP = 1 << 22
+
+#: The same as read: earlier versions did not divide a batch with many.
+_MOST_ARRIVALS = 1 << 24
+
+#: Most rows of a file for each of its bytes: with ids and times of their own, rows take 30 bytes and more.
+_MOST_ROWS_A_BYTE = 2
+
+#: Most bytes of texts of a row group, but for those of its last batch.
+_TEXT_BYTES_A_GROUP = 64 << 20
 
 #: Key of the schema version in the file's metadata.
 _VERSION_KEY = b"llm_locust.schema"
@@ -132,16 +144,27 @@ def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
 
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
     waiting: list[RecordBatch] = []
-    rows = arrivals = 0
-    for batch in batches:
+    rows = arrivals = texts = 0
+    for batch in (piece for whole in batches for piece in _pieces(whole)):
         waiting.append(batch)
         rows += len(batch)
         arrivals += len(batch.arrivals().values)
-        if rows >= _ROWS_A_GROUP or arrivals >= _ARRIVALS_A_GROUP:
+        texts += batch.text_bytes
+        if rows >= _ROWS_A_GROUP or arrivals >= _ARRIVALS_A_GROUP or texts >= _TEXT_BYTES_A_GROUP:
             yield RecordBatch.concat(waiting)
-            waiting, rows, arrivals = [], 0, 0
+            waiting, rows, arrivals, texts = [], 0, 0, 0
     if waiting:
         yield RecordBatch.concat(waiting)
+
+
+def _pieces(batch: RecordBatch) -> Iterator[RecordBatch]:
+    """The batch in parts which have no more arrivals than a row group, or a single row."""
+    if len(batch) < 2 or len(batch.arrivals().values) <= _ARRIVALS_A_GROUP:
+        yield batch
+        return
+    half = len(batch) // 2
+    for part in (batch.table.slice(0, half), batch.table.slice(half)):
+        yield from _pieces(RecordBatch(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +193,7 @@ class StoredRequests:
 
     def _read(self, columns: Sequence[str]) -> Generator[RecordBatch]:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
-        with _reading(self.path), pq.ParquetFile(self.path) as file:
+        with _reading(self.path), self.path.open("rb") as plain, pq.ParquetFile(plain) as file:
             # All of the schema, so that a file is refused whichever columns are requested.
             if not file.schema_arrow.equals(SCHEMA):
                 RecordBatch.from_table(file.schema_arrow.empty_table())
@@ -178,9 +201,11 @@ class StoredRequests:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
             # Group by group: if all are requested at once, the reader keeps the bytes of those it has read.
             for group in range(file.num_row_groups):
-                check_group(file.metadata.row_group(group))
+                check_requests(plain, file.metadata.row_group(group))
                 for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
-                    yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
+                    part = RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
+                    check_values(part)
+                    yield part
         # Return the decoding memory to the system: the caller's arrays need it now.
         pa.default_memory_pool().release_unused()
 
@@ -195,6 +220,8 @@ def open_requests(run: Path) -> StoredRequests:
     with _reading(path):
         metadata = pq.read_metadata(path)
         _check_version(metadata.metadata or {})
+        if metadata.num_rows > path.stat().st_size * _MOST_ROWS_A_BYTE:
+            raise BatchError(f"{metadata.num_rows:,} rows in {path.stat().st_size:,} bytes are no requests")
         return StoredRequests(path, metadata.num_rows)
 
 
@@ -214,22 +241,19 @@ def read_requests(run: Path) -> RecordBatch:
         StoreError: no such file, a file that is not Parquet, or one with another schema.
     """
     path = existing_file(run, REQUESTS_FILE)
-    with _reading(path), pq.ParquetFile(path) as file:
+    with _reading(path), path.open("rb") as plain, pq.ParquetFile(plain) as file:
         _check_version(file.schema_arrow.metadata or {})
         for group in range(file.num_row_groups):
-            check_group(file.metadata.row_group(group))
+            check_requests(plain, file.metadata.row_group(group))
         return RecordBatch.from_table(file.read())
 
 
-def check_group(group: pq.RowGroupMetaData) -> None:
-    """Check before decoding that a row group does not have too many arrivals (raises BatchError)."""
-    most = max(group.num_rows, 1) * MAX_ARRIVALS
-    for place in range(group.num_columns):
-        column = group.column(place)
-        if column.num_values > most:
-            raise BatchError(
-                f"{column.path_in_schema} has {column.num_values:,} values in {group.num_rows} rows"
-            )
+def check_requests(file: BinaryIO, group: pq.RowGroupMetaData) -> None:
+    """Check before decoding what a row group unpacks to (raises BatchError or OSError)."""
+    try:
+        check_group(file, group, min(max(group.num_rows, 1) * MAX_ARRIVALS, _MOST_ARRIVALS))
+    except PagesError as e:
+        raise BatchError(str(e)) from None
 
 
 def _check_version(metadata: Mapping[bytes, bytes]) -> None:

@@ -13,7 +13,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.store.expired import holdings_of, read_expired, write_expired
 from llm_locust.store.facts import Holding
 from llm_locust.store.files import REQUESTS_FILE, existing_file, read_manifest, write_manifest
-from llm_locust.store.requests import StoredRequests, check_group, open_requests, write_requests
+from llm_locust.store.requests import StoredRequests, check_requests, open_requests, write_requests
 
 #: Most row groups listed in the manifest.
 _MOST_NAMED = 20
@@ -71,10 +71,11 @@ def _good(stored: StoredRequests, lost: list[str], received: dict[str, int]) -> 
 
 def _parts(stored: StoredRequests) -> Iterator[RecordBatch | str]:
     """Each row group, or a line on why it cannot be read."""
-    with pq.ParquetFile(existing_file(stored.path.parent, REQUESTS_FILE)) as file:
+    path = existing_file(stored.path.parent, REQUESTS_FILE)
+    with path.open("rb") as plain, pq.ParquetFile(plain) as file:
         for number in range(file.num_row_groups):
             try:
-                check_group(file.metadata.row_group(number))
+                check_requests(plain, file.metadata.row_group(number))
                 table = file.read_row_group(number)
                 table.validate(full=True)
                 yield RecordBatch.from_table(table)

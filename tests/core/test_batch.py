@@ -15,7 +15,7 @@ from record_strategies import record, records
 from llm_locust.core import batch as batch_module
 from llm_locust.core.arrow.schema import SCHEMA
 from llm_locust.core.batch import BatchError, RecordBatch
-from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, RequestRecord, moved
+from llm_locust.core.record import MAX_ARRIVALS, MAX_TEXT_CHARS, MOMENTS, RequestRecord, moved
 
 many = st.lists(records(), max_size=3)  # drawing a record takes a millisecond or two
 
@@ -253,8 +253,9 @@ def test_a_column_in_any_number_of_chunks_is_read_whole(chunks: int) -> None:
 
 @pytest.mark.parametrize(("size", "packed"), [(1_000_000, True), (2_000_000, False)])
 def test_a_batch_is_compressed_unless_it_is_large(size: int, packed: bool) -> None:
-    batch = RecordBatch.from_records([replace(record(1), error="a" * size)], "w1")
-    assert (len(batch.to_bytes()) < size) is packed
+    made = [replace(record(n), request_id="a" * 10_000) for n in range(size // 10_000)]
+    batch = RecordBatch.from_records(made, "w1")
+    assert (len(batch.to_bytes()) < size // 2) is packed
 
 
 def test_lists_of_a_part_are_those_of_its_rows() -> None:
@@ -272,3 +273,14 @@ def test_a_request_with_more_values_than_any_answer_has_is_refused() -> None:
         BatchError, match=r"^a request has 200,001 values in arrivals_ns, at most 200,000 are"
     ):
         RecordBatch.from_bytes(data)
+
+
+def test_long_texts_are_cut_off_and_each_is_there_once() -> None:
+    long = "é" * (MAX_TEXT_CHARS + 5)
+    made = [replace(record(1), name=long + end, request_id=long, error=None) for end in "ab"]
+    batch = RecordBatch.from_records(made, "w1")
+    assert batch.labels("name").names == (long[:MAX_TEXT_CHARS],)
+    assert batch.texts("request_id") == [long[:MAX_TEXT_CHARS]] * 2
+    assert batch.texts("error") == [None, None]
+    assert RecordBatch.from_bytes(batch.to_bytes()).texts("name") == batch.texts("name")
+    assert 3 * len(long.encode()) - 100 < batch.text_bytes < 4 * len(long.encode())

@@ -1,7 +1,7 @@
-"""Fuzzer of run directories: forged JSON files of a run, through the commands that read one.
+"""Fuzzer of run directories: forged files of a run, through the commands that read one.
 
 The bytes of a case are choices: which command, which values of which file are replaced, and by what. So
-every case is well-formed JSON of nearly the right shape, which is what a stranger would forge.
+most cases are well-formed files of nearly the right shape, which is what a stranger would forge.
 """
 
 import io
@@ -9,12 +9,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
+from forged_tables import Choices, forged_bytes, forged_parquet
+from fuzz_frames import repaired
 from fuzz_target import FOLDER, Target, check_line
 from live_cases import Run as LiveRun
 from metrics_cases import ORIGIN_NS, stage
@@ -23,19 +26,32 @@ from roofline_cases import MODELS
 
 import llm_locust
 from llm_locust.cli.main import main
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import CanaryFacts, HealthCell, NodeHealth, ServerCall
 from llm_locust.core.task_exceptions import TaskException
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.summary_types.summary import SummaryError, read_summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
 from llm_locust.report.run.build import build_report
 from llm_locust.report.sections.headline import verdict
 from llm_locust.roofline.model_file import read_model
-from llm_locust.store import MANIFEST_FILE, REPORT_HTML_FILE, SUMMARY_FILE, read_manifest, write_manifest
+from llm_locust.store import (
+    FRAMES_FILE,
+    MANIFEST_FILE,
+    REPORT_HTML_FILE,
+    REQUESTS_FILE,
+    SUMMARY_FILE,
+    WORKER_FILE,
+    FrameHeader,
+    encode_frame,
+    read_manifest,
+    write_manifest,
+)
 
 _PLACE = FOLDER / "run-dirs"
-#: The runs that are forged: one load, and a sweep.
-_BASES = ("load", "sweep")
+#: The runs that are forged: one load, a sweep, and a load whose master was killed.
+_BASES = ("load", "sweep", "killed")
 _GOOD, _FORGED, _OUT = _PLACE / "good", _PLACE / "forged", _PLACE / "out"
 
 #: What a forged value names; to open it is a fault.
@@ -44,21 +60,6 @@ _PIPE = FOLDER / "pipe"
 
 #: A tag that is nobody's; unescaped in a page it is a fault.
 _TAG = "<script>forged()</script>"
-
-Value = TypeVar("Value")
-
-
-class Choices:
-    """Choices that the bytes of a case make, in order; the first of each once they have run out."""
-
-    def __init__(self, case: bytes) -> None:
-        self._bytes = iter(case)
-
-    def below(self, bound: int) -> int:
-        return (next(self._bytes, 0) << 8 | next(self._bytes, 0)) % bound
-
-    def one(self, of: Sequence[Value]) -> Value:
-        return of[self.below(len(of))]
 
 
 def _nested(depth: int) -> Any:
@@ -199,12 +200,14 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     ("plan", str(_FORGED), "--rate", "10"),
     ("find", "max rate under p90_ttft<1s", str(_FORGED), str(_GOOD)),
     ("find", "max concurrency under p90_ttft<1s", str(_FORGED)),
+    ("upload", str(_FORGED), str(_OUT), "--attempts", "1"),
 )
 
 
 def _make(path: Path, id_: str, began_ns: int, *, sweep: bool) -> None:
     """A run with all kinds of facts, of two stages where it is a sweep, and its report."""
-    write_run(path, [replace(each, request_id=f"{id_}-{n}") for n, each in enumerate(records(36, 4))])
+    made = [replace(each, request_id=f"{id_}-{n}") for n, each in enumerate(records(36, 4))]
+    write_run(path, made)
     facts = read_manifest(path)
     health = NodeHealth(
         cpu_percent_max=9.0,
@@ -243,7 +246,29 @@ def _make(path: Path, id_: str, began_ns: int, *, sweep: bool) -> None:
     live.ended(records(36, 4))
     live.report()
     write_live_end(path, replace(live_end(live.store), run=id_))
+    _write_samples(path / SERVER_METRICS_FILE, began_ns)
     build_report(path)
+    if id_ == "killed":
+        (path / REQUESTS_FILE).unlink()
+        batch = RecordBatch.from_records(made, "w1")
+        frame = encode_frame(FrameHeader(id_, "w1", 0, len(batch), len(batch), 0, 0, 1), batch.to_bytes())
+        (path / FRAMES_FILE).write_bytes(frame)
+        (path / WORKER_FILE).write_bytes(msgspec.json.encode(worker))
+        _write_samples(path / SERVER_METRICS_FILE, began_ns)
+
+
+def _write_samples(path: Path, began_ns: int) -> None:
+    with SampleWriter(path) as writer:
+        for second in range(5):
+            at_ns = began_ns + second * 10**9
+            labels = '{"le":"1.0","model_name":"m"}'
+            writer.write(
+                [
+                    ServerSample(at_ns, "http://127.0.0.1:8000", "vllm:num_requests_running", "{}", 2.0),
+                    ServerSample(at_ns, "http://127.0.0.1:8000", "vllm:kv_cache_usage_perc", "{}", 0.5),
+                    ServerSample(at_ns, "http://127.0.0.1:8000", "vllm:ttft_bucket", labels, 9.0),
+                ]
+            )
 
 
 def _prepare() -> dict[tuple[str, str], Any]:
@@ -262,7 +287,8 @@ def _prepare() -> dict[tuple[str, str], Any]:
     return {
         (base, name): json.loads((_PLACE / base / name).read_text())
         for base in _BASES
-        for name in (MANIFEST_FILE, LIVE_FILE, SUMMARY_FILE)
+        for name in (MANIFEST_FILE, LIVE_FILE, SUMMARY_FILE, WORKER_FILE)
+        if (_PLACE / base / name).exists()
     }
 
 
@@ -275,19 +301,36 @@ def _fresh(base: str) -> None:
 _documents = _prepare()
 
 
+_STREAM_FILE = "server_metrics-0.arrows"
+
+#: How a file that is not JSON is forged.
+_COLUMNS: dict[str, Callable[[Path, Choices], None]] = {
+    REQUESTS_FILE: forged_parquet,
+    SERVER_METRICS_FILE: forged_parquet,
+    FRAMES_FILE: lambda path, choices: forged_bytes(path, choices, repaired),
+    _STREAM_FILE: forged_bytes,
+}
+
+
 def _run_dirs(case: bytes) -> None:
     choices = Choices(case)
     words, base = choices.one(_COMMANDS), choices.one(_BASES)
-    name = choices.one((MANIFEST_FILE,) * 6 + (LIVE_FILE, SUMMARY_FILE))
-    document = _copy(_documents[base, name])
-    for _ in range(choices.one((1, 1, 2, 3))):
-        _mutate(document, choices)
-    forged = json.dumps(document)
-    if name == SUMMARY_FILE:
-        _check_summary(forged.encode())
-        return
+    name = choices.one((MANIFEST_FILE,) * 6 + (LIVE_FILE, SUMMARY_FILE) + tuple(_COLUMNS))
+    if base == "killed":
+        name = choices.one((MANIFEST_FILE, WORKER_FILE, FRAMES_FILE, _STREAM_FILE))
     _fresh(base)
-    (_FORGED / name).write_text(forged)
+    forge = _COLUMNS.get(name)
+    if forge is not None and (_FORGED / name).exists():
+        forge(_FORGED / name, choices)
+    else:
+        document = _copy(_documents.get((base, name), _documents[base, MANIFEST_FILE]))
+        for _ in range(choices.one((1, 1, 2, 3))):
+            _mutate(document, choices)
+        forged = json.dumps(document)
+        if name == SUMMARY_FILE:
+            _check_summary(forged.encode())
+            return
+        (_FORGED / name).write_text(forged)
     _called(words)
     for page in (_FORGED / REPORT_HTML_FILE, _OUT / REPORT_HTML_FILE):
         assert not page.exists() or _TAG not in page.read_text(), "a tag in the page"

@@ -132,3 +132,15 @@ def test_an_index_outside_of_its_dictionary_is_found_before_it_is_used() -> None
         writer.write_table(table)
     with pytest.raises(BatchError, match="not a whole Arrow stream"):
         RecordBatch.from_bytes(bytes(sink.getvalue()))
+
+
+def test_a_batch_with_more_text_than_a_client_writes_is_left_out(tmp_path: Path) -> None:
+    made = [replace(record(n), name=f"{n} " + "x" * 16_000) for n in range(2_200)]
+    batch = RecordBatch.from_records(made, "w1")
+    frame = encode_frame(FrameHeader("run", "w1", 0, len(batch)), batch.to_bytes())
+    (tmp_path / FRAMES_FILE).write_bytes(frame)
+    bad: list[BadFrame] = []
+    assert not [*placed_batches(index_frames(tmp_path / FRAMES_FILE).frames, bad)]
+    assert [each.why.rpartition(": ")[2] for each in bad] == [
+        f"its texts have {batch.text_bytes:,} bytes, allowed is 33,554,432"
+    ]

@@ -471,3 +471,22 @@ def test_json_is_pretty_and_nan_is_null(tmp_path: Path) -> None:
     assert json.loads(text) == {"a": [1, None], "b": None}
     assert text.startswith('{\n  "a": [')
     assert text.endswith("}\n")
+
+
+def test_a_manifest_that_memory_could_not_hold_is_refused_undecoded(tmp_path: Path) -> None:
+    write_manifest(tmp_path, Manifest(id="a", name="a", started_ns=1))
+    path = tmp_path / MANIFEST_FILE
+    usual = path.read_text()
+    path.write_text(usual.replace('"options": {}', '"options": {"a": [' + "[]," * 700_000 + "1]}"))
+    with pytest.raises(StoreError, match="its options are larger than 2 MiB"):
+        read_manifest(tmp_path)
+    path.write_text(usual + " " * (17 << 20))
+    with pytest.raises(StoreError, match="is larger than 16 MiB: it is no file of a run"):
+        read_manifest(tmp_path)
+
+
+def test_long_json_is_written_without_spaces(tmp_path: Path) -> None:
+    write_json(tmp_path / "short", {"a": 1})
+    assert (tmp_path / "short").read_text() == '{\n  "a": 1\n}\n'
+    write_json(tmp_path / "long", {"a": ["b"] * 300_000})
+    assert (tmp_path / "long").read_text().startswith('{"a":["b","b"')

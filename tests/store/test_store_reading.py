@@ -1,9 +1,12 @@
 """The requests of a run directory, read part by part."""
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from metrics_cases import batch, failed, request
@@ -93,3 +96,58 @@ def test_a_file_that_is_cut_or_broken_midway_is_refused_by_its_name(tmp_path: Pa
     path.write_bytes(whole[:4] + b"\xff" * 400 + whole[404:])
     with pytest.raises(StoreError, match=r"requests\.parquet"):
         list(iter_requests(tmp_path))
+
+
+def test_a_text_that_no_client_writes_is_refused(tmp_path: Path) -> None:
+    long = pa.array(["a" * 70_000] * 3).dictionary_encode().cast(SCHEMA.field("name").type)
+    table = batch(*records(3, 0)).table
+    write_groups(tmp_path, RecordBatch(table.set_column(2, SCHEMA.field("name"), long)))
+    with pytest.raises(StoreError, match="name has a text of 70,000 bytes, allowed is 65,536"):
+        read_requests(tmp_path)
+
+
+def test_more_rows_than_bytes_can_hold_are_refused(tmp_path: Path) -> None:
+    one = batch(*records(1, 0)).table
+    write_groups(tmp_path, RecordBatch(one.take(pa.array([0] * 200_000))))
+    with pytest.raises(StoreError, match=r"200,000 rows in [\d,]+ bytes are no requests"):
+        open_requests(tmp_path)
+
+
+def test_a_row_group_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
+    arrivals = np.zeros(150_000, dtype=np.int64)
+    write_groups(tmp_path, batch(*(replace(each, arrivals_ns=arrivals) for each in records(120, 0))))
+    with pytest.raises(StoreError, match=r"arrivals_ns\.list\.\w+ has 18,000,000 values in 120 rows"):
+        read_requests(tmp_path)
+
+
+def test_a_batch_with_many_arrivals_is_divided_into_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_ARRIVALS_A_GROUP", 12)
+    whole = batch(*records(7, 0))  # of 5 arrivals each
+    assert write_requests(tmp_path / REQUESTS_FILE, [whole]) == 7
+    assert pq.ParquetFile(tmp_path / REQUESTS_FILE).num_row_groups == 2
+    assert read_requests(tmp_path).table.equals(RecordBatch.concat([whole]).table)
+
+
+def test_a_row_group_ends_where_its_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_TEXT_BYTES_A_GROUP", 1)
+    assert write_requests(tmp_path / REQUESTS_FILE, [batch(*records(2, 0))] * 3) == 6
+    assert pq.ParquetFile(tmp_path / REQUESTS_FILE).num_row_groups == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("ended_ns", -(2**63), "ended_ns has times out of range"),
+        ("scheduled_ns", 2**63 - 1, "scheduled_ns has times out of range"),
+        ("output_tokens", -1, "output_tokens has counts out of range"),
+        ("outcome", "fine", "'fine' is not a valid outcome"),
+    ],
+)
+def test_what_no_client_writes_is_refused_in_a_file_as_in_a_batch(
+    tmp_path: Path, field: str, value: Any, why: str
+) -> None:
+    write_groups(tmp_path, batch(*records(2, 0), replace(records(1, 0)[0], **{field: value})))
+    with pytest.raises(StoreError, match=why):
+        [*iter_requests(tmp_path)]

@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from llm_locust.core.record import MAX_TEXT_CHARS
+
 #: Type code of :mod:`array` for each integer type of Arrow. It refuses floats and values out of range.
 _CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 
@@ -24,7 +26,7 @@ _DTYPES = {
 
 
 def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Make an array of integers, booleans or texts; None is null.
+    """Make an array of integers, booleans or texts, of which long ones are cut off; None is null.
 
     Raises:
         OverflowError, TypeError: the type cannot hold a value.
@@ -34,7 +36,7 @@ def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return pa.nulls(nulls, type_)
     valid = _bits([v is not None for v in values]) if nulls else None
     if type_ == pa.string():
-        texts = [b"" if v is None else v.encode() for v in values]
+        texts = [b"" if v is None else v[:MAX_TEXT_CHARS].encode() for v in values]
         ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
         content = [pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
     elif type_ == pa.bool_():
@@ -51,6 +53,8 @@ def from_labels(texts: Sequence[str | None]) -> pa.Array:
     It takes half the time of Arrow's ``dictionary_encode`` of the texts.
     """
     code_of: dict[str, int] = {}
+    if any(text is not None and len(text) > MAX_TEXT_CHARS for text in {*texts}):
+        texts = [text and text[:MAX_TEXT_CHARS] for text in texts]
     codes = [None if text is None else code_of.setdefault(text, len(code_of)) for text in texts]
     return pa.DictionaryArray.from_arrays(
         from_values(codes, pa.int32()), from_values([*code_of], pa.string())

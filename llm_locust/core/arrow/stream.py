@@ -7,6 +7,8 @@ added up first, and each table is validated before anything uses it.
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -21,6 +23,8 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 # As a writer does (RecordBatch.to_bytes): waiting for Arrow's threads takes several times as long.
 _IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+
+_DAMAGE = (pa.ArrowException, OSError, EOFError, LookupError, ValueError, struct.error, MemoryError)
 
 _NOT_PACKED = -1  # in place of the unpacked length, for a buffer that is stored unpacked
 
@@ -50,12 +54,27 @@ def read_stream(data: bytes, schema: pa.Schema, max_unpacked_bytes: int = MAX_UN
         _check_nulls(table, schema)
     except StreamError:
         raise
-    except (pa.ArrowException, OSError, EOFError, LookupError, ValueError, struct.error, MemoryError) as e:
+    except _DAMAGE as e:
         raise StreamError(f"not a whole Arrow stream: {next(iter(str(e).splitlines()), repr(e))}") from e
     return table
 
 
-def _messages(data: bytes) -> Iterator[pa.ipc.Message]:
+def whole_batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The batches of a file that was written as a stream, up to one that is cut off, damaged or too large
+    when unpacked. Their values are not checked."""
+    whole = -1  # the first message is the schema
+    with suppress(*_DAMAGE):
+        for message in _messages(file):
+            if _unpacked_bytes(message) > MAX_UNPACKED_BYTES:
+                break
+            whole += 1
+    file.seek(0)
+    with suppress(StopIteration, *_DAMAGE), pa.ipc.open_stream(file, options=_IN_THIS_THREAD) as reader:
+        for _ in range(whole):
+            yield reader.read_next_batch()
+
+
+def _messages(data: bytes | BinaryIO) -> Iterator[pa.ipc.Message]:
     reader = pa.ipc.MessageReader.open_stream(data)
     while True:
         try:

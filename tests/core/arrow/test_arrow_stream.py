@@ -1,12 +1,14 @@
 """Arrow streams of unknown origin: whole and valid, or refused with what is wrong."""
 
+import io
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from llm_locust.core.arrow.stream import StreamError, read_stream
+from llm_locust.core.arrow import stream as stream_module
+from llm_locust.core.arrow.stream import StreamError, read_stream, whole_batches
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
@@ -79,3 +81,23 @@ def test_any_spoiled_byte_is_an_error_that_says_so_or_a_valid_table(compression:
                     raise
                 table.validate(full=True)
     assert len(said) > 1
+
+
+def test_of_a_file_that_was_cut_off_the_whole_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = pa.schema([pa.field("n", pa.int64())])
+    sink = io.BytesIO()
+    ends = []
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for rows in (1, 2, 3_000):
+            writer.write_batch(pa.RecordBatch.from_arrays([pa.array(range(rows))], schema=schema))
+            ends.append(sink.tell())
+    data = sink.getvalue()
+
+    def lengths(content: bytes) -> list[int]:
+        return [len(each) for each in whole_batches(io.BytesIO(content))]
+
+    assert lengths(data) == [1, 2, 3_000]
+    assert lengths(data[: ends[1]]) == lengths(data[: ends[1] + 9]) == lengths(data[:-500]) == [1, 2]
+    assert lengths(data[: ends[0] - 1]) == lengths(b"") == lengths(b"x" * 90) == []
+    monkeypatch.setattr(stream_module, "MAX_UNPACKED_BYTES", 20_000)  # the last one has 24,000
+    assert lengths(data) == [1, 2]
