@@ -135,8 +135,8 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 # Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
 COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
-	tests/client/test_client_ends.py tests/metrics/test_metrics_verdict.py tests/swarm/run/test_swarm_task_exceptions.py \
-	tests/workload/test_workload_body.py
+	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/metrics/test_metrics_verdict.py \
+	tests/swarm/run/test_swarm_task_exceptions.py tests/workload/test_workload_body.py
 # What judges time, and what takes a minute under coverage.
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
 	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split

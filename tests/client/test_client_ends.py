@@ -192,6 +192,7 @@ ERRORS: dict[str, bytes] = {
     "data with a truth value": sse({"error": True, "message": WORDS}),
     "data in a list": sse({"errors": [{"message": WORDS}]}),
     "data by its kind": sse({"object": "error", "message": WORDS, "code": 500}),
+    "data by its state": sse({"state": "FAILED", "message": WORDS}),
     "data by a status": sse({"status_code": 503, "message": WORDS}),
     "data by a code": sse({"code": "InternalError", "message": WORDS}),
     "data by another name": sse({"error_code": 336, "error_msg": WORDS}),
@@ -262,6 +263,12 @@ SEEN: list[tuple[str, bytes, Outcome, str]] = [
     ),
     ("a gateway copied the backend's error as it was", BARE, Outcome.API_ERROR, "6009 tokens exceed"),
     ("the same in front of an end", BARE + b"\n\n" + DONE, Outcome.API_ERROR, "6009 tokens exceed"),
+    (
+        "a gateway's own error is one by its type",
+        FOUR + sse({"type": "overloaded_error", "message": "no worker is free"}) + DONE,
+        Outcome.API_ERROR,
+        "no worker is free",
+    ),
     (
         "the network broke behind a gateway, which ended the answer politely",
         FOUR + CHAT_FORM.finish("network_error", 4) + DONE,

@@ -55,6 +55,7 @@ def odd_events(dialect: Dialect) -> list[bytes]:
         chunk(dialect, " r", field="refusal"),
         chunk(dialect, " tok", choice={"content": " tok", "text2": " tok"}),
         chunk(dialect, " b", choice={"index": 1}),
+        chunk(dialect, " b", filler="x" * 5_000),
         chunk(dialect, " b", error="broken"),
         chunk(dialect, "a\nb"),
         chunk(dialect, 'a"b'),
@@ -83,6 +84,7 @@ def odd_events(dialect: Dialect) -> list[bytes]:
         b"data: " + plain + b"\r\n\r\n",
         b"data:" + plain + b"\n\n",
         b"data: " + plain + b"\ndata: " + plain + b"\n\n",
+        b"data: " + plain.replace(b",", b",\ndata: ", 1) + b"\n\n",
         b"stray\n\n",
     ]
     return [*lines, *others]

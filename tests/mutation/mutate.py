@@ -36,6 +36,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "wire",
         "client/test_client_ends.py",
         "client/test_client_outcome.py",
+        "client/test_client_runs.py",
         "client/test_client_stream.py",
         "hostile/test_hostile_formats.py",
         "hostile/test_hostile_results.py",

@@ -59,6 +59,7 @@ def calls(n: int, index: int | None = None) -> dict[str, Any]:
     [
         ([says("a", index=i) for i in range(1_024)], None),
         ([says("a", index=i) for i in range(1_025)], "more than 1,024 choices"),
+        ([chunk(calls(1_024))], None),
         ([chunk(calls(1_025))], "more than 1,024 tool calls in one event"),
         ([chunk(calls(1, i)) for i in range(1_025)], "more than 1,024 tool calls"),
         ([{"choices": [{}] * 1_025}], "choices has more than 1,024 objects"),

@@ -477,6 +477,8 @@ def test_no_more_text_that_is_not_read_is_hidden_than_was_counted() -> None:
 def test_a_text_beside_the_delta_is_not_read_and_named() -> None:
     beside = [{"choices": [{"index": 0, "message": {"content": " hm"}, "delta": {}}]} for _ in range(3)]
     assert read(ROLE, *beside, STOP, DONE).unread == "message"
+    own = [{"choices": [{"index": 0, "note": " hm", "delta": {}}]} for _ in range(3)]
+    assert read(ROLE, *own, STOP, DONE).unread is None  # a server's own, and no part of an answer
     legacy = [{"choices": [{"index": 0, "text": "", "delta": {"content": " hm"}}]} for _ in range(3)]
     assert read(*legacy, STOP, DONE, endpoint=COMPLETIONS).unread == "delta"
 
