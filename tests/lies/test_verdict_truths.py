@@ -357,3 +357,13 @@ def test_a_healthy_server_ends_its_run_with_0_and_without_a_box_that_means_nothi
     found, summary = truth.judged()
     assert found.code == 0, (found, summary.reliability, summary.goodput)
     assert tuple(each.title for each in findings(summary) if each.box is not None) == truth.boxes
+
+
+def test_requests_that_the_client_gave_up_are_the_cause_where_none_was_answered() -> None:
+    waits = Truth(same(ttft=65), 1, Load(20, drain=60, timeout=60), gates="error_rate<1%")
+    found, summary = waits.judged()
+    assert found.code == 1
+    keys = [each.key for each in findings(summary)]
+    assert keys.index("failures") < keys.index("standstill")
+    frozen_later = Truth(same(gap=0.02, n=150), load=frozen((12, 34)), gates="error_rate<1%")
+    assert next(each.key for each in findings(frozen_later.judged()[1])) == "standstill"

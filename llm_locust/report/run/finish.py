@@ -77,8 +77,8 @@ def give_way(run: Path) -> None:
     scheduled_ns = np.concatenate([np.empty(0, np.int64), *parts])
     if len(scheduled_ns) and scheduled_ns.max() < scheduled_ns.min() + manifest.warmup_s * 1e9:
         logger.warning(
-            "all %d requests began in the first %g s: the default warm-up is left out, and they are measured",
-            len(scheduled_ns),
+            "%s began in the first %g s: the default warm-up is left out, and they are measured",
+            "the only request" if len(scheduled_ns) == 1 else f"all {len(scheduled_ns):,} requests",
             manifest.warmup_s,
         )
         write_manifest(run, replace(manifest, warmup_s=0.0))

@@ -121,13 +121,18 @@ def _invalid_client(summary: Summary) -> Iterator[RunFinding]:
 
 def _long_still(summary: Summary) -> Iterator[RunFinding]:
     """A standstill that fails the run comes before what made some requests slow, others after it."""
-    if stood_still(summary):
+    if _is_long_still(summary):
         yield from _still(summary)
 
 
 def _short_still(summary: Summary) -> Iterator[RunFinding]:
-    if not stood_still(summary):
+    if not _is_long_still(summary):
         yield from _still(summary)
+
+
+def _is_long_still(summary: Summary) -> bool:
+    """Of a server that never answered, how its requests failed says more: the client may have left."""
+    return bool(summary.requests.ok and stood_still(summary))
 
 
 def _still(summary: Summary) -> Iterator[RunFinding]:

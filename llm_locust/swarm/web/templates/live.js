@@ -311,6 +311,7 @@
   // Of one height, whatever the reasons are: the charts below stay where they are. All are shown under the mouse.
   function client(verdict, cause, reasons, tone) {
     const made = tile("Client", cause ? `${verdict}: ${cause}` : verdict, [reasons.join("; ")], tone);
+    made.classList.add("client");
     made.lastChild.className = "reasons";
     made.title = reasons.join("\n");
     return made;
