@@ -7,8 +7,10 @@ for that text: no JSON need be decoded for it, and all events of a run are read 
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.pieces import Pieces
 
 #: No string of JSON has these.
@@ -92,9 +94,11 @@ def run_of(
         return None
     for place in (data.find(quoted), data.rfind(quoted)):
         before, after = data[: place + 1], data[place + 1 + len(sent) :]
-        # It is the text, and nothing else that is spelled so, if another one in its place is read there.
-        if place >= 0 and read(before + _PROBE.encode() + after) == _PROBE:
-            return EventRun(reader, texts, before, after)
+        # It is the text, and nothing else that is spelled so, if another one in its place is read there. What
+        # stands between two names may be spelled so too, as a comma, and is no JSON then.
+        with suppress(*DECODE_ERRORS):
+            if place >= 0 and read(before + _PROBE.encode() + after) == _PROBE:
+                return EventRun(reader, texts, before, after)
     return None
 
 

@@ -18,7 +18,23 @@ from llm_locust.wire.reply import Reply, ReplyReader
 
 TEXTS = st.one_of(
     st.sampled_from(
-        [" tok", "m", "stop", "assistant", "delta", "é", "🙂", "\n", '"', "\\", "\u2028", "\ud83d", ""]
+        [
+            " tok",
+            "m",
+            "stop",
+            "assistant",
+            "delta",
+            "é",
+            "🙂",
+            "\n",
+            '"',
+            "\\",
+            "\u2028",
+            "\ud83d",
+            "",
+            ",",
+            ":",
+        ]
     ),
     st.text(max_size=5),
 )
@@ -183,3 +199,13 @@ def test_events_of_a_dialect_of_its_own_are_all_its_own() -> None:
     body = b"".join(b"data: " + chunk(CHAT, f" t{n}") + b"\n\n" for n in range(50))
     reply, *_ = read(own, [body], runs=True)
     assert len(seen) == len(reply.token_ends) == 50
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS], ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("text", [",", ":", "m", "c", "content"])
+def test_a_text_that_is_spelled_like_what_stands_around_it_breaks_no_answer(
+    dialect: Dialect, text: str
+) -> None:
+    slices = [b"data: " + chunk(dialect, each) + b"\n\n" for each in (text, text, " tok", text, text)]
+    reply, _, fault, _, events = read(dialect, slices, runs=True)
+    assert (reply.text, fault, events) == (f"{text}{text} tok{text}{text}", None, 5)
