@@ -74,7 +74,7 @@ SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy gcc
 system-packages:  ## as root on Debian: a compiler, the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
-docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario, metrics, summary.schema.json
+docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
 	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
 
@@ -92,7 +92,8 @@ plotly:  ## the script of the charts, from npm
 	gzip -9nc build/plotly/package/plotly-cartesian.min.js > llm_locust/report/plotly/plotly-cartesian.min.js.gz
 	cp build/plotly/package/LICENSE llm_locust/report/plotly/
 
-site: .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
+site: $(VENV)/.test .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
+	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs build/reference
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 
 release-check: .venv-release/.installed  ## sdist and wheel, each installed in an empty environment, where it runs a load

@@ -1,7 +1,7 @@
 """Hooks of the site's build: pages outside ``docs/`` become pages of the site.
 
 README.md is the site's first page. A link to any other file of the repository takes that file into the site,
-so that no link leads to another host.
+so that no link leads to another host. Pages that ``make site`` generates take the place of their templates.
 """
 
 import posixpath
@@ -19,11 +19,18 @@ PAGES = {"index.md": "README.md"} | {
     name: name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "llms.txt")
 }
 
+#: What ``make site`` has made of the package.
+GENERATED = ROOT / "build" / "reference"
+
 _LINK = re.compile(r"(\]\(|^\[[^\]]+\]: |src=\"|srcset=\")(?!https?:|mailto:|#)([^)\s\"#]+)", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages outside ``docs/``, and every file that a page links to."""
+    for made in GENERATED.iterdir():
+        if template := files.get_file_from_path(made.name):
+            files.remove(template)
+        files.append(File.generated(config, made.name, content=made.read_bytes()))
     for inside, outside in PAGES.items():
         files.append(File.generated(config, inside, content=_linked(ROOT / outside, inside)))
     for path in sorted({path for page in [*PAGES.values(), *_pages()] for path in _files(ROOT / page)}):

@@ -55,7 +55,9 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "upload": Command("llm_locust.cli.upload", "copy a run to an object store, or continue an upload"),
         "k8s": Command("llm_locust.cli.k8s", "run a load in Kubernetes, or print its manifests"),
         "roofline": Command("llm_locust.cli.roofline", "compute what given GPUs allow at best"),
-        "schema": Command("llm_locust.cli.schema", "print the JSON schema of summary.json"),
+        "schema": Command(
+            "llm_locust.cli.schema", "print the JSON schema of summary.json, or a table of its keys"
+        ),
     }
 )
 

@@ -1,23 +1,29 @@
-"""``llm-locust schema``: the JSON schema of ``summary.json``."""
+"""``llm-locust schema``: the JSON schema of ``summary.json``, or its keys as a table."""
 
 import argparse
 import sys
 
-from llm_locust.metrics.summary_types.reference import schema_text
+from llm_locust.metrics.summary_types.reference import key_table, schema_text, sections
 from llm_locust.report.output import printing
 
 DESCRIPTION = (
     "Print the JSON schema of summary.json: every key with its type, and what it means in one sentence. "
-    "docs/summary.schema.json has the same."
+    "With --keys, print the same as a table in Markdown."
 )
 
 
-def add_arguments(_: argparse.ArgumentParser) -> None:
-    """None."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys",
+        nargs="*",
+        choices=sections(),
+        metavar="SECTION",
+        help="print a table of the keys of these sections, such as latency_ms; of all if none is named",
+    )
 
 
-def run(_: argparse.Namespace) -> int:
-    """Print the schema. Return the exit code, 0."""
+def run(args: argparse.Namespace) -> int:
+    """Print it. Return the exit code, 0."""
     with printing():
-        sys.stdout.write(schema_text())
+        sys.stdout.write(schema_text() if args.keys is None else key_table(args.keys or sections()))
     return 0

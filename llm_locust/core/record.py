@@ -1,6 +1,6 @@
 """One request as a value: what was requested, when its bytes arrived, how it ended.
 
-``docs/metrics.md`` defines every time and count. All times of one record are on one clock: wall-clock
+``docs/definitions.md`` defines every time and count. All times of one record are on one clock: wall-clock
 nanoseconds since the epoch (``CLOCK_REALTIME``).
 """
 

@@ -83,7 +83,7 @@ class Columns(Times):
     ``outcome``, ``source`` and ``doubt`` are indices into :data:`OUTCOMES`, :data:`SOURCES` and
     :data:`DOUBTS`; ``status`` and ``doubt`` are -1 where there is none. ``events`` is the number of token
     events, ``first_event_s`` and ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of
-    docs/metrics.md: where the record has no count, the number of token events of a streamed answer.
+    docs/definitions.md: where the record has no count, the number of token events of a streamed answer.
     ``hidden_tokens`` of them came in no event. ``opening_tokens`` of the others had come with the event in
     which the pace begins: 1 where the server did not count in each event. ``came_tokens``, hidden ones
     among them, had come with the last token event; NaN where it did not. ``ended_by_token`` marks answers

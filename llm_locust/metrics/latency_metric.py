@@ -63,7 +63,7 @@ class LatencyMetric:
         key: its name in summary.json, gates, expressions and files.
         label: its name in tables and charts.
         short: its name where there is little room.
-        definition, undefined: what it is and where it has no value, as docs/metrics.md has it.
+        definition, undefined: what it is and where it has no value, as docs/definitions.md has it.
         formula: one value a request; None for ``itl``, which has many.
         end: what it waits for; None where requests that were given up are no samples.
         begin: where it counts from.

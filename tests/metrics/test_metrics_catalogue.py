@@ -24,8 +24,8 @@ every_latency = pytest.mark.parametrize("metric", LATENCIES, ids=lambda m: m.key
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Definition and where it has none of each latency, from the table of docs/metrics.md."""
-    text = _LINK.sub(r"\1", (DOCS / "metrics.md").read_text())
+    """Definition and where it has none of each latency, from the table of docs/definitions.md."""
+    text = _LINK.sub(r"\1", (DOCS / "definitions.md").read_text())
     table = text.partition("## Per request")[2].partition("Output tokens n:")[0]
     rows = (line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| `"))
     return {key.strip(" `"): (what.strip(), undefined.strip(" |")) for key, what, undefined in rows}
@@ -38,7 +38,7 @@ def test_the_docs_define_it_in_the_words_of_the_catalogue(metric: LatencyMetric)
 
 @every_latency
 def test_the_docs_name_it_among_summary_keys_and_fields_of_expressions(metric: LatencyMetric) -> None:
-    keys = (DOCS / "metrics.md").read_text().partition("`<metric>` is one of")[2].partition("\n\n")[0]
+    keys = (DOCS / "summary-keys.md").read_text().partition("`<metric>` is one of")[2].partition("\n\n")[0]
     assert f"`{metric.key}`" in keys
     if metric.formula is not None:
         fields = (DOCS / "notebooks.md").read_text().partition("`--where` knows")[2].partition("```")[0]

@@ -1,4 +1,4 @@
-"""Each cell of the table "who is in which denominator" of docs/metrics.md: what one request more changes."""
+"""Each cell of the table "who is in which denominator" of docs/definitions.md: what one more changes."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCS = Path(__file__).parents[2] / "docs" / "definitions.md"
 ANSWER = (0.1, 0.3, 0.5)
 RUN = manifest(stopped=10.0, slo="ttft=1s e2el=2s")
 

@@ -1,4 +1,4 @@
-"""Every summary has the stated types, and docs/metrics.md and the JSON schema are made of these."""
+"""Every summary has the stated types, and tables of keys and the JSON schema are made of these."""
 
 import json
 import re
@@ -27,13 +27,21 @@ from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.reference import schema_text, with_gate_tables, with_key_tables
+from llm_locust.metrics.summary_types.reference import (
+    SCHEMA_FILE,
+    TABLE,
+    key_table,
+    schema_text,
+    sections,
+    with_gate_tables,
+    with_key_tables,
+    write_reference,
+)
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
 from llm_locust.roofline.model_file import read_model
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
-SCHEMA = DOCS.parent / "summary.schema.json"
-HEADING = "## Every key of summary.json"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "summary-keys.md"
 
 #: Keys that the summaries here have not: of other reports, of hours, of a replica that was away, of several
 #: loads.
@@ -51,6 +59,7 @@ NOT_HERE = (
     ),  # of separate prefill and decode: tests/metrics/deployment/test_metrics_pools.py
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
+    "fairness.headers[]",  # counted by workers: tests/report/sections/test_report_fairness.py
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 
@@ -98,9 +107,9 @@ def fits(path: Path_, pattern: Path_, *, empty: bool = False) -> bool:
 
 @cache
 def patterns() -> tuple[Path_, ...]:
-    """What the first cells of the tables below the heading name, word by word."""
-    section = DOCS.read_text().split(HEADING)[1].split("\n## ")[0]
-    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    """What the first cells of the tables of the page name, word by word."""
+    page = with_key_tables(PAGE.read_text())
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     names = (name for cell in cells for name in re.findall(r"`([^`]+)`", cell))
     return tuple(tuple(p.split(".")) for name in names for p in expanded(name))
 
@@ -223,20 +232,37 @@ def test_a_summary_has_the_types_that_are_stated_and_loses_nothing_by_them(i: in
     assert msgspec.json.encode(as_json(read_summary(content))) == content
 
 
-def test_the_tables_and_the_schema_in_the_docs_are_those_of_the_types() -> None:
-    assert with_key_tables(DOCS.read_text()) == DOCS.read_text(), "make docs"
-    gates = (DOCS.parent / "gates.md").read_text()
+def test_the_tables_of_gates_in_the_docs_are_those_of_the_types() -> None:
+    gates = (DOCS / "gates.md").read_text()
     assert with_gate_tables(gates) == gates, "make docs"
-    assert schema_text() == SCHEMA.read_text(), "make docs"
 
 
-def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_a_place_for_every_section_of_a_summary_and_no_table(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    named = [name for found in TABLE.finditer(page) for name in found[2].split()]
+    assert sorted([*named, "by_class", "by_name", "latency_ms_adjusted"]) == sorted(
+        sections()
+    )  # they repeat others
+    assert "| `" not in page, "the tables are made by make site"
+    write_reference(DOCS, tmp_path)
+    assert (tmp_path / PAGE.name).read_text().count("\n| `") > 500
+    assert json.loads((tmp_path / SCHEMA_FILE).read_text()) == json.loads(schema_text())
+
+
+def test_the_command_prints_the_schema_and_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
-    assert capsys.readouterr().out == SCHEMA.read_text()
+    assert capsys.readouterr().out == schema_text()
+    assert main(["schema", "--keys"]) == 0
+    assert capsys.readouterr().out == key_table(sections())
+    assert main(["schema", "--keys", "goodput"]) == 0
+    assert "| `goodput.ratio` |" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["schema", "--keys", "goodputs"])
+    assert "invalid choice: 'goodputs'" in capsys.readouterr().err
 
 
 def test_every_key_has_a_sentence_in_the_schema() -> None:
-    parts = json.loads(SCHEMA.read_text())["$defs"]
+    parts = json.loads(schema_text())["$defs"]
     silent = {
         f"{name}.{key}"
         for name, part in parts.items()

@@ -1,4 +1,4 @@
-"""The parts of ``summary.json`` of the golden run by pandas, by the formulas of docs/metrics.md."""
+"""The parts of ``summary.json`` of the golden run by pandas, by the formulas of docs/definitions.md."""
 
 from typing import Any
 

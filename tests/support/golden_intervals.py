@@ -1,4 +1,4 @@
-"""Intervals by the definitions of docs/metrics.md, by numpy and pandas: what the golden test computes by."""
+"""Intervals as docs/statistics.md defines them, by numpy and pandas: what the golden test computes by."""
 
 import math
 from bisect import bisect_right

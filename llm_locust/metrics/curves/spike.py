@@ -40,7 +40,7 @@ class _Found:
 def spike(
     m: Measured, manifest: Manifest, stages: Sequence[Mapping[str, Any]], unrecorded: int
 ) -> SpikeFacts | None:
-    """The ``spike`` of a summary: see docs/metrics.md, "Spikes".
+    """The ``spike`` of a summary: see docs/definitions.md, "Spikes".
 
     None in a run without a peak between two stages of one smaller rate and without pauses, and in one of
     several runs or arms.

@@ -183,7 +183,7 @@ class _Asked:
 
 
 def _step(step: _Step, found: list[Life], asked: _Asked, c: Columns, manifest: Manifest) -> ScaleUp:
-    """See docs/metrics.md, "Autoscaling"."""
+    """See docs/definitions.md, "Autoscaling"."""
     at_s = c.after_origin_s(step.to.begun_ns)
     until_s = np.inf if step.until_ns is None else c.after_origin_s(step.until_ns)
     new = sorted(life.first_s for life in found if life.came and at_s < life.first_s <= until_s)

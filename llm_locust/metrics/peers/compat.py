@@ -1,6 +1,6 @@
 """The same requests in the words of other tools: what each of them would call its TPOT, and so on.
 
-Formulas are those tools', as docs/metrics.md has them; times are ours, so that a difference between two
+Formulas are those tools', as docs/other-tools.md has them; times are ours, so that a difference between two
 tools' figures for one run is one of definition. All are of the ok requests scheduled in the window.
 """
 

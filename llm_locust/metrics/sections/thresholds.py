@@ -1,6 +1,6 @@
 """Thresholds from which a figure of the client makes a run ``suspect`` or ``invalid``, each defined once.
 
-docs/metrics.md has them as a table.
+docs/definitions.md has them as a table.
 """
 
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ _OF_PART = {
 
 #: Every field: the columns of a record but for its lists, the metrics that are one number a request,
 #: and ``at`` (scheduled, after the run's start), ``events`` (token events), ``n_output_tokens`` (n of
-#: docs/metrics.md), ``user_tps`` and ``good``.
+#: docs/definitions.md), ``user_tps`` and ``good``.
 FIELDS: Mapping[str, FieldKind] = {**_COLUMNS, "at": FieldKind.DURATION, **_OF_PART}
 
 

@@ -1,7 +1,7 @@
 """What the structs of a summary have in common, and figures that several sections have.
 
 A key's annotation says what it means (unit, estimator) and of what it is (denominator). The JSON schema, the
-table of all keys in ``docs/metrics.md`` and the types that reports read come from there.
+table of all keys that ``llm-locust schema --keys`` prints and the types that reports read come from there.
 """
 
 import re
@@ -83,7 +83,7 @@ class LatencyKeys(SummaryPart, frozen=True):
         dict[str, Interval],
         key(
             "95 % interval of the mean and of each percentile, ms; null where the data cannot tell: "
-            "[intervals](#intervals)",
+            "[intervals](statistics.md#intervals)",
             _OBSERVED,
         ),
     ]

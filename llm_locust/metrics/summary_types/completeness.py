@@ -72,7 +72,8 @@ class Completeness(SummaryPart, frozen=True):
     """Whether all of the run is in the records."""
 
     complete: Annotated[
-        bool, key("nothing is missing: see [completeness](#validity-of-the-measurement)", _WHOLE)
+        bool,
+        key("nothing is missing: see [completeness](definitions.md#validity-of-the-measurement)", _WHOLE),
     ]
     cut_short: Annotated[
         bool, key("a fault ended the run before its time, or the end of its load was never recorded", _WHOLE)

@@ -10,8 +10,8 @@ _WHOLE = "the whole run"
 _WINDOW = "the window"
 _IN_WINDOW = "all requests, in the window"
 _POPULATION = "the population"
-_STEADY = "see [warm-up and steady state](#warm-up-and-steady-state)"
-_LINE = "the line through the bins: see [drift](#drift)"
+_STEADY = "see [warm-up and steady state](definitions.md#warm-up-and-steady-state)"
+_LINE = "the line through the bins: see [drift](definitions.md#drift)"
 
 
 class SlowerFacts(SummaryPart, frozen=True):
@@ -159,7 +159,8 @@ class Interventions(SummaryPart, frozen=True):
     """What was asked of the servers beside the load: see :ref:`beside the load`."""
 
     targets: Annotated[
-        list[str], key("see [other actions on the servers](#other-actions-on-the-servers)", _WHOLE)
+        list[str],
+        key("see [other actions on the servers](definitions.md#other-actions-on-the-servers)", _WHOLE),
     ]
     replicas_ready: Annotated[list[str], key("replicas that were waited for before the load", _WHOLE)]
     ready_s: Annotated[
@@ -172,7 +173,7 @@ class Interventions(SummaryPart, frozen=True):
 class GateOutcome(SummaryPart, frozen=True):
     """A gate and whether it held."""
 
-    text: Annotated[str, key("a gate: see [gates](#gates)")]
+    text: Annotated[str, key("a gate: see [gates](statistics.md#gates)")]
     value: Annotated[
         float | None,
         key(

@@ -62,8 +62,7 @@ class PeerFigures(SummaryPart, frozen=True):
     n: Annotated[
         int,
         key(
-            "the run in other tools' definitions: see "
-            "[compatibility](#compatibility-the-same-run-in-other-tools-terms)",
+            "the run in other tools' definitions: see [compatibility](other-tools.md)",
             _TOOL,
         ),
     ]

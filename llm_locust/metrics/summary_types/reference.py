@@ -1,4 +1,4 @@
-"""What is made of the types of a summary for ``docs/``: tables of keys and of gates, and the JSON schema."""
+"""What is made of the types of a summary: tables of keys and of gates for the pages, and the JSON schema."""
 
 import re
 import sys
@@ -26,8 +26,10 @@ from llm_locust.metrics.summary_types.requests import (
 from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import EXPLAINED, Summary, json_schema
 
-#: What stands around a generated table in ``docs/metrics.md``: the sections that it has.
+#: What stands around the place of a table in ``docs/summary-keys.md``: the sections that it has.
 TABLE = re.compile(r"(<!-- keys of ([a-z_ ]+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+
+SCHEMA_FILE = "summary.schema.json"
 
 _HEAD = "| key | meaning, unit, estimator | of what |\n|---|---|---|\n"
 
@@ -39,24 +41,34 @@ Row = tuple[str, str, str]
 
 
 def with_key_tables(text: str) -> str:
-    """``docs/metrics.md`` with its tables of keys made again."""
+    """``docs/summary-keys.md`` with its tables of keys, which the repository does not have."""
     return TABLE.sub(lambda found: f"{found[1]}{key_table(found[2].split())}{found[3]}", text)
 
 
-def key_table(sections: list[str]) -> str:
-    """The keys of these sections of a summary as a table in Markdown."""
+def sections() -> list[str]:
+    """The sections of a summary, in their order in the file."""
+    return [field.encode_name for field in _of(Summary).fields]
+
+
+def key_table(names: list[str]) -> str:
+    """The keys of these sections of a summary as a table in Markdown (KeyError: one is unknown)."""
     fields = {field.encode_name: field for field in _of(Summary).fields}
-    rows = [row for name in sections for row in _section(fields[name])]
+    rows = [row for name in names for row in _section(fields[name])]
     return _HEAD + "".join(f"| `{pattern}` | {meaning} | {of} |\n" for pattern, meaning, of in rows)
 
 
-def write_docs(docs: Path) -> None:
-    """Write the tables of ``metrics.md`` and ``gates.md``, and ``summary.schema.json``, in a folder."""
-    reference = docs / "metrics.md"
-    reference.write_text(with_key_tables(reference.read_text()))
+def write_gates(docs: Path) -> None:
+    """Write the tables of ``gates.md`` in the folder of the pages."""
     gates = docs / "gates.md"
     gates.write_text(with_gate_tables(gates.read_text()))
-    (docs / "summary.schema.json").write_text(schema_text())
+
+
+def write_reference(docs: Path, site: Path) -> None:
+    """Write what only the site has: ``summary-keys.md`` with its tables, and the JSON schema beside it."""
+    site.mkdir(parents=True, exist_ok=True)
+    page = with_key_tables((docs / "summary-keys.md").read_text())
+    (site / "summary-keys.md").write_text(page.replace(f"`{SCHEMA_FILE}`", f"[{SCHEMA_FILE}]({SCHEMA_FILE})"))
+    (site / SCHEMA_FILE).write_text(schema_text())
 
 
 def schema_text() -> str:
@@ -185,4 +197,6 @@ _MAKERS: Mapping[str, Callable[[], Iterator[str]]] = MappingProxyType(
 
 
 if __name__ == "__main__":
-    write_docs(Path(sys.argv[1]))
+    write_gates(Path(sys.argv[1]))
+    if sys.argv[2:]:
+        write_reference(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -81,7 +81,8 @@ class RequestCounts(SummaryPart, frozen=True):
     stuck: Annotated[
         int,
         key(
-            "number that hung in the window and were given up: [stuck](#who-is-in-which-denominator)",
+            "number that hung in the window and were given up: "
+            "[stuck](definitions.md#who-is-in-which-denominator)",
             "scheduled before the window",
         ),
     ]
@@ -90,7 +91,8 @@ class RequestCounts(SummaryPart, frozen=True):
     doubtful: Annotated[
         dict[str, int],
         key(
-            "number of ok answers that [may not be what was asked for](#doubtful-answers), by the reason: "
+            "number of ok answers that [may not be what was asked for](definitions.md#doubtful-answers), "
+            "by the reason: "
             "`content_filter`, `no_answer`, `no_finish_reason`, `unknown_finish_reason`",
             "ok",
         ),
@@ -100,7 +102,7 @@ class RequestCounts(SummaryPart, frozen=True):
     resent: Annotated[
         int,
         key(
-            "number of [first tries](#sent-again); each is a record, and in no other count",
+            "number of [first tries](definitions.md#sent-again); each is a record, and in no other count",
             "requests scheduled in the window",
         ),
     ]
@@ -175,7 +177,7 @@ class GroupGoodput(SummaryPart, frozen=True):
         key(
             "number of requests that are good or bad: ok, failed, cut ones that had broken a limit, "
             "abandoned, lost, unsent, stuck; null without an SLO",
-            "see [who is in which denominator](#who-is-in-which-denominator)",
+            "see [who is in which denominator](definitions.md#who-is-in-which-denominator)",
         ),
     ]
     attainment: Annotated[
@@ -198,8 +200,8 @@ class GroupGoodput(SummaryPart, frozen=True):
         key(
             "number of bad ones by the limit that broke first; `outcome` for failures, `abandoned` for users "
             "who left, `content_filter`, `no_answer` and `no_finish_reason` for [doubtful "
-            "answers](#doubtful-answers) within their limits, `lost` and `unsent` for requests without a "
-            "record, `stuck` for those from before the window",
+            "answers](definitions.md#doubtful-answers) within their limits, `lost` and `unsent` for requests "
+            "without a record, `stuck` for those from before the window",
             "as `ratio`",
         ),
     ]
@@ -242,7 +244,10 @@ class HungUsers(SummaryPart, frozen=True):
 
     n: Annotated[
         int,
-        key("number of users that hung to the end: see [the time of users](#the-time-of-users)", _OF_USERS),
+        key(
+            "number of users that hung to the end: see [the time of users](definitions.md#the-time-of-users)",
+            _OF_USERS,
+        ),
     ]
     from_s: Annotated[
         float | None, key("since when the first of them did, s after the window's start", _OF_USERS)

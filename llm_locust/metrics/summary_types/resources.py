@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from llm_locust.metrics.summary_types.base import SummaryPart, key
 
 _WINDOW = "the window"
-_COST = key("see [cost](#cost)", _WINDOW)
+_COST = key("see [cost](definitions.md#cost)", _WINDOW)
 
 
 class GivenPrices(SummaryPart, frozen=True):
@@ -135,7 +135,7 @@ _SLOPE = key("null where the amount hardly varies", _ANSWERS)
 
 
 class Bottleneck(SummaryPart, frozen=True):
-    """Where the time of answers went: [where the time goes](#where-the-time-goes)."""
+    """Where the time of answers went: [where the time goes](definitions.md#where-the-time-goes)."""
 
     verdict: Annotated[
         Literal["client", "balancer", "connection", "fixed", "prefill", "queue", "decode"],

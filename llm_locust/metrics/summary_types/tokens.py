@@ -82,14 +82,14 @@ class CountedBy(SummaryPart, frozen=True):
     ]
 
 
-_FAULTS = key("answers by [what does not fit](#counts-that-cannot-be-true)", "ok")
+_FAULTS = key("answers by [what does not fit](definitions.md#counts-that-cannot-be-true)", "ok")
 
 
 class HiddenTokens(SummaryPart, frozen=True):
     """Reasoning that was counted and did not come."""
 
     requests: Annotated[
-        int, key("[hidden reasoning](#tokens-without-an-event): answers that have some", "ok")
+        int, key("[hidden reasoning](definitions.md#tokens-without-an-event): answers that have some", "ok")
     ]
     tokens: Annotated[int, key("its tokens", "ok")]
     share: Annotated[float | None, key("its share in all output tokens", "ok")]
@@ -141,7 +141,7 @@ class Tokens(SummaryPart, frozen=True):
         float | None,
         key(
             "tokens of the first event: mean",
-            "ok and streamed, [counted in each event](#counts-in-each-event)",
+            "ok and streamed, [counted in each event](definitions.md#counts-in-each-event)",
         ),
     ]
     source: CountedBy

@@ -176,7 +176,7 @@ def attributes_of(
 
     Args:
         response_model: the model that the answer names.
-        latencies_s: by their names in docs/metrics.md.
+        latencies_s: by their names in docs/definitions.md.
     """
     counted = record.token_source is not TokenSource.EVENTS
     first_s = latencies_s.get("ttft")

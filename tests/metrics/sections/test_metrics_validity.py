@@ -338,7 +338,7 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
 
 
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
-    docs = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    docs = (Path(__file__).parents[3] / "docs" / "definitions.md").read_text()
     rows = [f"| {t.figure} | {t.told(t.suspect)} | {t.told(t.invalid)} | {t.why} |" for t in THRESHOLDS]
     assert "\n".join(["| figure | suspect above | invalid above | why |", "|---|---|---|---|", *rows]) in docs
 
