@@ -208,4 +208,5 @@ def test_a_text_that_is_spelled_like_what_stands_around_it_breaks_no_answer(
 ) -> None:
     slices = [b"data: " + chunk(dialect, each) + b"\n\n" for each in (text, text, " tok", text, text)]
     reply, _, fault, _, events = read(dialect, slices, runs=True)
+    assert reply.invalid is None
     assert (reply.text, fault, events) == (f"{text}{text} tok{text}{text}", None, 5)
