@@ -23,6 +23,9 @@ _MAX_PASSED_VALUES = 4_000_000
 #: Of an answer with so many events in a row that are of no run, the rest is decoded event by event.
 _MOST_MISSES = 4
 
+#: So few are decoded event by event at once: the end of an answer is of no run.
+_FEW_BYTES = 1024
+
 #: So long the end of a response is waited for after the last event of an answer that is over.
 _OVER_NS = 250_000_000
 
@@ -114,7 +117,7 @@ class BodyDecoder:
                 self._misses, at = 0, at + size
                 continue
             self._misses += 1
-            if (end := body.find(b"\n\n", at) + 2) < 2:
+            if len(body) - at < _FEW_BYTES or (end := body.find(b"\n\n", at) + 2) < 2:
                 break
             self._read_events(body[at:end])
             at = end

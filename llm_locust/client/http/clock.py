@@ -9,8 +9,8 @@ import socket
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,7 @@ def hold_stamping() -> socket.socket | None:
     return holder
 
 
-@dataclass(frozen=True, slots=True)
-class ClockPair:
+class ClockPair(NamedTuple):
     """Realtime and monotonic time of one instant, in nanoseconds."""
 
     realtime_ns: int
