@@ -170,7 +170,7 @@ def _word(found: RunVerdict) -> tuple[str, Tone]:
 
 def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
     if found.is_undecided:
-        yield from _told([gate for gate in summary.gates if gate.undecided], _MOST_BROKEN)
+        yield from _untold([gate for gate in summary.gates if gate.undecided])
         return
     if found.code in (EXIT_INVALID, EXIT_INCOMPLETE):
         yield clean(found.reason)
@@ -219,6 +219,17 @@ def _told(outcomes: Sequence[GateOutcome], most: int, *, required: bool = False)
     shown = outcomes[:most]
     yield from (gate_words(gate, required=required and not i) for i, gate in enumerate(shown))
     if more := len(outcomes) - len(shown):
+        yield plural(more, "more gate")
+
+
+def _untold(outcomes: Sequence[GateOutcome]) -> Iterator[str]:
+    """Gates that cannot tell, those of one reason together."""
+    gates: dict[str, list[str]] = {}
+    for each in outcomes[:_MOST_BROKEN]:
+        reason = clean(each.reason or "not known")
+        gates.setdefault(reason, []).append(gate_words(each).removesuffix(f": {reason}"))
+    yield from (f"{', '.join(names)}: {reason}" for reason, names in gates.items())
+    if (more := len(outcomes) - _MOST_BROKEN) > 0:
         yield plural(more, "more gate")
 
 

@@ -140,3 +140,11 @@ def test_a_kind_of_failure_is_told_by_its_first_text_and_not_by_its_pattern() ->
     made = [*records(bad=0), *late]
     found = next(each for each in findings(typed(summary(made))) if each.key == "failures")
     assert found.text == "1 failure: too late, no event within 60 s (first)"
+
+
+def test_gates_that_cannot_tell_for_one_reason_are_named_with_it_once() -> None:
+    few = "cannot tell: the limit needs 100 requests, there are 32"
+    found = gated(("goodput>=99%", 1.0, False), ("error_rate<1%", 0.0, False), reason=few)
+    gates = [structs.replace(gate, undecided=True) for gate in found.gates]
+    line = verdict(structs.replace(found, gates=gates), RunVerdict(3, is_undecided=True)).line
+    assert line == f"UNKNOWN: goodput (at least 99 %), error rate (below 1 %): {few} · exit 3"
