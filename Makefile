@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest wheel wheels docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -73,6 +73,20 @@ test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies
 SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy gcc libc6-dev python3-dev
 system-packages:  ## as root on Debian: a compiler, the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
+
+# The wheel is made of the sdist, so that what that lacks is seen. In images of manylinux cibuildwheel makes those to
+# publish, by pyproject.toml: CIBUILDWHEEL="uvx cibuildwheel" make wheels
+wheel: $(VENV)/.test  ## build/wheel: an sdist and this machine's wheel, tried in an empty environment
+	rm -rf build/wheel && mkdir -p build/wheel
+	$(UV) build --quiet --python $(BIN)/python --no-build-isolation --out-dir build/wheel .
+	$(ENVIRONMENT) --python $(PYTHON) build/wheel/env
+	$(INSTALL) build/wheel/env build/wheel/*-abi3-*.whl
+	cd build/wheel && env/bin/python -P -c "from llm_locust.client.http.reader import why_python as why; assert why() is None, why()"
+	ls build/wheel/*.whl build/wheel/*.tar.gz
+
+CIBUILDWHEEL ?= uvx cibuildwheel
+wheels:  ## build/wheelhouse: the wheels to publish, in containers of manylinux
+	$(CIBUILDWHEEL) --platform linux --output-dir build/wheelhouse
 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
 	$(BIN)/python -m llm_locust.options.reference docs/options.md

@@ -257,6 +257,35 @@ class CanaryFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFacts:
+    """The client's error against a server of known times on the machine of the master, before the load.
+
+    Attributes:
+        asked, streams: users at once, each with a stream: asked for, and as many as fit.
+        workers: how many processes share the load; the streams are those of one.
+        ttft_ms, itl_ms: p99 of the errors of ``ttft_n`` TTFTs and of the gaps, the largest of fewer than 100.
+        open_ms: as much does the server not know of its own times.
+        tokens_per_s: token events by the server's log.
+        wide_ratio: share of the client's reads that had several token events.
+        answers, astray: answers, and how many of them are not as the server wrote them.
+        why: what was wrong with the first of those, or why nothing was measured.
+    """
+
+    asked: Count
+    streams: Count = 0
+    workers: Count = 1
+    ttft_n: Count = 0
+    ttft_ms: Measure | None = None
+    itl_ms: Measure | None = None
+    open_ms: Measure | None = None
+    tokens_per_s: Measure | None = None
+    wide_ratio: Measure | None = None
+    answers: Count = 0
+    astray: Count = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Facts of one run.
 
@@ -321,6 +350,7 @@ class Manifest:
     stages_planned: Count = 0
     trajectories: TrajectoryFacts | None = None
     dropped: DroppedFacts | None = None
+    calibration: CalibrationFacts | None = None  # of --calibrate
 
     @property
     def is_sweep(self) -> bool:

@@ -14,19 +14,22 @@ from numpy.typing import NDArray
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.http.target import Target
 from llm_locust.client.trial import stream_for
+from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.doctor.asked import OutOfTimeError, TimeLeft
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
 from llm_locust.doctor.known_server import Logged
 from llm_locust.host.open_files import MARGIN, descriptors_for, file_limits, raise_file_limit
+from llm_locust.metrics.sections.thresholds import LAG_FLOOR_MS
 from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.report.sections.calibration import FEWEST, calibration_text
 from llm_locust.report.text import clean, count, number, percent, plural, short
 
 #: How long the users of a calibration make calls, in seconds, and the most that all of it takes.
 SECONDS, WHOLE_S = 3.0, 18.0
 
 #: Error of the client's times (p99) from which it is a warning; also for what the log itself leaves open.
-WARN_MS = 1.0
+WARN_MS = LAG_FLOOR_MS
 
 #: Most streams at once, and most tokens per second of all of them: beyond that the server takes the cores
 #: that the client needs.
@@ -35,9 +38,6 @@ MOST_STREAMS, MOST_TOKENS_PER_S = 4_000, 20_000
 #: Gap between two tokens where there are few streams, and how long the tokens of an answer take.
 _GAP_S, _ANSWER_S = 0.020, 1.0
 _LEAST_TOKENS = 5
-
-#: Fewest values of which a p99 is said; of fewer the largest is.
-_FEWEST = 100
 
 _LOG = msgspec.msgpack.Decoder(list[Logged])
 
@@ -200,23 +200,20 @@ def judge_calibration(seen: Calibrated | str | None) -> Finding:
     if isinstance(seen, str):
         return skipped(seen)
     if seen.clock_was_set:
-        return warn("cannot tell: the clock was set meanwhile", "try again")
+        return warn(_CLOCK_WAS_SET, "try again")
+    found = facts(seen, seen.asked)
+    figure = calibration_text(found)
     if seen.astray or not seen.answers:
-        figure = f"{count(seen.astray)} of {plural(seen.answers, 'answer')} not as the server wrote them"
         return fail(
-            f"{figure}; the first: {short(clean(seen.why), 160)}",
-            "use fewer users in this process (more workers), and stop other programs on this machine",
+            figure, "use fewer users in this process (more workers), and stop other programs on this machine"
         )
-    ttft_ms, which = _most(seen.ttft_ms)
-    itl_ms, _ = _most(seen.itl_ms)
-    open_ms, _ = _most(seen.open_ms)
-    figure = f"{_within('TTFT', ttft_ms)} ({which}) {_load(seen)}; {_within('ITL', itl_ms)}"
-    if open_ms >= WARN_MS:
+    if found.open_ms is None or found.open_ms >= WARN_MS:
         return warn(
-            f"{figure}; the server knows its own times to {number(open_ms)} ms only",
+            f"{figure}; the server knows its own times to {number(found.open_ms)} ms only",
             "stop other programs on this machine: it is too busy to tell",
         )
-    if not max(ttft_ms, itl_ms) < WARN_MS:  # also if one is not known
+    errors = (found.ttft_ms, found.itl_ms)
+    if any(error_ms is None or error_ms >= WARN_MS for error_ms in errors):
         return warn(
             f"{figure}; {percent(seen.wide_ratio)} of the reads had several tokens",
             "use fewer users in this process (more workers), stop other programs on this machine, and see "
@@ -225,19 +222,33 @@ def judge_calibration(seen: Calibrated | str | None) -> Finding:
     return ok(figure)
 
 
-def _most(errors_ms: Floats) -> tuple[float, str]:
-    """The p99, or the largest of few, and its name."""
-    if len(errors_ms) >= _FEWEST:
-        return percentile(ordered(errors_ms), 99.0), "p99"
-    return float(errors_ms.max(initial=float("-inf"))) if len(errors_ms) else float("nan"), (
-        f"largest of {len(errors_ms)}"
+_CLOCK_WAS_SET = "cannot tell: the clock was set meanwhile"
+
+
+def facts(seen: Calibrated | str, asked: int, workers: int = 1) -> CalibrationFacts:
+    """What a run keeps of it: the streams are those of one of so many workers."""
+    if isinstance(seen, str) or seen.clock_was_set:
+        return CalibrationFacts(
+            asked=asked, workers=workers, why=seen if isinstance(seen, str) else _CLOCK_WAS_SET
+        )
+    return CalibrationFacts(
+        asked=asked,
+        streams=seen.streams,
+        workers=workers,
+        ttft_n=len(seen.ttft_ms),
+        ttft_ms=_most(seen.ttft_ms),
+        itl_ms=_most(seen.itl_ms),
+        open_ms=_most(seen.open_ms),
+        tokens_per_s=None if np.isnan(seen.tokens_per_s) else round(seen.tokens_per_s, 1),
+        wide_ratio=round(seen.wide_ratio, 6),
+        answers=seen.answers,
+        astray=seen.astray,
+        why=seen.why,
     )
 
 
-def _within(name: str, error_ms: float) -> str:
-    return f"{name} not known" if np.isnan(error_ms) else f"{name} within {max(error_ms, 0.001):.2g} ms"
-
-
-def _load(seen: Calibrated) -> str:
-    fewer = f" of {count(seen.asked)} asked for" if seen.streams < seen.asked else ""
-    return f"at {plural(seen.streams, 'stream')}{fewer}, {count(seen.tokens_per_s)} tokens/s"
+def _most(errors_ms: Floats) -> float | None:
+    """The p99, or the largest of few."""
+    if len(errors_ms) >= FEWEST:
+        return round(percentile(ordered(errors_ms), 99.0), 6)
+    return round(float(errors_ms.max()), 6) if len(errors_ms) else None

@@ -145,7 +145,7 @@ REQUESTS = (
         scope="classes",
     ),
     Option(
-        "--calibrate",
+        "--correct-lengths",
         "correct the lengths of synthetic prompts by the server's own first counts, where no tokenizer "
         "is given; texts then depend on when answers came (default auto: unless --seed is given)",
         choices=("auto", "on", "off"),

@@ -30,6 +30,13 @@ def parse_stamps(text: str) -> str:
     return text
 
 
+def parse_streams(streams: int) -> int:
+    """A whole number from 1 (raises ValueError)."""
+    if streams < 1:
+        raise ValueError(f"{streams} is no number of streams; give a whole number from 1")
+    return streams
+
+
 RUN = (
     Option(
         "--slo",
@@ -132,6 +139,21 @@ RUN = (
         parse_stamps,
         "SOURCE",
         default="kernel",
+        is_load=False,
+    ),
+    Option(
+        "--calibrate",
+        "before the load, stream from a server of known times on this machine, at the streams of one worker, "
+        "and show the client's error in the head of the report (takes 5 s)",
+        kind="truth",
+        is_load=False,
+    ),
+    Option(
+        "--calibrate-streams",
+        "the same at this number of streams, for an open loop, a sweep and the web UI",
+        parse_streams,
+        "N",
+        kind="whole",
         is_load=False,
     ),
     Option(

@@ -69,6 +69,7 @@ class Settings:
     timeouts: Timeouts
     max_answer_bytes: int
     stamps: str
+    calibrate: bool | int  # at so many streams; true: at those of one worker
     drain_s: float
     flush_timeout_s: float
     replica_headers: tuple[str, ...]
@@ -168,9 +169,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     for row in PRICES:
         given[row.name]
     scenario = scenario_of(options)
-    _check_needs(scenario, options)
-    if given["restartable"] and (given["sweep"] or given["find"]):
-        raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
+    _check_needs(scenario, options, given)
     workload = _workload(given, None if scenario is None else scenario.dataset)
     classes = classes_of(scenario, given)
     kinds = kinds_of(classes, workload, _loader(given))
@@ -193,6 +192,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         timeouts=given["timeouts"],
         max_answer_bytes=given["max_answer"],
         stamps=given["stamps"],
+        calibrate=given["calibrate_streams"] or given["calibrate"],
         drain_s=given["drain"],
         flush_timeout_s=given["flush_timeout"],
         replica_headers=given["replica_header"],
@@ -232,8 +232,11 @@ def _checked(found: Settings) -> Settings:
     return found
 
 
-def _check_needs(scenario: Scenario | None, options: argparse.Namespace) -> None:
-    """Check that what a scenario cannot say itself is given (raises ValueError)."""
+def _check_needs(scenario: Scenario | None, options: argparse.Namespace, given: Values) -> None:
+    """Check that what a scenario cannot say itself is given, and what does not go together is not (raises
+    ValueError)."""
+    if given["restartable"] and (given["sweep"] or given["find"]):
+        raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     for name in () if scenario is None else scenario.needs:
         row = OPTION.get(name.replace("-", "_"))
         of = f"--scenario: {Path(scenario.path).stem}" if scenario else ""
@@ -291,7 +294,8 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
         shared_prefix=given["shared_prefix"],
         models=given["models"],
         unique_head=given["unique_head"] != "off",
-        calibrate=given["calibrate"] == "on" or (given["calibrate"] != "off" and given["seed"] is None),
+        calibrate=given["correct_lengths"] == "on"
+        or (given["correct_lengths"] != "off" and given["seed"] is None),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         dataset=dataset,

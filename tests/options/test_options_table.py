@@ -23,7 +23,8 @@ TEXTS = {
     "images": ("count=2 size=1024x768", "size=16"),
     "shared_prefix": ("groups=10 tokens=5", "groups=0"),
     "unique_head": ("off", "none"),
-    "calibrate": ("on", "yes"),
+    "correct_lengths": ("on", "yes"),
+    "calibrate_streams": ("400", "0"),
     "body": ('{"temperature": 0}', "[1]"),
     "models": ("zipf:1.1 base,lora-a", "base=x"),
     "session_header": ("cookie:llm-d-session", "content-type"),
@@ -182,6 +183,7 @@ def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server()
             "host",
         ),  # with a sentence of their own
         *("out", "restartable", "resume", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
+        *("calibrate", "calibrate_streams"),
         *("upload", "keep", "note"),
         *(
             "api_key_env",

@@ -327,6 +327,7 @@ def client(df: Frame) -> dict[str, Any]:
         "worker_clock_steps": 0,
         "master_clock_steps": 0,
         "clock_error_ms_max": 0.15,
+        "calibration": None,
     }
 
 

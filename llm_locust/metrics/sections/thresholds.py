@@ -184,6 +184,15 @@ BUSY = Threshold(
     "%",
     False,
 )
+CALIBRATION = Threshold(
+    "`calibration.ttft_ms`, `calibration.itl_ms`, if the server knew its own times better",
+    "",
+    1.0,
+    None,
+    "so far were the client's times from the log of a server of known times, before the load",
+    "ms",
+    False,
+)
 CLOCK_STEPS = Threshold(
     "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
     "",
@@ -228,6 +237,7 @@ THRESHOLDS = (
     THROTTLED_CAUSE,
     RUN_QUEUE,
     BUSY,
+    CALIBRATION,
     CLOCK_STEPS,
     CLOCK_ERROR,
     LITTLES_LAW,

@@ -7,13 +7,13 @@ a finding, and none itself: what was late shows in first tokens, ends and sends.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from llm_locust.core.figures import quantity
-from llm_locust.core.manifest import Manifest, WorkerFacts, worker_names
+from llm_locust.core.manifest import CalibrationFacts, Manifest, WorkerFacts, worker_names
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
@@ -150,6 +150,7 @@ def client_validity(
         *late,
         *(cpu_findings(of_nodes["cpu_percent_max"]) if seen.own_times else ()),
         *(() if late else taken_findings(of_nodes)),
+        *_calibrated(manifest.calibration),
         *_misplaced(misplaced, len(c)),
         *_stepped(stepped, len(judged)),
         *_clocks(manifest, scale.window_s),
@@ -173,6 +174,7 @@ def client_validity(
         "clock_steps": stepped,
         "misplaced": misplaced,
         **of_nodes,
+        "calibration": None if manifest.calibration is None else asdict(manifest.calibration),
     }
 
 
@@ -374,6 +376,25 @@ def _littles_law(law: Mapping[str, Any] | None) -> Iterator[Finding]:
         yield (
             "suspect",
             f"Little's law does not hold: {law_text(law)}; records are missing, or their times are wrong",
+        )
+
+
+def _calibrated(found: CalibrationFacts | None) -> Iterator[Finding]:
+    if found is None or not found.answers:
+        return
+    if found.astray:
+        yield (
+            "suspect",
+            f"before the load the client had {found.astray} of {found.answers} answers not as a server of "
+            "known times wrote them",
+        )
+    worst_ms = max(found.ttft_ms or 0.0, found.itl_ms or 0.0)
+    is_known = found.open_ms is not None and found.open_ms < thresholds.LAG_FLOOR_MS
+    if is_known and (severity := thresholds.CALIBRATION.severity(worst_ms)):
+        yield (
+            severity,
+            f"before the load the client's times were within {quantity(worst_ms)} ms only (p99) of those of "
+            "a server that logs its own",
         )
 
 

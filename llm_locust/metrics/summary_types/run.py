@@ -121,6 +121,32 @@ class AnalysisFacts(SummaryPart, frozen=True):
     by: Annotated[list[str], key("dimensions that figures are broken down by", "the report")]
 
 
+_CALIBRATION = "`--calibrate`, before the load, the master's machine"
+
+
+class ClientCalibration(SummaryPart, frozen=True):
+    """The client's error against a server that logs its own writes."""
+
+    asked: Annotated[int, key("streams at once that were asked for", _CALIBRATION)]
+    streams: Annotated[int, key("streams at once", _CALIBRATION)]
+    workers: Annotated[int, key("processes that share the load: the streams are those of one", _CALIBRATION)]
+    ttft_n: Annotated[int, key("number of TTFTs", _CALIBRATION)]
+    ttft_ms: Annotated[
+        float | None, key("p99 of the errors of TTFT, of fewer than 100 the largest, ms", _CALIBRATION)
+    ]
+    itl_ms: Annotated[float | None, key("the same of the gaps between tokens, ms", _CALIBRATION)]
+    open_ms: Annotated[
+        float | None, key("as much the server does not know of its own times, p99, ms", _CALIBRATION)
+    ]
+    tokens_per_s: Annotated[float | None, key("token events per second", _CALIBRATION)]
+    wide_ratio: Annotated[float | None, key("share of reads that had several token events", _CALIBRATION)]
+    answers: Annotated[int, key("number of answers", _CALIBRATION)]
+    astray: Annotated[int, key("answers that are not as the server wrote them", _CALIBRATION)]
+    why: Annotated[
+        str, key("what was wrong with the first of those, or why nothing was measured", _CALIBRATION)
+    ]
+
+
 class ClientFacts(SummaryPart, frozen=True):
     """Whether the client made these numbers."""
 
@@ -232,6 +258,7 @@ class ClientFacts(SummaryPart, frozen=True):
     worker_clock_steps: Annotated[int, key("how often clocks of workers were set", "workers")]
     master_clock_steps: Annotated[int, key("how often the master's clock was set", "the master")]
     clock_error_ms_max: Annotated[float | None, key("largest clock error, ms", "workers")]
+    calibration: Annotated[ClientCalibration | None, key("null without `--calibrate`")]
 
 
 class LittlesLaw(SummaryPart, frozen=True):

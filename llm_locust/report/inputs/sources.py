@@ -1,5 +1,6 @@
 """Which requests a report is of: those of one run, of several pooled, or of what is left of a run."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -251,6 +252,11 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         replicas_ready=list(dict.fromkeys(name for m in manifests for name in m.replicas_ready)),
         master=_worst([m.master for m in manifests]),
         dropped=facts_together(m.dropped for m in manifests),
+        calibration=max(
+            (m.calibration for m in manifests if m.calibration is not None),
+            key=lambda found: math.inf if found.ttft_ms is None else found.ttft_ms,  # unknown: the worst
+            default=None,
+        ),
     )
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut
+from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LeftOut
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
+from llm_locust.report.sections.calibration import calibration_text
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.cost import cost
 from llm_locust.report.sections.curves.curve import curve
@@ -48,6 +49,7 @@ def heading(summary: Summary) -> Section:
         *_left_out(window.left_out),
         Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
         Line(_INSECURE if run.insecure is True else "", Tone.WARN),
+        *_calibrated(summary.client),
         *_nothing(summary),
         *_asked(summary.analysis),
     )
@@ -55,6 +57,12 @@ def heading(summary: Summary) -> Section:
 
 
 _INSECURE = "--insecure: no certificate was checked, the answers may be anybody's"
+
+
+def _calibrated(client: ClientFacts) -> Iterator[Line]:
+    if (found := client.calibration) is not None:
+        measured = bool(found.answers and not found.astray)
+        yield Line(f"{'calibrated: ' if measured else ''}{calibration_text(found)}")
 
 
 def _nothing(summary: Summary) -> Iterator[Line]:

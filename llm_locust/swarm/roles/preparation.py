@@ -10,6 +10,7 @@ from pathlib import Path
 
 from locust.env import Environment
 
+from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
@@ -27,6 +28,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.run.calibrating import calibrate_run
 from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
 from llm_locust.swarm.run.foreseen import foreseen, reach_upload
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
@@ -80,6 +82,7 @@ class RunPreparation:
         self._dropped = dropped
         self._acknowledge = acknowledge
         self._ready: Replicas | None = None  # of the first run, whose run time does not count while it waits
+        self._calibration: CalibrationFacts | None = None
         self._runs = 0
 
     def check(self, *, at_once: bool, await_workers: Callable[[], None] = lambda: None) -> None:
@@ -113,6 +116,12 @@ class RunPreparation:
                 self._foresee(settings)
         except UsageError as e:
             leave(e)
+        try:
+            self._calibration = calibrate_run(self._environment, settings, at_once=at_once)
+        except UsageError as e:
+            leave(e)
+        except KeyboardInterrupt:
+            leave(UsageError("interrupted before the load began"))
         try:
             if at_once:
                 if patience_s(settings.deployment) is not None:
@@ -232,6 +241,7 @@ class RunPreparation:
             files=files,
             live=store_of(self._environment),
             open_loop=open_loop_class(self._environment.user_classes, settings) is not None,
+            calibration=self._calibration,
             exceptions=runner.exceptions,  # replaced, not emptied, when the next run starts
         )
         run.begin()

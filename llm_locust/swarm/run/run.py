@@ -12,7 +12,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts
 from llm_locust.core.pipeline import pipeline_of
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.stages import LiveStages
@@ -66,6 +66,7 @@ class ActiveRun:
     calls: ServerCalls | None = None
     live: LiveStore | None = None
     open_loop: bool = False
+    calibration: CalibrationFacts | None = None
     files: Mapping[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
     load_began_ns: int = 0  # the schedule's start in an open loop, else when users may start
     load_ends_ns: int | None = None  # by the run time, if there is one
@@ -200,6 +201,7 @@ class ActiveRun:
             workers=self.roster.facts(self.collector.inboxes),
             master=self.health.snapshot(),
             clock_steps=self.clock.steps,
+            calibration=self.calibration,
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
             stages=self.stages_now(),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from metrics_cases import columns, failed, manifest, ns, request
 
-from llm_locust.core.manifest import ClockFacts, HealthCell, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge
@@ -87,6 +87,7 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "worker_clock_steps": 0,
         "master_clock_steps": 0,
         "clock_error_ms_max": None,
+        "calibration": None,
     }
 
 
@@ -382,6 +383,28 @@ def test_what_moved_no_figure_is_nothing(name: str) -> None:
     for open_loop in (False, True):
         found = run_of(*[lagged(0.1)] * 300, open_loop=open_loop, **RIGHT[name])
         assert (found["verdict"], found["reasons"], found["cause"]) == ("ok", [], None)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"ttft_ms": 0.08, "itl_ms": 0.05}, "ok"),
+        ({"ttft_ms": 1.0, "itl_ms": 0.05}, "ok"),
+        ({"ttft_ms": 3.2, "itl_ms": 0.05}, "suspect"),
+        ({"ttft_ms": 0.08, "itl_ms": 3.2}, "suspect"),
+        ({"ttft_ms": 0.08, "itl_ms": 0.05, "astray": 2}, "suspect"),
+        ({"ttft_ms": 3.2, "itl_ms": 3.2, "open_ms": 4.0}, "ok"),  # the server did not know either
+        ({"ttft_ms": 3.2, "open_ms": None}, "ok"),
+        ({"answers": 0, "why": "no time was left"}, "ok"),
+    ],
+)
+def test_an_error_against_a_server_of_known_times_is_in_the_verdict(
+    known: dict[str, Any], expected: str
+) -> None:
+    calibration = CalibrationFacts(**({"asked": 8, "streams": 8, "answers": 200, "open_ms": 0.01} | known))
+    found = verdict(request(), calibration=calibration)
+    assert (found["verdict"], found["calibration"]["ttft_ms"]) == (expected, known.get("ttft_ms"))
+    assert all(reason.startswith("before the load the client") for reason in found["reasons"])
 
 
 def test_delays_under_a_millisecond_are_nothing_however_short_the_answers() -> None:
