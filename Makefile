@@ -74,8 +74,7 @@ SYSTEM := chromium-headless-shell fonts-dejavu-core prometheus nginx haproxy gcc
 system-packages:  ## as root on Debian: a compiler, the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
-# The wheel is made of the sdist, so that what that lacks is seen. In images of manylinux cibuildwheel makes those to
-# publish, by pyproject.toml: CIBUILDWHEEL="uvx cibuildwheel" make wheels
+# The wheel is made of the sdist, so that what that lacks is seen.
 wheel: $(VENV)/.test  ## build/wheel: an sdist and this machine's wheel, tried in an empty environment
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(UV) build --quiet --python $(BIN)/python --no-build-isolation --out-dir build/wheel .
@@ -84,9 +83,9 @@ wheel: $(VENV)/.test  ## build/wheel: an sdist and this machine's wheel, tried i
 	cd build/wheel && env/bin/python -P -c "from llm_locust.client.http.reader import why_python as why; assert why() is None, why()"
 	ls build/wheel/*.whl build/wheel/*.tar.gz
 
-CIBUILDWHEEL ?= uvx cibuildwheel
-wheels:  ## build/wheelhouse: the wheels to publish, in containers of manylinux
-	$(CIBUILDWHEEL) --platform linux --output-dir build/wheelhouse
+# What each has to be is in pyproject.toml. `make release-check WHEELS=build/wheelhouse/*.whl` runs a load with each.
+wheels: $(VENV)/.test  ## build/wheelhouse: the wheels to publish, by cibuildwheel in containers of manylinux
+	$(UV) tool run cibuildwheel --platform linux --output-dir build/wheelhouse
 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
