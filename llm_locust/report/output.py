@@ -2,14 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 
 from llm_locust.report.text import clean
 from llm_locust.wire.names import CONTROL
+
+#: Of what may wait while a run goes on.
+_NICENESS = 10
 
 
 @contextmanager
@@ -25,6 +28,22 @@ def printing() -> Iterator[None]:
 def one_line(error: Exception | str) -> str:
     """The text of an error as one line that a terminal can show (:func:`~llm_locust.report.text.clean`)."""
     return clean(error) or type(error).__name__
+
+
+def done_beside(work: Callable[[], object]) -> int:
+    """Do some work below a master that answers heartbeats on the same few cores.
+
+    Returns:
+        0, or 1 with a line on standard error that says why it was not done (an OSError or a ValueError).
+    """
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    try:
+        work()
+    except (OSError, ValueError) as e:
+        print(one_line(e), file=sys.stderr)
+        return 1
+    return 0
 
 
 def shown_json(value: Any, *, indent: int | None = None) -> str:

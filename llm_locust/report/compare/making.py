@@ -1,19 +1,14 @@
 """``python -m llm_locust.report.compare.making BASE NEW FILE``: the page of a comparison, for the web UI."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.page import page
-from llm_locust.report.output import one_line
+from llm_locust.report.output import done_beside
 from llm_locust.store import write_text
-
-#: Below a master that answers heartbeats on the same few cores.
-_NICENESS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,14 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("new", type=Path, metavar="NEW", help="run directory")
     parser.add_argument("file", type=Path, metavar="FILE", help="the page to write")
     args = parser.parse_args(argv)
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        write_text(args.file, page(compare_runs([args.base, args.new])))
-    except (OSError, ValueError) as e:
-        print(one_line(e), file=sys.stderr)
-        return 1
-    return 0
+    return done_beside(lambda: write_text(args.file, page(compare_runs([args.base, args.new]))))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,9 @@ segment counts.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from msgspec import structs
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.report.output import one_line
+from llm_locust.report.output import done_beside
 from llm_locust.report.run.totals import FrameTotals, batches_of, encode_totals, with_batches
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
 from llm_locust.store.expired import Expired, ExpiredBatches, sync_directory, write_expired
@@ -33,9 +31,6 @@ from llm_locust.store.seqs import ranges_text
 from llm_locust.store.upload.confirm import has_segment
 from llm_locust.store.upload.destination import Destination, open_destination
 from llm_locust.store.upload.files import Stored
-
-#: Below a master that answers heartbeats on the same few cores.
-_NICENESS = 10
 
 #: Later than every valid time.
 _LAST_NS = 1 << 62
@@ -181,18 +176,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--older-than", type=float, required=True, metavar="S", help="age in seconds")
     parser.add_argument("--ended", action="store_true", help="the run's master is gone")
     args = parser.parse_args(argv)
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
+
+    def work() -> None:
         done = drop(args.run, args.to, args.older_than, ended=args.ended)
-    except (OSError, ValueError) as e:
-        print(one_line(e), file=sys.stderr)
-        return 1
-    if done.records:
-        print(done)
-    if done.failure:
-        print(one_line(done.failure), file=sys.stderr)
-    return 1 if done.failure else 0
+        if done.records:
+            print(done)
+        if done.failure:
+            raise StoreError(done.failure)
+
+    return done_beside(work)
 
 
 if __name__ == "__main__":

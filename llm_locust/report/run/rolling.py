@@ -6,11 +6,9 @@ keeps and what it writes meanwhile is in the run directory, and as large as one 
 """
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +22,7 @@ from llm_locust.core.stages import staged
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.report.inputs.sources import Run, Source
-from llm_locust.report.output import one_line
+from llm_locust.report.output import done_beside
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, check_goes_on, until_ns_of
@@ -55,9 +53,6 @@ from llm_locust.store.segments import index_batches
 
 #: In ``so-far``: what the next rolling summary goes on from.
 STATE_FILE = "state.msgpack"
-
-#: Below a master that answers heartbeats on the same few cores.
-_NICENESS = 10
 
 
 def write_so_far(run: Path) -> Path:
@@ -154,14 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     args = parser.parse_args(argv)
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        write_so_far(args.run)
-    except (OSError, ValueError) as e:
-        print(one_line(e), file=sys.stderr)
-        return 1
-    return 0
+    return done_beside(lambda: write_so_far(args.run))
 
 
 if __name__ == "__main__":
