@@ -284,3 +284,17 @@ def test_long_texts_are_cut_off_and_each_is_there_once() -> None:
     assert batch.texts("error") == [None, None]
     assert RecordBatch.from_bytes(batch.to_bytes()).texts("name") == batch.texts("name")
     assert 3 * len(long.encode()) - 100 < batch.text_bytes < 4 * len(long.encode())
+
+
+@pytest.mark.parametrize("column", ["name", "request_id"])
+def test_a_text_that_no_client_writes_is_refused_with_its_column(column: str) -> None:
+    """Four bytes a character is what the longest text of a record may take."""
+    table = RecordBatch.from_records([record(7)], "w1").table
+    place = table.column_names.index(column)
+    for size, refused in ((4 * MAX_TEXT_CHARS, False), (4 * MAX_TEXT_CHARS + 1, True)):
+        made = table.set_column(place, column, pa.array(["x" * size]))
+        if refused:
+            with pytest.raises(BatchError, match=f"{column} has a text of {size:,} bytes"):
+                RecordBatch.from_table(made)
+        else:
+            assert len(RecordBatch.from_table(made)) == 1
