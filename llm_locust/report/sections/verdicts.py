@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from llm_locust.core.record import Doubt
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
+from llm_locust.metrics.sections.thresholds import RUN_QUEUE
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, RequestPart
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
@@ -28,6 +29,7 @@ def client(summary: Summary) -> Section:
             f"hub lag p99 {number(part.hub_lag_ms_p99)} ms" if _rests_on_the_hub(part) else "",
             f"CPU {number(part.cpu_percent_max)} %",
             "read by Python" if part.reader == "python" else "",
+            _starved(part),
         ]
     )
     law = tuple(_littles_law(summary.littles_law))
@@ -40,6 +42,14 @@ def client(summary: Summary) -> Section:
     headline = Line("INVALID: these numbers show the client, not the server", Tone.BAD)
     lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *law)
     return Section("Client", lines, alarm=True)
+
+
+def _starved(part: ClientFacts) -> str:
+    """That other programs had the cores, where it is no cause of anything."""
+    waited = part.run_queue_percent_max
+    if part.cause is not None or not RUN_QUEUE.severity(waited):
+        return ""
+    return f"starved: waited for a core {number(waited)} % of the time, which moved no figure"
 
 
 #: Share of the requests in flight from which Little's law without the window's edges looks broken.

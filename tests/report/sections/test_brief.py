@@ -58,6 +58,16 @@ def test_a_suspicion_is_a_line_at_the_end_and_no_box() -> None:
     assert "Client      suspect: the client read 2.5 ms late" in lines
 
 
+def test_a_client_that_was_starved_and_moved_no_figure_says_so_behind_its_ok() -> None:
+    found = summary(records(bad=0))
+    found["client"] |= {"run_queue_percent_max": 77.1}
+    (line,) = [line for line in printed(found, 160) if line.startswith("Client")]
+    assert line.startswith("Client      ok: kernel stamps")
+    assert line.endswith("starved: waited for a core 77.1 % of the time, which moved no figure")
+    found["client"] |= {"verdict": "suspect", "cause": "starved", "reasons": ["the load was late"]}
+    assert not any("moved no figure" in line for line in printed(found, 160))
+
+
 def test_each_cause_has_one_box_the_worst_first() -> None:
     found = summary(records(kernel_stamps=False, client_lag_ns=30_000_000, output_tokens=15))
     slow = {"kind": "slow", "text": "replica-2 is slower", "replica": "replica-2"}
