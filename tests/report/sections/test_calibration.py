@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_cases import records, summary
+from report_cases import manifest, records, summary
 
 from llm_locust.core.manifest import CalibrationFacts
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.inputs.sources import _pooled_manifest
 from llm_locust.report.render.console import print_report
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.sections.calibration import calibration_text
@@ -35,6 +37,7 @@ KNOWN: dict[str, Any] = {
         ({"asked": 9000}, "at 400 streams of 9,000 asked for, 20,000 tokens/s"),
         ({"workers": 4}, "ITL within 0.05 ms (one of 4 workers, on the master's machine)"),
         ({"ttft_ms": None}, "TTFT not known"),
+        ({"ttft_ms": None, "itl_ms": None, "tokens_per_s": None}, "ITL not known"),
         ({"ttft_ms": 0.0}, "TTFT within 0.001 ms"),
         ({"astray": 2, "why": "timeout:\x1b no token"}, "2 of 1,200 answers not as the server wrote them; "),
         ({"answers": 0, "why": "no time was left"}, "not calibrated: no time was left"),
@@ -71,3 +74,13 @@ def test_a_large_error_is_in_the_line_of_the_client_and_fails_nothing() -> None:
     assert found["client"]["verdict"] == "suspect"
     assert "within 3.2 ms only (p99)" in found["client"]["reasons"][0]
     assert verdict(typed(found)).code in (0, None)
+
+
+def test_several_runs_have_the_worst_of_theirs() -> None:
+    errors: list[float | None] = [0.08, 0.0, None]
+    runs = [
+        manifest(1, id=f"r{i}", calibration=CalibrationFacts(**(KNOWN | {"ttft_ms": error_ms})))
+        for i, error_ms in enumerate(errors)
+    ]
+    for of, worst in ((runs[:2], runs[0]), (runs, runs[2]), ([manifest(1, id="none"), runs[1]], runs[1])):
+        assert _pooled_manifest(of, Question()).calibration == worst.calibration
