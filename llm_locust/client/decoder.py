@@ -53,6 +53,7 @@ class BodyDecoder:
         "_sse",
         "_unpacked",
         "asked_stream",
+        "begun",
         "endpoint",
         "fault",
         "tap",
@@ -61,6 +62,7 @@ class BodyDecoder:
 
     def __init__(self, exchange: Exchange, endpoint: Dialect | None, *, streamed: bool) -> None:
         self.asked_stream = streamed
+        self.begun = b""  # the start of an event that had no end
         self.fault: str | None = None  # why the body is not an event stream
         self.tapped = False
         self.tap: list[bytes] = []
@@ -229,6 +231,7 @@ class BodyDecoder:
         """Look for an error in what was no event."""
         reader, begun = self._reader, self._sse.finish()
         reader.feed((), self._sse.take_errors())
+        self.begun = begun
         for text in (self.stray, begun if reader.decided_end is None else b""):
             if text and (error := error_among(text)) is not None:
                 reader.feed((), [SseEvent(error.encode("utf-8", "replace"), 0, b"error")])
@@ -245,5 +248,5 @@ class BodyDecoder:
 
     @property
     def over(self) -> bool:
-        """Nothing that may follow changes the outcome: the answer is decided, or an event was an error."""
-        return self._reader.decided_end is not None or self._reader.failed
+        """Nothing that may follow is waited for: the server has said that it is the end, or an error."""
+        return self._reader.closed or self._reader.failed

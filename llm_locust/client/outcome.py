@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 
 from llm_locust.client.decoder import BodyDecoder, header_text
 from llm_locust.client.http.errors import (
+    AnswerOverError,
     ClientError,
     ConnectError,
     ConnectionBrokenError,
@@ -97,6 +98,12 @@ def _is_settled(error: ClientError | None, reply: Reply) -> bool:
     return reply.done or reply.error is not None
 
 
+def is_left_open(error: ClientError | None, reply: Reply) -> bool:
+    """Whether the answer was over, and the client gave up waiting for the end of its response."""
+    gave_up = isinstance(error, AnswerOverError | RequestTimeoutError)
+    return gave_up and (reply.done or reply.error is not None)
+
+
 def _judge(
     exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder, *, cancelled: bool
 ) -> Verdict:
@@ -184,6 +191,10 @@ def _quoted(reply: Reply, decoder: BodyDecoder) -> str:
     """What a stream had that was no event, or no part of an answer."""
     if stray := decoder.stray.strip():
         return f"; outside of any event it says {_shortened(stray)}"
+    if decoder.begun and not decoder.has_events:
+        return f"; no blank line ends its first event, {_shortened(decoder.begun)}"
+    if reply.unread is not None:
+        return f'; events have text in "{reply.unread}", which is not read'
     return f"; it sent {reply.beside}, which is no part of an answer" if reply.beside else ""
 
 

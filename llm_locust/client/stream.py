@@ -29,7 +29,7 @@ from llm_locust.client.http.turns import DECODING_S, LONG_ANSWER_BYTES, TURN
 from llm_locust.client.names import Names
 from llm_locust.client.naming import ReplicaNames
 from llm_locust.client.occupancy import Occupancy
-from llm_locust.client.outcome import Asked, error_text, hushed, judge, retry_after_s
+from llm_locust.client.outcome import Asked, error_text, hushed, is_left_open, judge, retry_after_s
 from llm_locust.client.recording import Answer, Call, first_try_of, record_of
 from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timing import Moments, timeline
@@ -299,6 +299,8 @@ class LiveCall:
             return
         with gevent.Timeout(patience_s, False), suppress(ClientError):  # type: ignore[arg-type]
             self._connection.wait_complete()
+        if self._decoder.over and not self._exchange.complete and self._connection.failure is None:
+            self._error = AnswerOverError("the answer is over")
 
     @property
     def answered(self) -> bool:
@@ -430,7 +432,7 @@ class LiveCall:
             link,
             asked,
         )
-        record = client.names.bounded(record)
+        record = client.names.bounded(replace(record, left_open=is_left_open(self._error, reply)))
         if left and outcome is Outcome.CANCELLED:
             record = replace(record, abandoned=True, error="the user left before the first token")
         self._answer = Answer(record, reply, retry_after_s(exchange))

@@ -124,6 +124,11 @@ class InputError(ValueError):
         return cls(f"{os.fspath(path)}:{line}: {why}" if line else f"{name} {os.fspath(path)!r}: {why}", why)
 
 
+def skipped_text(lines: int, first: str) -> str:
+    """How many lines could not be read, and why the first of them could not."""
+    return f"{lines:,} {'line' if lines == 1 else 'lines'} skipped, the first: {first}"
+
+
 class FileReading:
     """What is read of one file, or of the files of a folder, against its bounds.
 

@@ -323,6 +323,7 @@ class Manifest:
     pipeline: PipelineFacts = field(default_factory=PipelineFacts)
     versions: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
+    skipped_lines: dict[str, Count] = field(default_factory=dict)  # of files of the load -> how many
     slo: str = ""
     class_slos: dict[str, dict[str, Measure]] = field(default_factory=dict)
     gates: str = ""

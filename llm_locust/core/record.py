@@ -163,6 +163,7 @@ class RequestRecord:
     images: int | None = None  # in its messages; None: none
     pixels: int | None = None  # of all of them, where each one's size is known
     doubt: Doubt | None = None  # of an ok one
+    left_open: bool = False  # its answer was over, and the server did not end the response
 
 
 #: Points in time of a record; all other times are relative to one of them.

@@ -9,22 +9,13 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.doctor.finding import Finding, Status, fail, ok, skipped, warn
 from llm_locust.doctor.proxies import sender, unbuffering
 from llm_locust.doctor.requests import SeenStream
-from llm_locust.metrics.requests.tokens import delivery
+from llm_locust.metrics.requests.tokens import HELD_MS, LEAST_EVENTS, NO_GAP_MS, delivery
 from llm_locust.report.text import clean, count, number, plural, short
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.names import clean_name
 
 #: Tokens of the longer answer.
 TOKENS = 32
-
-#: Fewer events are no evidence of how they came.
-LEAST_EVENTS = 4
-
-#: A burst: mean gap between events. No model is that fast.
-BURST_GAP_MS = 0.1
-
-#: Time per token between one token's answer and the burst, from which something held the events back.
-HELD_MS = 0.5
 
 #: Time by which a token may have arrived earlier than it was read, above which the doctor itself was late.
 LATE_MS = 1.0
@@ -112,7 +103,7 @@ def _judge_gaps(
 ) -> Finding:
     gaps_ms = np.diff(arrivals_ms)
     mean_ms, median_ms, events = float(gaps_ms.mean()), float(np.median(gaps_ms)), len(arrivals_ms)
-    if mean_ms < BURST_GAP_MS:
+    if mean_ms < NO_GAP_MS:
         burst_ms = number(float(gaps_ms.sum()))
         figure = f"all {events} events in one burst of {burst_ms} ms, {_after(arrivals_ms[-1])}"
         one_ms = None if isinstance(first, str) else _first_ms(first.record)
@@ -123,11 +114,13 @@ def _judge_gaps(
                 f"cannot tell whether the server is that fast; if not, {unbuffering(seen.headers)}",
             )
         return fail(f"{figure}: a proxy held it back", unbuffering(seen.headers))
-    kind = delivery(tokens / events, median_ms, mean_ms)
     figure = f"{events} events, {number(median_ms)} ms between two (median)"
-    if median_ms < BURST_GAP_MS:
-        return fail(f"{figure}, in bursts: a proxy holds events back", unbuffering(seen.headers))
-    if kind != "tokens":
+    if median_ms < NO_GAP_MS:
+        return fail(
+            f"{figure}, in bursts: a proxy holds events back, or the server decodes several tokens a step",
+            unbuffering(seen.headers),
+        )
+    if delivery(tokens / events, median_ms, mean_ms, None) != "tokens":
         return warn(
             f"{figure}, {number(tokens / events)} tokens an event",
             "the server or a proxy merges tokens: ITL is a gap between events, see TPOT",

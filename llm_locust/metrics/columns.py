@@ -37,7 +37,7 @@ _FLOATS = (
     *("inputs", "images", "pixels", "input_tokens", "output_chars"),
     *("asked_input_tokens", "asked_output_tokens", "came_tokens"),
 )
-_MASKS = ("streamed", "reused", "kernel_stamps", "abandoned")
+_MASKS = ("streamed", "reused", "kernel_stamps", "abandoned", "left_open")
 _LABELS = ("name", "replica", "error", "count_fault", "unread")
 
 #: The columns of a batch that :class:`Times` and :class:`Part` are made of.
@@ -125,6 +125,7 @@ class Columns(Times):
     kernel_stamps: Mask
     stepped: Mask
     abandoned: Mask
+    left_open: Mask
     client_lag_s: Floats
     end_lag_s: Floats
     rtt_s: Floats

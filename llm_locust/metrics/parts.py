@@ -196,6 +196,7 @@ def _requests(m: Measured, population: Population, group: Group) -> dict[str, An
         "error_rate": len(population.failed) / judged if judged else None,
         "doubtful": {doubt.value: int(n) for doubt, n in zip(DOUBTS, doubts, strict=True)},
         "doubtful_rate": int(doubts.sum()) / judged if judged else None,
+        "left_open": int(c.left_open[population.judged].sum()),
         "by_outcome": {
             o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True) if o is not Outcome.RESENT
         },

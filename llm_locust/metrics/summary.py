@@ -39,7 +39,7 @@ from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.images import images
 from llm_locust.metrics.requests.inputs import inputs
-from llm_locust.metrics.requests.tokens import delivery, tokens
+from llm_locust.metrics.requests.tokens import delivery, held_ms, tokens
 from llm_locust.metrics.sections.completeness import (
     completeness,
     requests_lost,
@@ -203,9 +203,8 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
     # A client that read late merges events itself.
     late = float(np.median(m.c.client_lag_s[ok])) >= LATE_S if len(ok) else False
     itl_ms = None if late else latency_ms["itl"]["p50"]
-    came = delivery(
-        counted["tokens_per_event"], itl_ms, latency_ms["tpot"]["p50"], counted["unread"]["share"]
-    )
+    times = itl_ms, latency_ms["tpot"]["p50"], held_ms(m.c, ok)
+    came = delivery(counted["tokens_per_event"], *times, counted["unread"]["share"])
     return counted | {"delivery": came}
 
 
@@ -338,6 +337,7 @@ def _run(manifest: Manifest) -> dict[str, Any]:
         "versions": dict(manifest.versions),
         "stop_reason": manifest.stop_reason or None,
         "task_exceptions": [to_builtins(each) for each in manifest.task_exceptions],
+        **({"skipped_lines": dict(manifest.skipped_lines)} if manifest.skipped_lines else {}),
         **({"insecure": True} if manifest.options.get("insecure") is True else {}),
         **({"is_sweep": True} if manifest.is_sweep else {}),
     }

@@ -100,6 +100,10 @@ _UNREAD_EVENTS = 2
 MAX_SECOND_TRIES = 1000
 
 
+#: What may stand around the ``DONE`` of an end: quotes, and its brackets, which some servers leave out.
+_AROUND_DONE = b"\"'[]<> \t\r\n"
+
+
 class Decided(Exception):  # noqa: N818
     """The answer is whole, and the server has said that it is the end: nothing that follows is read."""
 
@@ -398,7 +402,7 @@ def read_leniently(
     refused already it costs little, for a server can send thousands of such events in one packet.
     """
     data = event.data
-    if data.strip().upper().startswith(b"[DONE]"):
+    if data.strip(_AROUND_DONE).upper() == b"DONE" or data.lstrip().upper().startswith(b"[DONE]"):
         draft.closed = True
         draft.decide(event.end)
         return

@@ -35,7 +35,8 @@ _NONE = frozenset(
 _LENGTHS = frozenset(
     {
         *("length", "maxlength", "maxtokens", "maxnewtokens", "maxcompletiontokens", "maxoutputtokens"),
-        *("tokenlimit", "maxtokensreached", "lengthlimit"),
+        *("tokenlimit", "maxtokensreached", "lengthlimit", "modellength", "maxmodellen", "contextlength"),
+        *("contextlengthexceeded", "contextwindowexceeded", "contextlimit", "modelcontextwindowexceeded"),
     }
 )
 
@@ -101,6 +102,13 @@ def reason_of(sent: Any) -> tuple[str | None, str]:
         return None, ""
     text = json_text(sent)[:_MAX_CHARS]
     return (None, "") if _plain(text) in _NONE and not said else (text, said)
+
+
+def worse(reason: Any, native: Any) -> Any:
+    """The reason of a gateway, or that of the server behind it, which it may have made a good one of."""
+    if not reason or not native:
+        return reason
+    return native if end_of(reason_of(native)[0]) >= AnswerEnd.FILTERED else reason
 
 
 @lru_cache(maxsize=1024)

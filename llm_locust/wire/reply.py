@@ -110,6 +110,11 @@ class ReplyReader:
         return self._draft.decided_end
 
     @property
+    def closed(self) -> bool:
+        """The server has said that it is the end."""
+        return self._draft.closed
+
+    @property
     def failed(self) -> bool:
         """An event so far was an error."""
         return self._draft.error is not None

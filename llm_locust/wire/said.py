@@ -16,7 +16,11 @@ _ERROR_KEY = re.compile(
 _SEPARATORS = re.compile("[-_ ]")
 
 #: Values of ``code`` beside a message that is none of an error.
-_GOOD_CODE = re.compile("ok|okay|success|succeeded|0+|2[0-9]+", re.IGNORECASE)
+_GOOD_CODE = re.compile("ok|okay|success|succeeded|0+|1|1[0-9]{2}|2[0-9]+", re.IGNORECASE)
+
+#: Names of a code and of its text in an object that says how a request went: ``base_resp`` of MiniMax.
+_CODE_KEYS = ("status_code", "statusCode", "code", "errcode", "ret")
+_CODE_TEXTS = ("status_msg", "statusMsg", "message", "msg", "errmsg")
 
 #: Values of ``status`` and the like that say that something failed.
 _FAILED = re.compile(r"err(or)?|fail(ed|ure)?|abort(ed)?|exception|fatal", re.IGNORECASE)
@@ -37,15 +41,29 @@ _ERROR_NAME = re.compile(
 def error_in(payload: dict[str, Any]) -> str | None:
     """The message of an object that is an error rather than a part of an answer; None where it is none."""
     if (
-        any(value and _is_error_key(name) for name, value in payload.items())
+        any(says_error(value) and _is_error_key(name) for name, value in payload.items())
         or any(_says_failed(payload.get(key)) for key in ("object", "type", "status", "state", "event"))
         or any(_is_bad_status(payload.get(key)) for key in ("code", "status", "status_code", "statusCode"))
         or payload.get("success") is False
-        or (name_of(payload.get("message")) and _is_bad_code(payload.get("code")))
+        or bad_result(payload) is not None
         or (payload.get("detail") and len(payload) == 1)
     ):
         return error_text(payload) or "an error without a message"
-    return None
+    results = (bad_result(value) for value in payload.values() if isinstance(value, dict))
+    return next((said for said in results if said is not None), None)
+
+
+def says_error(value: Any) -> bool:
+    """Whether what stands under the name of an error is one: not null, nothing, or an object of such."""
+    return any(value.values()) if isinstance(value, dict) else bool(value)
+
+
+def bad_result(value: dict[str, Any]) -> str | None:
+    """The text beside a code that is no good one; None where there is no such code or text."""
+    said = next((text for key in _CODE_TEXTS if (text := name_of(value.get(key))) is not None), None)
+    if said is None or _GOOD_CODE.fullmatch(said) is not None:
+        return None
+    return said if any(_is_bad_code(value.get(key)) for key in _CODE_KEYS) else None
 
 
 def _is_error_key(name: str) -> bool:
@@ -62,7 +80,8 @@ def _is_bad_status(code: Any) -> bool:
 
 
 def _is_bad_code(code: Any) -> bool:
-    return isinstance(code, str) and bool(code) and _GOOD_CODE.fullmatch(code) is None
+    is_one = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
+    return is_one and _GOOD_CODE.fullmatch(str(code)) is None
 
 
 def has_content(payload: dict[str, Any]) -> bool:

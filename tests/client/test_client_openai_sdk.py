@@ -174,6 +174,7 @@ def test_the_connection_is_used_again_though_the_sdk_stops_at_done(server: Scrip
         (Outcome.OK, True),
         (Outcome.OK, True),
     ]
+    assert not any(r.left_open for r in sdk.records)
     assert len(server.connections()) == 1
 
 
@@ -185,7 +186,7 @@ def test_an_end_that_never_comes_after_done_costs_a_moment_and_the_connection(
     began = time.monotonic()
     texts(sdk.stream([*script, Step(stall=True)]))
     assert time.monotonic() - began < 20
-    assert sdk.record().outcome is Outcome.OK
+    assert (sdk.record().outcome, sdk.record().left_open) == (Outcome.OK, True)
     server.wait_closed(1)
 
 

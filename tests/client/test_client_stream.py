@@ -16,18 +16,20 @@ from scripted import (
     Script,
     ScriptedServer,
     Step,
+    chat_chunk,
     chunk,
     json_response,
     last_chunk,
     response_head,
     silent_port,
+    sse,
     stream_script,
     usage_counts,
     write,
 )
 from scripted.raw import best_of
 
-from llm_locust.client import stream
+from llm_locust.client import decoder, stream
 from llm_locust.client.counting import MAX_LOOP_CHARS
 from llm_locust.client.http import connection, timeouts, turns
 from llm_locust.client.http.connection import Connection
@@ -382,6 +384,43 @@ def test_a_connection_that_is_never_accepted_is_bounded() -> None:
 
 
 # Giving up
+
+
+_USAGE = sse({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}})
+_ERROR = sse({"error": {"message": "no room"}})
+_STALL, _RESET = Step(stall=True), Step(at_ms=5, reset=True)
+_PINGS = [write(ms, chunk(b": ping\n\n")) for ms in range(10, 2000, 10)]
+
+
+@pytest.mark.parametrize(
+    ("body", "then", "outcome", "is_left_open"),
+    [
+        (token() + stop(), [_STALL], Outcome.OK, True),
+        (token() + stop(), _PINGS, Outcome.OK, True),
+        (token() + sse("[DONE]"), [_STALL], Outcome.OK, True),
+        (token() + sse(chat_chunk(finish_reason="stop")) + _USAGE, [_STALL], Outcome.OK, True),
+        (token() + _ERROR, [_STALL], Outcome.API_ERROR, True),
+        (token() + stop(), [write(0, last_chunk())], Outcome.OK, False),
+        (token() + stop(), [_RESET], Outcome.OK, False),
+        (token(), [_STALL], Outcome.TIMEOUT, False),
+        (token(), [write(0, last_chunk())], Outcome.TRUNCATED, False),
+    ],
+    ids=["silent", "with pings", "done alone", "no done", "error", "ended", "reset", "hung", "cut"],
+)
+def test_a_response_that_stays_open_after_its_answer_is_told(
+    server: ScriptedServer,
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
+    then: list[Step],
+    outcome: Outcome,
+    is_left_open: bool,
+) -> None:
+    monkeypatch.setattr(timeouts, "_LOOK_S", 0.02)
+    monkeypatch.setattr(decoder, "_OVER_NS", 1 * MS)
+    with caller(server.url, timeouts=Timeouts(gap_s=0.3)) as ask:
+        record = ask.ask([write(0, HEAD + chunk(body)), *then]).record
+        assert (record.outcome, record.left_open) == (outcome, is_left_open)
+        assert ask.ask([GOOD]).record.reused == (not is_left_open and then[-1].data is not None)
 
 
 def test_a_killed_user_leaves_a_cancelled_record_with_the_tokens_that_came(

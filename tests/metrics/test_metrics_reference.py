@@ -164,6 +164,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
             manifest(
                 task_exceptions=[TaskException(error="KeyError: 1", count=2)],
                 options={"insecure": True},
+                skipped_lines={"a.jsonl": 3},
                 workers=[WorkerFacts(id="w", index=0, announced=0, received=0, others=[OTHER])],
             ),
         ),

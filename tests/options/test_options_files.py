@@ -13,6 +13,7 @@ from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 from llm_locust.swarm.run.load_watch import checked_trace, tell_files
+from llm_locust.workload.traces import plausible
 from llm_locust.workload.trajectories.trajectory import Turn
 
 LINES = '{"prompt": "a", "domain": "x", "lora": 7}\n{\n{"prompt": "b", "domain": "y"}\n'
@@ -61,9 +62,9 @@ def test_how_files_were_read_is_said_once_for_each(lines: Path, caplog: pytest.L
     scenario = parse_scenario(text, "s.yaml", GRAMMAR).text_for_workers()
     found = settings(**{SCENARIO_TEXT: scenario}, skip_bad_lines=3)
     caplog.clear()
-    tell_files(found)
+    assert tell_files(found) == (None, {str(lines): 1})
     (said,) = caplog.messages
-    assert said.startswith(f"dataset {str(lines)!r}: 2 prompts; 1 lines skipped, the first: {lines}:2: ")
+    assert said.startswith(f"dataset {str(lines)!r}: 2 prompts; 1 line skipped, the first: {lines}:2: ")
     assert said.endswith("keys that are not sent (--dataset-keys sends them): domain, lora")
 
 
@@ -86,13 +87,26 @@ def test_a_trace_is_checked_before_the_load_and_said(
     with pytest.raises(UsageError, match=r"--arrival: .* add --trace-unit s if they are seconds"):
         checked_trace(settings(arrival=arrival, trace_block="16").load)
     caplog.set_level(logging.INFO)
-    load = settings(arrival=arrival, trace_block="16", trace_unit="s").load
-    opened = checked_trace(load, tells=True)
+    opened, skipped = tell_files(settings(arrival=arrival, trace_block="16", trace_unit="s"))
     assert opened is not None
+    assert not skipped
     assert [entry.at_s for entry in opened][-1] == 9.5
     assert "20 requests in 9.5 s (2/s): seconds, blocks of 16 tokens, which are 100%" in caplog.messages[-1]
     # A rate takes the place of the times, in whatever unit they are.
     assert checked_trace(settings(arrival=arrival, trace_block="16", request_rate="5").load) is not None
+
+
+def test_the_skipped_lines_of_a_trace_are_counted_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plausible, "SAMPLE", 5)
+    path = trace(tmp_path)
+    path.write_text("".join(f"{text}\n{{bad\n" for text in path.read_text().splitlines()))
+    given = {"arrival": f"trace:{path}", "trace_block": "16", "trace_unit": "s"}
+    _, skipped = tell_files(settings(**given, skip_bad_lines=20))
+    assert skipped == {str(path): 20}
+    with pytest.raises(UsageError, match="19 lines before it were skipped, and no more may be"):
+        tell_files(settings(**given, skip_bad_lines=19))
 
 
 @pytest.mark.parametrize(

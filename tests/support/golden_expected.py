@@ -39,6 +39,7 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "cut_broken": int((inside.cut & inside.judged).sum()),
             "cut_share": inside.cut.sum() / (len(judged) + inside.cut.sum()),
             "abandoned": int((inside.cancelled & inside.abandoned).sum()),
+            "left_open": int(judged.left_open.sum()),
             "lost": lost,
             "unsent": unsent,
             "stuck": len(stuck(df)),

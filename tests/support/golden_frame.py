@@ -61,7 +61,8 @@ def _row(r: RequestRecord) -> dict[str, Any]:
     return {
         **{key: getattr(r, key) for key in ("name", "slo_class", "replica", "status", "error", "retries")},
         **{
-            key: getattr(r, key) for key in ("streamed", "abandoned", "session", "turn", "prompt_id", "doubt")
+            key: getattr(r, key)
+            for key in ("streamed", "abandoned", "session", "turn", "prompt_id", "doubt", "left_open")
         },
         **{key: getattr(r, key) for key in ("answer_hash", "rejected_by", "finish_reason")},
         "correct": r.correct,

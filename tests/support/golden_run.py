@@ -240,6 +240,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         reads=reads,
         coalesced_reads=int(draw.random() < 0.2),
         abandoned=outcome is Outcome.CANCELLED and bool(draw.random() < 0.4),
+        left_open=i % 17 == 0,
         rejected_by=_any(draw, ["json", "regex"]) if outcome is Outcome.REJECTED else None,
         **_with_events(i, arrivals, streamed, _tokens(outcome, len(arrivals), streamed, draw)),
         doubt=_doubt(i) if outcome is Outcome.OK else None,

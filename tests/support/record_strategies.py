@@ -75,7 +75,7 @@ _FIELDS: dict[str, _Field] = {
     **dict.fromkeys(_TIMES, _NS),
     **dict.fromkeys(_MAYBE_NS, _maybe(_NS)),
     **dict.fromkeys(_MAYBE_COUNTS, _maybe(_COUNT)),
-    **dict.fromkeys(("streamed", "reused", "kernel_stamps", "abandoned"), _FLAG),
+    **dict.fromkeys(("streamed", "reused", "kernel_stamps", "abandoned", "left_open"), _FLAG),
     **dict.fromkeys(("reads", "coalesced_reads"), _INT32),
     **dict.fromkeys(("turn", "stage", "local_port"), _maybe(_INT32)),
     "bytes_received": _COUNT,

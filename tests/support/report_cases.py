@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from metrics_cases import ORIGIN_NS, batch, failed, request
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
@@ -32,6 +33,11 @@ def records(ok: int = 95, bad: int = 5, **fields: Any) -> list[RequestRecord]:
         for i in range(ok)
     ]
     return answers + [failed((ok + i) * every, replica="replica-0") for i in range(bad)]
+
+
+def held_back(made: list[RequestRecord]) -> list[RequestRecord]:
+    """The same, with all events of an answer at the time of its last."""
+    return [replace(r, arrivals_ns=np.full_like(r.arrivals_ns, r.arrivals_ns[-1:])) for r in made]
 
 
 def manifest(rows: int, **facts: Any) -> Manifest:

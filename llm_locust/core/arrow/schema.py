@@ -66,6 +66,7 @@ SCHEMA = pa.schema(
         *(pa.field(name, pa.int64()) for name in ("images", "pixels", "opening_tokens", "came_tokens")),
         *(pa.field(name, _TEXT) for name in ("count_fault", "unread", "doubt")),
         pa.field("end_lag_ns", pa.int64()),
+        pa.field("left_open", pa.bool_()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

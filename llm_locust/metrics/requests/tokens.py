@@ -22,8 +22,15 @@ _REJECTED = OUTCOMES.index(Outcome.REJECTED)
 ESTIMATE = "estimate"
 
 #: Gaps below this are two events of one write, not the pace of a model.
-_NO_GAP_MS = 0.1
-_MERGED, _BUFFERED = 1.05, 2.0
+NO_GAP_MS = 0.1
+
+#: Time for each event of an answer that came at once, from which something held its events back.
+HELD_MS = 0.5
+
+#: Answers of fewer events may come at once from the server itself.
+LEAST_EVENTS = 4
+
+_MERGED = 1.05
 
 
 def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
@@ -159,23 +166,38 @@ def chars_per_token(c: Columns, ok: Rows) -> float | None:
     return float(c.output_chars[rows].sum()) / total if total else None
 
 
+def held_ms(c: Columns, ok: Rows) -> float | None:
+    """Time from sending to the last event for each event of an answer: the median.
+
+    Answers of :data:`LEAST_EVENTS` or more count; None without any.
+    """
+    rows = ok[c.streamed[ok] & (c.events[ok] >= LEAST_EVENTS)]
+    return float(np.median(c.last_event_s[rows] / c.events[rows])) * 1e3 if len(rows) else None
+
+
 def delivery(
-    per_event: float | None, itl_p50_ms: float | None, tpot_p50_ms: float | None, unread: float | None = None
+    per_event: float | None,
+    itl_p50_ms: float | None,
+    tpot_p50_ms: float | None,
+    held_p50_ms: float | None,
+    unread: float | None = None,
 ) -> str | None:
     """How the stream came: ``tokens`` one by one, ``merged``, ``buffered`` or ``unread``; None where unknown.
 
-    ``merged``: an ITL is a gap between events, not tokens. ``buffered``: something on the way held
-    events back, and ITL and TTFT are not the server's: more than 2 tokens an event, or most gaps
-    under 0.1 ms while the pace is slower than that. ``unread``: it looks so, but tokens came in a field that
-    is not read.
+    ``merged``: an ITL is a gap between events, not tokens. ``buffered``: events came in bursts after a
+    silence, because something on the way held them back, and ITL and TTFT are not the server's. Most gaps
+    are then under 0.1 ms while the pace is slower than that, or the answer came at once and took 0.5 ms or
+    more for each of its events. Even gaps are no sign of it, however many tokens an event has.
+    ``unread``: it looks so, but tokens came in a field that is not read.
 
     Args:
+        held_p50_ms: see :func:`held_ms`.
         unread: share of the answers with text in such a field.
     """
     if per_event is None:
         return None
-    crowded = itl_p50_ms is not None and tpot_p50_ms is not None and itl_p50_ms < _NO_GAP_MS <= tpot_p50_ms
-    if per_event > _BUFFERED or crowded:
+    slow = (tpot_p50_ms or 0.0) >= NO_GAP_MS or (held_p50_ms or 0.0) >= HELD_MS
+    if slow and itl_p50_ms is not None and itl_p50_ms < NO_GAP_MS:
         return "unread" if unread and unread > COMMON else "buffered"
     return "merged" if per_event > _MERGED else "tokens"
 

@@ -66,6 +66,8 @@ _IN_NAME = re.compile(rf"{_VARYING} | (?P<number> \d{{4,}} )", re.ASCII | re.VER
 
 _PLACEHOLDERS = {"address": _ADDRESS, "duration": _NUMBER, "id": _ID, "number": _NUMBER}
 
+_ANY_PLACEHOLDER = re.compile("|".join(map(re.escape, PLACEHOLDERS)))
+
 _NUMBERS = re.compile(f"{_NUMBER}(?:, ?{_NUMBER})+")
 
 
@@ -87,15 +89,19 @@ def fold(text: str) -> str:
 
 
 class ErrorKinds:
-    """Kinds of error texts so far; at most ``limit`` are kept apart."""
+    """Kinds of error texts so far, for people of all processes; at most ``limit`` are kept apart."""
 
     def __init__(self, limit: int = 100) -> None:
         self._limit = limit
         self._kinds: set[str] = set()
 
     def of(self, text: str) -> str:
-        """Kind of a text (see :func:`fold`), or one common name for all that are new after the limit."""
-        kind = fold(text)
+        """Kind of a text, or one common name for all that are new after the limit.
+
+        It is that of :func:`fold` with ``…`` for each detail: an example would be another one in each
+        process.
+        """
+        kind = _ANY_PLACEHOLDER.sub("…", fold(text))
         if kind not in self._kinds:
             if len(self._kinds) >= self._limit:
                 return f"other errors (more than {self._limit} kinds; see the report)"

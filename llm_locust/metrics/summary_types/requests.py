@@ -98,6 +98,12 @@ class RequestCounts(SummaryPart, frozen=True):
         ),
     ]
     doubtful_rate: Annotated[float | None, key("doubtful answers of any kind / population", _POPULATION)]
+    left_open: Annotated[
+        int,
+        key(
+            "number whose answer was over, and whose response the server [left open](#left-open)", _POPULATION
+        ),
+    ]
     by_outcome: Annotated[dict[str, int], key("number with each outcome", _SCHEDULED)]
     resent: Annotated[
         int,

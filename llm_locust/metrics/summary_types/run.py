@@ -51,6 +51,14 @@ class RunFacts(SummaryPart, frozen=True):
             _RUN,
         ),
     ]
+    skipped_lines: Annotated[
+        dict[str, int] | UnsetType,
+        key(
+            "lines of each file of the load that could not be read and were skipped (`--skip-bad-lines`); "
+            "absent without any",
+            _RUN,
+        ),
+    ] = UNSET
     insecure: Annotated[
         bool | UnsetType,
         key("true where `--insecure` accepted any certificate of the server; absent in others", _RUN),

@@ -246,6 +246,7 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         clock_steps=sum(m.clock_steps for m in manifests),
         torn=[text for m in manifests for text in m.torn],
         messages_dropped=_dropped(manifests),
+        skipped_lines={file: n for m in manifests for file, n in m.skipped_lines.items()},
         server_calls=[call for m in manifests for call in m.server_calls],
         targets=list(dict.fromkeys(target for m in manifests for target in m.targets)),
         arms=list({arm.name: arm for m in manifests for arm in m.arms}.values()),

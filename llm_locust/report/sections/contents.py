@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from msgspec import UNSET, UnsetType
+
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LeftOut
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
@@ -26,7 +28,7 @@ from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.parts.pools import pools
 from llm_locust.report.sections.quality import few_doubtful, quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
-from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
+from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
 
 Made = Section | Iterable[Section] | None
@@ -48,6 +50,7 @@ def heading(summary: Summary) -> Section:
         Line(f"window {seconds(window.seconds)} · {clean(window.rule)}", Tone.FAINT),
         *_left_out(window.left_out),
         Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
+        *_skipped(run.skipped_lines),
         Line(_INSECURE if run.insecure is True else "", Tone.WARN),
         *_calibrated(summary.client),
         *_nothing(summary),
@@ -63,6 +66,16 @@ def _calibrated(client: ClientFacts) -> Iterator[Line]:
     if (found := client.calibration) is not None:
         measured = bool(found.answers and not found.astray)
         yield Line(f"{'calibrated: ' if measured else ''}{calibration_text(found)}")
+
+
+def _skipped(lines: dict[str, int] | UnsetType) -> Iterator[Line]:
+    """Files of the load of which lines were left out."""
+    for file, n in ({} if lines is UNSET else lines).items():
+        yield Line(
+            f"{plural(n, 'line')} of {clean(file)} could not be read, skipped by --skip-bad-lines",
+            Tone.WARN,
+            verbatim=True,
+        )
 
 
 def _nothing(summary: Summary) -> Iterator[Line]:
@@ -165,6 +178,7 @@ CONTENTS = (
     Entry("servers", "servers", server.servers),
     Entry("energy", "cost", server.energy, of_one_load=True),
     Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),
+    Entry("left_open", "load", measures.left_open),
     Entry("client", "", verdicts.client),
     Entry("records", "", completeness),
     Entry("nodes", "groups", nodes),

@@ -62,6 +62,19 @@ def requests(summary: Summary) -> Section:
     return Section("Requests", (counted, *([apart] if outside else []), *_given_up(part)))
 
 
+def left_open(summary: Summary) -> Section | None:
+    """That the server did not end responses whose answers were over; None where it did."""
+    n = summary.requests.left_open
+    if not n:
+        return None
+    share = percent(n / summary.requests.population)
+    text = (
+        f"{plural(n, 'response')} ({share}) left open by the server after the answer's end: its user waited, "
+        "and the connection was lost"
+    )
+    return Section("Left open", (Line(text, Tone.WARN),))
+
+
 def _given_up(part: RequestCounts) -> Iterator[Line]:
     """Who was cancelled, and by whom."""
     broken = part.cut_broken
@@ -187,7 +200,8 @@ def buffered(summary: Summary) -> Iterator[Line]:
         yield Line(
             f"the stream was buffered on the way: TTFT, TPOT and ITL are not the server's (median gap {gap} "
             f"ms, {number(summary.tokens.tokens_per_event)} tokens per event); llm-locust doctor URL names "
-            "the proxy's settings",
+            "the proxy's settings. A server that decodes several tokens a step, and sends an event for each, "
+            "looks the same",
             Tone.WARN,
         )
 

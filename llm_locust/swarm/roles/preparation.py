@@ -204,8 +204,7 @@ class RunPreparation:
         if self._ready is None:  # of the web UI: it was not checked before
             self._check_room(settings, runner.target_user_count, expected)
         check_shares(settings.load, len(workers))
-        tell_files(settings)
-        trace = off_the_hub(partial(checked_trace, tells=True), settings.load)
+        trace, skipped_lines = off_the_hub(tell_files, settings)
         # In the web UI a run's time is running already, so that missing replicas are reported soon.
         replicas, self._ready = self._ready or self._wait_for_replicas(settings, CHECK_TIMEOUT_S), None
         started = datetime.now()
@@ -239,6 +238,7 @@ class RunPreparation:
             replicas=replicas,
             calls=self._calls(settings, replicas),
             files=files,
+            skipped_lines=skipped_lines,
             live=store_of(self._environment),
             open_loop=open_loop_class(self._environment.user_classes, settings) is not None,
             calibration=self._calibration,

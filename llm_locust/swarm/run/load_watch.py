@@ -3,11 +3,12 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import gevent
 
+from llm_locust.core.input_files import FileReading
 from llm_locust.metrics.gates import EDGE, parse_gates
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
@@ -174,32 +175,43 @@ def check_amount(
         )
 
 
-def checked_trace(load: LoadSettings, *, tells: bool = False) -> Trace | None:
-    """Open the trace of the options, if there is one, and check what its numbers mean (raises UsageError).
+@dataclass(frozen=True, slots=True)
+class ReadTrace:
+    """A trace, what was read of it, and how, in words."""
 
-    Args:
-        tells: whether to log how it was read.
-    """
+    trace: Trace
+    reading: FileReading
+    how: str
+
+
+def checked_trace(load: LoadSettings) -> ReadTrace | None:
+    """Open the trace of the options, if there is one, and check what its numbers mean (raises UsageError)."""
     if load.trace is None:
         return None
     try:
         trace = load.open_trace()
-        read = how_read(trace, stretched=load.rate is not None)
-        if tells:
-            logger.info("%s", read)
-        return trace
+        reading = trace.reading()
+        return ReadTrace(trace, reading, how_read(trace, reading, stretched=load.rate is not None))
     except TraceError as e:
         raise UsageError(f"--arrival: {e}") from e
 
 
-def tell_files(settings: Settings) -> None:
-    """Log how the files of the load were read, but the trace."""
+def tell_files(settings: Settings) -> tuple[Trace | None, dict[str, int]]:
+    """Log how the files of the load were read; give the trace, and the number of lines that were skipped of
+    each file (raises UsageError)."""
     found = {id(kind.spec.dataset): kind.spec.dataset for kind in settings.kinds}
-    for dataset in found.values():
-        if dataset is not None:
-            logger.info("%s", dataset.how_read)
+    datasets = [dataset for dataset in found.values() if dataset is not None]
+    for dataset in datasets:
+        logger.info("%s", dataset.how_read)
     if settings.pool is not None:
         logger.info("%s", how_pool_read(settings.text["trajectories"], settings.pool.trajectories))
+    skipped = {dataset.path: dataset.skipped for dataset in datasets if dataset.skipped}
+    read = checked_trace(settings.load)
+    if read is None:
+        return None, skipped
+    logger.info("%s", read.how)
+    of_trace = {str(read.trace.path): read.reading.skipped} if read.reading.skipped else {}
+    return read.trace, skipped | of_trace
 
 
 def check_shares(load: LoadSettings, workers: int) -> None:

@@ -68,6 +68,7 @@ class ActiveRun:
     open_loop: bool = False
     calibration: CalibrationFacts | None = None
     files: Mapping[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
+    skipped_lines: Mapping[str, int] = field(default_factory=dict)  # of files of the load
     load_began_ns: int = 0  # the schedule's start in an open loop, else when users may start
     load_ends_ns: int | None = None  # by the run time, if there is one
     stopped_ns: int | None = None
@@ -185,6 +186,7 @@ class ActiveRun:
             pipeline=pipeline_of(os.environ),
             versions=versions(),
             files=dict(self.files),
+            skipped_lines=dict(self.skipped_lines),
             slo=self.settings.slo,
             class_slos=self.settings.class_slos,
             gates=self.settings.gates,

@@ -28,6 +28,7 @@ from llm_locust.wire.dialects.choices import (
 )
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
 from llm_locust.wire.draft import Draft, read_leniently
+from llm_locust.wire.ends import worse
 from llm_locust.wire.lists import Few, Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -42,7 +43,7 @@ from llm_locust.wire.payload import (
 )
 from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.runs import run_of
-from llm_locust.wire.said import error_in
+from llm_locust.wire.said import error_in, says_error
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Running, output_of
 from llm_locust.wire.whole import Sent, whole_object
@@ -54,6 +55,7 @@ class _Choice(msgspec.Struct, gc=False):
     index: Count = 0
     delta: Delta | None = None
     finish_reason: str | int | None = None
+    native_finish_reason: str | int | None = None
     error: None = None
 
 
@@ -61,6 +63,7 @@ class _TextChoice(msgspec.Struct, gc=False):
     index: Count = 0
     text: str | None = None
     finish_reason: str | int | None = None
+    native_finish_reason: str | int | None = None
     error: None = None
 
 
@@ -304,7 +307,8 @@ def _read_chunk(
         _read_odd(draft, event, carrier)
         return
     draft.note(chunk.model)
-    found = _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
+    ends = [(each.index, worse(each.finish_reason, each.native_finish_reason)) for each in choices]
+    found = _note_choices(draft, event, ends, deltas)
     usage = chunk.usage
     if usage is None or usage.completion_tokens is None or found.finished or found.kind is DeltaKind.NOTHING:
         _note_rest(draft, event, carrier, found, usage_at_hand=usage is not None)
@@ -336,7 +340,10 @@ def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrie
     private = not (choices or usage) and ("choices" not in payload or error_in(payload) is not None)
     if event.event == b"error" or private:
         draft.strange(payload, event, f'no "choices" in {excerpt(event.data)}')
-    ends = [(choice.get("index"), choice.get("finish_reason")) for choice in choices]
+    ends = [
+        (choice.get("index"), worse(choice.get("finish_reason"), choice.get("native_finish_reason")))
+        for choice in choices
+    ]
     found = _note_choices(draft, event, ends, deltas)
     _note_rest(draft, event, carrier, found, payload, usage_at_hand=isinstance(usage, dict))
 
@@ -351,7 +358,7 @@ class _Found:
 
 
 def _note_error(draft: Draft, value: Any) -> None:
-    if isinstance(value, dict) and (value.get("error") or value.get("errors")):
+    if isinstance(value, dict) and (says_error(value.get("error")) or says_error(value.get("errors"))):
         draft.fail(error_text(value))
 
 

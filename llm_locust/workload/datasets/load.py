@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.core.arrow.parquet_input import MAGIC
-from llm_locust.core.input_files import DATASET, FileReading, InputError, first_bytes, plain_name
+from llm_locust.core.input_files import (
+    DATASET,
+    FileReading,
+    InputError,
+    first_bytes,
+    plain_name,
+    skipped_text,
+)
 from llm_locust.wire.names import one_line
 from llm_locust.workload.datasets.json_values import first_character, json_values
 from llm_locust.workload.datasets.parquet import parquet_values
@@ -73,7 +80,7 @@ class Dataset:
         """How it was read: ``80 prompts; keys that are not sent: category, reference``."""
         parts = [f"dataset {self.path!r}: {len(self):,} prompts"]
         if self.skipped:
-            parts.append(f"{self.skipped:,} lines skipped, the first: {self.first_skipped}")
+            parts.append(skipped_text(self.skipped, self.first_skipped))
         if self.unsent:
             more = len(self.unsent) - _SHOWN_KEYS
             shown = ", ".join(self.unsent[:_SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")

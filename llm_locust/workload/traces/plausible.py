@@ -6,12 +6,13 @@ a block is about the prompt's length. And a recorded service has a rate that mac
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
-from llm_locust.core.input_files import FileReading
+from llm_locust.core.input_files import FileReading, skipped_text
 from llm_locust.workload.traces.entry import BAILIAN_BLOCK_TOKENS, TraceError, TraceRow
 from llm_locust.workload.traces.trace import FORMATS, Trace
 
@@ -127,16 +128,19 @@ class _Sample:
         self.block_tokens += min(row.input_tokens, len(row.hash_ids) * block)
 
 
-def how_read(trace: Trace, *, stretched: bool = False) -> str:
+def how_read(trace: Trace, reading: FileReading | None = None, *, stretched: bool = False) -> str:
     """How a trace was read: ``12 requests in 5.5 s (2.18/s): seconds, blocks of 16 tokens``.
 
+    Where lines may be skipped, it is read to its end: their number is that of the slice.
+
     Args:
+        reading: counts what is read.
         stretched: whether its times are stretched to a rate, so that their unit does not matter.
 
     Raises:
         TraceError: its numbers cannot mean what they were taken for; the text says what to give instead.
     """
-    reading = trace.reading()
+    reading = trace.reading() if reading is None else reading
     rows = trace.recorded(reading)
     file, sample, hashed = trace.file, _Sample(), list[Hashed]()
     for _, at_s, row in islice(rows, SAMPLE):
@@ -144,6 +148,8 @@ def how_read(trace: Trace, *, stretched: bool = False) -> str:
         if row.blocks:
             hashed.append(Hashed(row.input_tokens, row.blocks, f"{trace.path}:{row.line}"))
     is_all = next(rows, None) is None
+    if trace.asked.most_skipped:
+        deque(rows, 0)
     if trace.asked.block_tokens is None:
         try:
             check_blocks(hashed, file.block_tokens)
@@ -196,7 +202,7 @@ def _line(
     if trace.scale != 1:
         parts.append(f"sent in {_span(sample.span_s * trace.scale)}")
     if reading.skipped:
-        parts.append(f"{reading.skipped:,} lines skipped, the first: {reading.first_skipped}")
+        parts.append(skipped_text(reading.skipped, reading.first_skipped))
     return f"trace {str(trace.path)!r}, format {trace.format}: {', '.join(parts)}"
 
 

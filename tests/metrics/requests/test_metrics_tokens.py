@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import columns, request
+from metrics_cases import batch, columns, manifest, request
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics.requests.tokens import delivery, tokens, with_estimates
+from llm_locust.metrics.requests.tokens import delivery, held_ms, tokens, with_estimates
+from llm_locust.metrics.summary import summarise
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:
@@ -105,22 +106,65 @@ def test_without_answers_nothing_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("per_event", "itl_ms", "tpot_ms", "kind"),
+    ("per_event", "itl_ms", "tpot_ms", "held_ms", "kind"),
     [
-        (None, 20.0, 20.0, None),
-        (1.0, 20.0, 20.0, "tokens"),
-        (1.05, 20.0, 20.0, "tokens"),
-        (1.5, 30.0, 20.0, "merged"),
-        (2.1, 40.0, 20.0, "buffered"),
-        (1.0, 0.01, 20.0, "buffered"),
-        (1.0, 0.01, 0.01, "tokens"),
-        (1.0, None, None, "tokens"),
+        (None, 20.0, 20.0, 25.0, None),
+        (1.0, 20.0, 20.0, 25.0, "tokens"),
+        (1.05, 20.0, 20.0, 25.0, "tokens"),
+        (1.5, 30.0, 20.0, 35.0, "merged"),  # speculative decoding
+        (3.0, 60.0, 20.0, 70.0, "merged"),  # a server that sends every third step
+        (16.0, 320.0, 20.0, 400.0, "merged"),
+        (1.0, 0.01, 20.0, 25.0, "buffered"),
+        (3.0, 0.01, 20.0, 70.0, "buffered"),
+        (1.0, 0.01, 0.01, 25.0, "buffered"),  # at once, when all was made
+        (1.0, 0.0, 0.0, 0.5, "buffered"),
+        (1.0, 0.01, 0.01, 0.2, "tokens"),  # from a server that needs no time
+        (1.0, 0.01, 0.01, None, "tokens"),
+        (1.0, None, None, None, "tokens"),
+        (1.0, None, 20.0, 25.0, "tokens"),  # its client read late
     ],
 )
 def test_a_stream_that_was_held_up_on_the_way_is_told_from_one_that_was_not(
-    per_event: float | None, itl_ms: float | None, tpot_ms: float | None, kind: str | None
+    per_event: float | None,
+    itl_ms: float | None,
+    tpot_ms: float | None,
+    held_ms: float | None,
+    kind: str | None,
 ) -> None:
-    assert delivery(per_event, itl_ms, tpot_ms) == kind
+    assert delivery(per_event, itl_ms, tpot_ms, held_ms) == kind
+
+
+#: When each token event of an answer comes, in seconds after it was sent.
+_DELIVERIES = {
+    "even, an event each": ([0.2 + 0.02 * i for i in range(40)], 40, "tokens"),
+    "speculative decoding": ([0.2 + 0.03 * i + 0.002 * (i % 3) for i in range(18)], 40, "merged"),
+    "every fourth step": ([0.2 + 0.08 * i for i in range(10)], 40, "merged"),
+    "all at once, in the end": ([1.0] * 40, 40, "buffered"),
+    "all at once, by a burst of packets": ([1.0 + 5e-5 * i for i in range(40)], 40, "buffered"),
+    "a buffer that is emptied when full": ([0.4 * (1 + i // 13) for i in range(40)], 40, "buffered"),
+    "Nagle's algorithm": ([0.2 + 0.2 * (i // 10) for i in range(40)], 40, "buffered"),
+    "a buffer, with several tokens an event": ([0.4 * (1 + i // 5) for i in range(20)], 60, "buffered"),
+    "a server that needs no time": ([0.004] * 40, 40, "tokens"),
+    "a short answer at once": ([0.3] * 3, 3, "tokens"),
+}
+
+
+@pytest.mark.parametrize(("arrivals", "n", "kind"), _DELIVERIES.values(), ids=_DELIVERIES)
+def test_uneven_gaps_are_what_a_buffer_makes_and_several_tokens_an_event_are_not(
+    arrivals: list[float], n: int, kind: str
+) -> None:
+    made = [request(0.1 * i, arrivals=tuple(arrivals), output_tokens=n) for i in range(20)]
+    assert summarise(batch(*made), manifest())["tokens"]["delivery"] == kind
+
+
+def test_how_long_an_answer_took_for_each_event_is_that_of_streams_of_some_length() -> None:
+    c = columns(
+        *(request(arrivals=(at,) * 10) for at in (0.1, 0.2, 0.9)),
+        request(arrivals=(5.0,) * 3),
+        request(arrivals=(5.0,) * 10, streamed=False),
+    )
+    assert held_ms(c, np.arange(5)) == pytest.approx(20.0)
+    assert held_ms(c, np.array([3, 4])) is None
 
 
 def test_the_error_of_the_asked_lengths_stands_beside_the_input() -> None:
@@ -137,8 +181,8 @@ def test_the_error_of_the_asked_lengths_stands_beside_the_input() -> None:
 
 @pytest.mark.parametrize(("unread", "kind"), [(None, "buffered"), (0.05, "buffered"), (0.5, "unread")])
 def test_no_buffer_is_blamed_for_tokens_in_a_field_that_is_not_read(unread: float | None, kind: str) -> None:
-    assert delivery(2.1, 40.0, 20.0, unread) == kind
-    assert delivery(1.0, 20.0, 20.0, unread) == "tokens"
+    assert delivery(2.1, 0.0, 20.0, None, unread) == kind
+    assert delivery(1.0, 20.0, 20.0, None, unread) == "tokens"
 
 
 def test_what_does_not_fit_about_counts_is_counted_by_its_kind() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.sections.error_text import LONGEST, ErrorKinds, fold
+from llm_locust.metrics.sections.error_text import LONGEST, PLACEHOLDERS, ErrorKinds, fold
 
 #: What texts are made of where folding could go wrong: pieces that mean something else beside others.
 PIECES = st.sampled_from(
@@ -128,14 +128,20 @@ def test_texts_that_differ_in_their_case_alone_are_of_one_kind(
 def test_kinds_up_to_the_limit_are_told_apart_and_stay_so() -> None:
     kinds = ErrorKinds(limit=2)
     assert [kinds.of(f"{word} {i}") for i, word in enumerate(["no", "late", "no"])] == [
-        "no <n>",
-        "late <n>",
-        "no <n>",
+        "no …",
+        "late …",
+        "no …",
     ]
     other = kinds.of("torn 4")
     assert other == "other errors (more than 2 kinds; see the report)"
     assert kinds.of("burnt 5") == other
-    assert kinds.of("late 6") == "late <n>"
+    assert kinds.of("late 6") == "late …"
+
+
+@given(st.lists(st.sampled_from([*PLACEHOLDERS, "7", " s ", "10.0.0.1:80", "x?a=1", "0x1f"])).map("".join))
+def test_no_person_meets_a_placeholder(text: str) -> None:
+    kind = ErrorKinds().of(text)
+    assert not any(each in kind for each in PLACEHOLDERS)
 
 
 @given(st.lists(st.text(max_size=5)), st.integers(0, 5))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from metrics_cases import ns
-from report_cases import clock, lost_records, records, seen_worker, summary, told
+from report_cases import clock, held_back, lost_records, records, seen_worker, summary, told
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
@@ -305,10 +305,31 @@ def test_what_is_not_defined_is_a_dash_and_never_zero() -> None:
 
 def test_merged_events_are_remarked_on() -> None:
     assert "tokens per event" not in printed(summary())
-    assert "1.20 tokens per event: an ITL is a gap between events" in printed(
-        summary(records(output_tokens=6))
-    )
-    buffered = " ".join(printed(summary(records(output_tokens=15))).replace("┃", "").split())
+    for n, each in ((6, "1.20"), (15, "3.00")):
+        text = printed(summary(records(output_tokens=n)))
+        assert f"{each} tokens per event: an ITL is a gap between events" in text
+        assert "buffered" not in text
+
+
+def test_responses_that_the_server_left_open_are_told_at_the_end() -> None:
+    assert "Left open" not in printed(summary())
+    made = records(ok=95, bad=5)
+    made = [replace(r, left_open=not i % 50) for i, r in enumerate(made)]
+    text = " ".join(printed(summary(made)).split())
+    told = "2 responses (2.0 %) left open by the server after the answer's end"
+    assert text.index("Latency, ms") < text.index(told) < text.index("all 100 records of 1 worker")
+
+
+def test_lines_of_files_that_were_skipped_are_told_in_the_head() -> None:
+    assert "--skip-bad-lines" not in printed(summary())
+    text = " ".join(printed(summary(skipped_lines={"a.jsonl": 1, "b.jsonl": 20})).split())
+    assert "1 line of a.jsonl could not be read, skipped by --skip-bad-lines" in text
+    assert "20 lines of b.jsonl could not be read, skipped by --skip-bad-lines" in text
+
+
+def test_bursts_after_a_silence_are_called_buffered() -> None:
+    made = held_back(records(output_tokens=15))
+    buffered = " ".join(printed(summary(made)).replace("┃", "").split())
     assert "the stream was buffered on the way: TTFT, TPOT and ITL are not the server's" in buffered
     assert "3.00 tokens per event" in buffered
     assert "llm-locust doctor URL names the proxy's settings" in buffered

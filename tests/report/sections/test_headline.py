@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from report_cases import lost_records, records, summary, told
+from report_cases import held_back, lost_records, records, summary, told
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.summary_types.summary import Summary, typed
@@ -127,7 +127,7 @@ def test_the_cause_of_errors_is_no_slow_replica_and_the_cause_of_late_answers_no
 
 
 def test_what_spoils_the_figures_comes_before_what_they_show() -> None:
-    made = records(kernel_stamps=False, client_lag_ns=30_000_000, output_tokens=15)
+    made = held_back(records(kernel_stamps=False, client_lag_ns=None))
     found = typed({**summary(made, workers=lost_records(100, 7)), **uneven(SLOW)})
     assert [each.key for each in findings(found)] == [
         *("records", "client", "replicas", "buffered", "limits", "failures"),
