@@ -431,8 +431,9 @@ class LiveCall:
             timeline(exchange, reply.token_ends, moments),
             link,
             asked,
+            left_open=is_left_open(self._error, reply),
         )
-        record = client.names.bounded(replace(record, left_open=is_left_open(self._error, reply)))
+        record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:
             record = replace(record, abandoned=True, error="the user left before the first token")
         self._answer = Answer(record, reply, retry_after_s(exchange))
