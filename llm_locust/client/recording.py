@@ -85,8 +85,6 @@ def record_of(
     times: Timeline,
     link: Link,
     asked: Asked = NOTHING_ASKED,
-    *,
-    left_open: bool = False,
 ) -> RequestRecord:
     """Make the record of a finished call."""
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
@@ -122,7 +120,6 @@ def record_of(
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
-        left_open=left_open,
         inputs=None if call.asked is None else call.asked.inputs,
         doubt=doubt_of(reply, call.endpoint, asked) if verdict[0] is Outcome.OK else None,
         **{name: getattr(call, name) for name in _CALL},

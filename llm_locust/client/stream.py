@@ -33,7 +33,7 @@ from llm_locust.client.outcome import Asked, error_text, hushed, is_left_open, j
 from llm_locust.client.recording import Answer, Call, first_try_of, record_of
 from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timing import Moments, timeline
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.headers import header_lines
 from llm_locust.wire.reply import Reply
@@ -431,11 +431,8 @@ class LiveCall:
             timeline(exchange, reply.token_ends, moments),
             link,
             asked,
-            left_open=is_left_open(self._error, reply),
         )
-        record = client.names.bounded(record)
-        if left and outcome is Outcome.CANCELLED:
-            record = replace(record, abandoned=True, error="the user left before the first token")
+        record = self._marked(client.names.bounded(record), reply, left=left)
         self._answer = Answer(record, reply, retry_after_s(exchange))
         try:
             if self._call.check is not None:
@@ -448,6 +445,12 @@ class LiveCall:
             if self._traced is not None:
                 self._traced(self._answer)
         return self._answer
+
+    def _marked(self, record: RequestRecord, reply: Reply, *, left: bool) -> RequestRecord:
+        """The record with what only the call knows: its user left, or the server did not end the response."""
+        if left and record.outcome is Outcome.CANCELLED:
+            return replace(record, abandoned=True, error="the user left before the first token")
+        return replace(record, left_open=True) if is_left_open(self._error, reply) else record
 
     def _asked(self, reply: Reply) -> Asked:
         """What the answer must have."""
