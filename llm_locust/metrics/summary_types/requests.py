@@ -101,7 +101,8 @@ class RequestCounts(SummaryPart, frozen=True):
     left_open: Annotated[
         int,
         key(
-            "number whose answer was over, and whose response the server [left open](definitions.md#left-open)",
+            "number whose answer was over, and whose response the server "
+            "[left open](definitions.md#left-open)",
             _POPULATION,
         ),
     ]
