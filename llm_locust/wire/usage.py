@@ -181,7 +181,7 @@ def _objects(payload: Any) -> Iterator[Mapping[str, Any]]:
             yield value
         elif depth < _MAX_DEPTH:
             for key, item in value.items():
-                if isinstance(item, dict | list) and (bare := _bare(key)) not in _SKIPPED:
+                if isinstance(item, (dict, list)) and (bare := _bare(key)) not in _SKIPPED:
                     left.append((bare, item, depth + 1))
 
 
@@ -196,9 +196,11 @@ def _bare_name(name: str) -> str:
 
 def _count(value: Any) -> int | None:
     """A whole number from 0 on, also where it was sent as a text."""
+    if type(value) is int:
+        return min(value, MAX_COUNT + 1) if value >= 0 else None
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if not isinstance(value, float) or not value >= 0:
         return None
     if value > MAX_COUNT:
         return MAX_COUNT + 1

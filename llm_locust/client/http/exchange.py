@@ -211,7 +211,9 @@ class Exchange:
         if self.complete and most == len(rest):
             self.drain()
             return False
-        end = max(rest.rfind(b"\n\n", begin, most) + 2, rest.rfind(b"\n\r\n", begin, most) + 3)
+        end = rest.rfind(b"\n\n", begin, most) + 2
+        if end < begin + _BLANK_LINE_BYTES:
+            end = rest.rfind(b"\n\r\n", begin, most) + 3
         if end < begin + _BLANK_LINE_BYTES:
             end = most
         self._rest_at = end
