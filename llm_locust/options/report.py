@@ -20,7 +20,7 @@ def parse_note(text: str) -> str:
 
 #: What a run costs.
 PRICES = tuple(
-    Option(flag, meaning, parse_price, metavar, form=forms.NUMBER)
+    Option(flag, meaning, parse_price, metavar, form=forms.NUMBER, is_load=flag == "--gpus")
     for flag, metavar, meaning in (
         ("--gpu-hour-cost", "COST", "cost of one GPU per hour, for the cost of requests and tokens"),
         ("--gpus", "N", "number of serving GPUs"),

@@ -39,6 +39,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if is_defined(value) else UNDEFINED
 
 
+def load(value: float | None) -> str:
+    """A number of users or a rate that was asked for: ``8``, ``2.50``."""
+    return count(value) if is_defined(value) and value.is_integer() else number(value)
+
+
 def percent(ratio: float | None) -> str:
     """A share as per cent: ``100 %`` only for all of them, ``0 %`` only for none."""
     if not is_defined(ratio):

@@ -145,4 +145,7 @@ def _differ(a: float, b: float) -> bool:
 
 
 def _shown(value: Any) -> str:
+    """An option's value; of the content of a file, such as a model's shape, the name that it gives itself."""
+    if isinstance(value, dict) and value.get("name"):
+        value = value["name"]
     return "none" if value in (None, "", []) else str(value)

@@ -50,6 +50,9 @@ def brief(summary: Summary, found: Headline) -> list[Section]:
     shown = list(_answers(summary, found, every))
     told = {line.text for section in shown for line in _lines(section)}
     told |= {line.text for each in found.findings if each.box is not None for line in _lines(each.box)}
+    told |= {
+        note.text for section in every.values() if section.table for note in measures.marks(section.table)
+    }
     others = (section for key, section in every.items() if key not in _NOT_REMARKED)
     left = [line.text for section in others for line in _warnings(section) if line.text not in told]
     remarks = list(dict.fromkeys(left))
@@ -125,7 +128,8 @@ def _latency(summary: Summary, section: Section) -> Section:
 
 def _throughput(summary: Summary) -> Section:
     part = summary.throughput
-    pace = "" if summary.is_without_output else f"a user sees {number(summary.tokens.user_tps.p50)} tokens/s"
+    seen = summary.tokens.user_tps.p50
+    pace = "" if seen is None else f"a user sees {number(seen)} tokens/s"
     rates = [
         f"{number(part.requests_per_s)} requests/s",
         f"{number(part.inputs_per_s)} inputs/s" if part.inputs_per_s is not None else "",

@@ -99,7 +99,7 @@ def _records(summary: Summary, part: Completeness) -> Iterator[Line]:
 
 def _workers(part: Completeness) -> Iterator[Line]:
     expected, seen = part.workers_expected, part.workers_seen
-    yield Line(f"{count(seen)} of {plural(expected, 'worker')} seen, {count(part.workers_lost)} lost")
+    yield Line(f"{plural(seen, 'worker')}, {count(expected)} expected, {count(part.workers_lost)} lost")
 
 
 def _by_worker(part: Completeness) -> Iterator[Line]:

@@ -49,7 +49,7 @@ def heading(summary: Summary) -> Section:
         Line(facts, Tone.FAINT),
         Line(f"window {seconds(window.seconds)} · {clean(window.rule)}", Tone.FAINT),
         *_left_out(window.left_out),
-        Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
+        Line(f"ended: {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
         *_skipped(run.skipped_lines),
         Line(_INSECURE if run.insecure is True else "", Tone.WARN),
         *_calibrated(summary.client),

@@ -122,7 +122,8 @@ def stuck(summary: Summary) -> Section | None:
     n = summary.requests.stuck
     if not n:
         return None
-    text = f"STUCK: {plural(n, 'request')} from before the window hung in it and were given up"
+    were = "was" if n == 1 else "were"
+    text = f"STUCK: {plural(n, 'request')} from before the window hung in it and {were} given up"
     counted = "they are not counted as scheduled; they are bad in goodput and lower bounds in latencies"
     return Section("Stuck", (Line(text, Tone.BAD), Line(counted, Tone.FAINT)), alarm=True)
 

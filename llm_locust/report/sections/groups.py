@@ -14,7 +14,18 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.fairness import naming
 from llm_locust.report.sections.verdicts import limits
-from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, plural, seconds, short
+from llm_locust.report.text import (
+    UNDEFINED,
+    after,
+    clean,
+    count,
+    load,
+    number,
+    percent,
+    plural,
+    seconds,
+    short,
+)
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
 #: Rows of one table; a note says how many more are in summary.json.
@@ -98,8 +109,14 @@ def _text(value: str | None, most: int) -> str:
 
 
 def by_name(summary: Summary) -> Section | None:
-    """The figures by name, where there is more than one; None otherwise."""
+    """The figures by name, where there is more than one and names are not the classes; None otherwise."""
+    if _populations(summary.by_name) == _populations(summary.by_class):
+        return None
     return _by_label(summary, summary.by_name, "Name")
+
+
+def _populations(groups: Mapping[str, RequestPart]) -> dict[str, int]:
+    return {label: part.requests.population for label, part in groups.items()}
 
 
 def by_class(summary: Summary) -> Section | None:
@@ -263,7 +280,7 @@ def stage_label(number: int, repeat: int) -> str:
 
 def _stage_row(stage: Stage) -> TableRow:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
-    start = (stage_label(stage.number, stage.repeat), stage.pair, number(stage.asked), number(stage.offered))
+    start = (stage_label(stage.number, stage.repeat), stage.pair, load(stage.asked), number(stage.offered))
     result = result_of(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
@@ -327,8 +344,8 @@ def _remarks(found: Sequence[Stage]) -> Iterator[Line]:
 
 
 def _load(stage: Stage) -> str:
-    load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
-    return f"{load}, {stage.pair} tokens" if stage.pair else load
+    asked = plural(stage.asked, "user") if stage.kind == "users" else f"{load(stage.asked)} requests/s"
+    return f"{asked}, {stage.pair} tokens" if stage.pair else asked
 
 
 def _shown(label: str) -> str:

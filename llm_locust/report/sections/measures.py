@@ -146,11 +146,12 @@ def _statistics(summary: Summary) -> tuple[_Statistic, ...]:
 
 def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
     part = summary.latency_ms
+    known = {m.key: part[m.key].known.n + part[m.key].known.censored for m in shown_in(View.REPORT)}
     for metric in shown_in(View.REPORT):
         if metric.is_from_scheduled and not summary.is_open_loop:
             continue
-        if summary.is_without_output and not part[metric.key].known.n:
-            continue  # not defined: no token was asked for
+        if not known[metric.key] and any(known.values()):
+            continue  # nothing to measure it by, as the first token of answers that are not streamed
         if not _says_nothing(metric.key, summary):
             yield metric.key, metric.label
 
@@ -258,7 +259,7 @@ def throughput(summary: Summary) -> Section:
         ),
         Line(f"{inputs} input tokens/s · {total} total tokens/s"),
         *_characters(summary),
-        Line(_seen(counted.user_tps, "tokens")),
+        *([Line(_seen(counted.user_tps, "tokens"))] if counted.user_tps.n else []),
         *([Line(_seen(counted.chars_per_s, "chars"))] if counted.chars_per_s.n else []),
         Line(concurrency),
         *_unsteady(summary),

@@ -67,7 +67,7 @@ def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
     box = text[text.index("┏") : text.index("┛")]
     assert "INCOMPLETE" in box
     assert "100 of 107 announced records were received" in box
-    assert "1 of 2 workers seen, 1 lost" in box
+    assert "1 worker, 2 expected, 1 lost" in box
     assert "worker-1: lost, 7 records missing" in box
 
 

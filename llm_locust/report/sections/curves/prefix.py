@@ -33,10 +33,9 @@ def prefix_hits(summary: Summary) -> Section | None:
     first = found[0][1]
     replicas = plural(max(prefix.replicas for _, prefix in found), "replica")
     sent = plural(first.prefixes, "shared prefix", "shared prefixes")
-    note = (
-        f"of prompts of {count(first.input_tokens)} tokens; before each stage the caches of {replicas} were "
-        f"flushed, and {sent} sent to each"
-    )
+    note = f"of prompts of {count(first.input_tokens)} tokens"
+    if any(prefix.primed for _, prefix in found):
+        note += f"; before each stage the caches of {replicas} were flushed, and {sent} sent to each"
     lines = () if summary.prefix_cache is None else tuple(_worth(summary.prefix_cache))
     notes = (Line(note, Tone.FAINT), *meaning_in(table))
     return Section("Prefix cache", lines, table=table, notes=notes, key="prefix_cache", stacked=True)

@@ -3,7 +3,7 @@
 from llm_locust.metrics.summary_types.stages import OverRepeats, Repeats
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import UNDEFINED, number, percent
+from llm_locust.report.text import UNDEFINED, load, number, percent
 
 #: Figures of the table, and their heads; shares are shown in per cent.
 _COLUMNS = {
@@ -36,10 +36,11 @@ def repeats(summary: Summary) -> Section | None:
     return Section("Repeats", table=table, notes=(note,))
 
 
-def _row(load: Repeats) -> TableRow:
-    cells = (_cell(load.figures.get(name), name) for name in _COLUMNS)
-    tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
-    return TableRow((number(load.asked), load.pair, f"{load.results} of {len(load.stages)}", *cells), tone)
+def _row(repeated: Repeats) -> TableRow:
+    cells = (_cell(repeated.figures.get(name), name) for name in _COLUMNS)
+    tone = Tone.PLAIN if repeated.results == len(repeated.stages) else Tone.WARN
+    results = f"{repeated.results} of {len(repeated.stages)}"
+    return TableRow((load(repeated.asked), repeated.pair, results, *cells), tone)
 
 
 def _cell(over: OverRepeats | None, name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, number, percent
+from llm_locust.report.text import clean, load, number, percent
 
 
 def search(summary: Summary) -> Iterator[Section]:
@@ -29,14 +29,14 @@ def _answer(unit: str, found: SearchAnswer) -> Iterator[str]:
     if found.good_per_s is not None:
         yield _most_good(unit, found)
     elif found.load is not None and found.low is not None and found.high is not None:
-        yield f"{number(found.load)} {unit} ({number(found.low)} to {number(found.high)}, 95 % interval)"
+        yield f"{load(found.load)} {unit} ({number(found.low)} to {number(found.high)}, 95 % interval)"
     elif found.load is not None:
-        open_end = "" if found.low is None else f", at least {number(found.low)}"
-        yield f"about {number(found.load)} {unit}{open_end}, without an interval"
+        open_end = "" if found.low is None else f", at least {load(found.low)}"
+        yield f"about {load(found.load)} {unit}{open_end}, without an interval"
     elif found.at_least is not None:
-        yield f"at least {number(found.at_least)} {unit}: a lower bound, no load tried breaks a limit"
+        yield f"at least {load(found.at_least)} {unit}: a lower bound, no load tried breaks a limit"
     elif found.at_most is not None:
-        yield f"less than {number(found.at_most)} {unit}: an upper bound, every load tried breaks a limit"
+        yield f"less than {load(found.at_most)} {unit}: an upper bound, every load tried breaks a limit"
     else:
         yield "none: the stages do not show at which load the limits hold"
     if found.limit is not None:
@@ -75,18 +75,18 @@ def _unused(unit: str, stages: Sequence[SearchStage]) -> Iterator[Line]:
     for stage in stages:
         why = stage.no_result or (f"the client was the limit: {stage.client}" if stage.client else "")
         if why:
-            loads.setdefault(clean(why), []).append(number(stage.load))
+            loads.setdefault(clean(why), []).append(load(stage.load))
     for why, theirs in loads.items():
         yield Line(f"{', '.join(dict.fromkeys(theirs))} {unit}: {why}", Tone.WARN)
 
 
 def _row(stage: SearchStage, limits: int) -> TableRow:
     if not stage.limits:
-        return TableRow((number(stage.load), *("",) * (limits + 3), "no result"), Tone.WARN)
+        return TableRow((load(stage.load), *("",) * (limits + 3), "no result"), Tone.WARN)
     shares = (f"{percent(r.share)} ({percent(r.ci95[0])} to {percent(r.ci95[1])})" for r in stage.limits)
     unused = "no result" if stage.no_result else "client-limited" if stage.client else ""
     cells = (
-        number(stage.load),
+        load(stage.load),
         *shares,
         f"{max(r.n for r in stage.limits):,}",
         number(min(r.n_effective for r in stage.limits)),

@@ -143,7 +143,10 @@ def _in_words(arm: ArmSummary, against: ArmDifferences) -> Iterator[Line]:
     few = sum(row.verdict == Verdict.TOO_FEW for row in against.rows)
     left_open = sum(row.verdict == Verdict.UNDETERMINED for row in against.rows)
     if not said:
-        yield Line("no difference beyond noise in any figure", Tone.WARN if few + left_open else Tone.GOOD)
+        tone = Tone.WARN if few + left_open else Tone.GOOD
+        yield Line(
+            f"{clean(arm.name)} and {clean(against.arm)}: no difference beyond noise in any figure", tone
+        )
     rest = [
         f"{few} of {len(against.rows)} figures with too few samples" if few else "",
         f"{left_open} undetermined" if left_open else "",
