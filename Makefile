@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest wheel wheels docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest wheel wheels docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage frozen house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -90,6 +90,9 @@ wheels: $(VENV)/.test  ## build/wheelhouse: the wheels to publish, by cibuildwhe
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
 	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
+
+frozen: $(VENV)/.test  ## the texts of tests/frozen anew from its runs: git shows which lines a change has changed
+	$(BIN)/python tests/frozen/frozen_texts.py
 
 house: $(VENV)/.test  ## the size of the package and its tests: lines, modules, what asks for a second look
 	$(BIN)/python .ci/house.py

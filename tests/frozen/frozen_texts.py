@@ -1,0 +1,186 @@
+"""Every text that the present code makes of the run directories in ``runs``.
+
+make frozen  # write it anew into ``expected``, where git shows which lines a change has changed
+"""
+
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir
+from html.parser import HTMLParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llm_locust.metrics.compare.relative_gates import parse_relative_gates
+from llm_locust.metrics.question import PLAIN
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.metrics.verdict import RunVerdict, verdict
+from llm_locust.options.table import NOT_LOAD
+from llm_locust.report.compare import pareto
+from llm_locust.report.compare.data import as_data
+from llm_locust.report.compare.headline import answer
+from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.compare.page import page
+from llm_locust.report.compare.tables import sections
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.output import shown_json
+from llm_locust.report.render.console import print_report, print_sections
+from llm_locust.report.render.markdown import markdown_of
+from llm_locust.report.run.analysis import analyse
+from llm_locust.report.run.build import write_reports
+from llm_locust.report.run.join import join_parts
+from llm_locust.report.sections.headline import verdict as in_words
+from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE
+from llm_locust.store.parts import parts_of
+
+HERE = Path(__file__).parent
+RUNS, EXPECTED = HERE / "runs", HERE / "expected"
+NAMES = sorted(path.name for path in RUNS.iterdir())
+
+#: Sets of runs that ``compare`` sets side by side, with its gates.
+COMPARED: dict[str, tuple[Sequence[str], str]] = {
+    "compare-alike": (("chat", "chat-again"), "p99_ttft<=+20% goodput>=-5pp"),
+    "compare-slower": (("chat", "chat-slower"), "p50_tpot<=+10% error_rate<=+1pp p99_ttft<=+100%"),
+    "compare-unlike": (("chat", "completions"), ""),
+    "compare-three": (("chat", "chat-again", "chat-slower"), "p50_tpot<=+10%"),
+}
+PARETO = ("sweep", "chat", "chat-slower")
+
+WIDTHS = (80, 140)
+
+
+def normalised(name: str, text: str) -> str:
+    """The text without what may differ where nothing has changed; this is all of it:
+
+    - summaries: figures have 9 digits, as the last ones depend on the processor.
+    - pages: what they show, one piece of text a line, without scripts and the charts' data.
+    """
+    if name.endswith(".json"):
+        return json.dumps(_rounded(json.loads(text)), indent=1, ensure_ascii=False) + "\n"
+    return _visible(text) if name.endswith(".html") else text
+
+
+def outputs(name: str) -> dict[str, str]:
+    """All texts of a run, or of a comparison, by their file names. They are made in a copy of the runs."""
+    with TemporaryDirectory() as folder, chdir(folder):
+        if name == "compare-pareto":
+            _copied(*PARETO)
+            found = dict(_of_pareto())
+        elif name in COMPARED:
+            _copied(*COMPARED[name][0])
+            found = dict(_of_comparison(*COMPARED[name]))
+        else:
+            _copied(name)
+            found = dict(_of_run(Path("runs", name)))
+    return {
+        file.replace(".html", ".html.txt"): normalised(file, text) for file, text in sorted(found.items())
+    }
+
+
+def every() -> tuple[str, ...]:
+    return (*NAMES, *COMPARED, "compare-pareto")
+
+
+def _copied(*names: str) -> None:
+    for name in names:
+        shutil.copytree(RUNS / name, Path("runs", name))
+
+
+def _of_run(run: Path) -> Iterator[tuple[str, str]]:
+    summary, judged = _reported(run)
+    for name in (SUMMARY_FILE, REPORT_MD_FILE, REPORT_HTML_FILE):
+        yield name, (run / name).read_text()
+    yield from ((path.name, path.read_text()) for path in run.glob("*.csv"))
+    headline = in_words(summary, judged)
+    for width in WIDTHS:
+        for full in (False, True):
+            file = io.StringIO()
+            print_report(summary, run, file, width, found=headline, full=full)
+            yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
+
+
+def _reported(run: Path) -> tuple[Summary, RunVerdict | None]:
+    """Write a run's own report, as the run's end does."""
+    if parts_of(run):
+        report = join_parts(run)
+        return report.summary, report.verdict
+    with open_source([run]) as source:
+        found = analyse(source, PLAIN)
+        judged = verdict(found.summary, found.manifest, False)
+        write_reports(run, found, judged)
+        return found.summary, judged
+
+
+def _of_comparison(names: Sequence[str], gates: str) -> Iterator[tuple[str, str]]:
+    paths = [Path("runs", name) for name in names]
+    outcome = compare_runs(paths, gates=parse_relative_gates(gates), not_load=NOT_LOAD)
+    yield "compare.json", shown_json(as_data(outcome))
+    yield "compare.md", markdown_of("Comparison of runs", [], sections(outcome))
+    yield "compare.html", page(outcome).decode()
+    for width in WIDTHS:
+        for full in (False, True):
+            file = io.StringIO()
+            print_sections(sections(outcome, full=full), file, width, last=answer(outcome).line)
+            yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
+
+
+def _of_pareto() -> Iterator[tuple[str, str]]:
+    found = pareto.pareto_of([Path("runs", name) for name in PARETO], None, 2.0)
+    yield "pareto.csv", pareto.pareto_csv(found)
+    yield "pareto.html", pareto.pareto_page(found).decode()
+    for width in WIDTHS:
+        file = io.StringIO()
+        print_sections(pareto.sections(found), file, width)
+        yield f"console-{width}.txt", file.getvalue()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [*map(_rounded, value)] if isinstance(value, list) else value
+
+
+def _visible(page: str) -> str:
+    """The texts of a page, cells of a row on one line."""
+    reader = _Texts()
+    reader.feed(re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL))
+    lines = (" ".join(line.split()) for line in "".join(reader.texts).splitlines())
+    return "\n".join(filter(None, lines)) + "\n"
+
+
+class _Texts(HTMLParser):
+    INLINE = frozenset({"a", "abbr", "b", "code", "em", "i", "small", "span", "strong", "sub", "sup"})
+    CELLS = frozenset({"td", "th"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.replace("\n", " "))
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.texts.append(" | " if tag in self.CELLS else " " if tag in self.INLINE else "\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.texts.append("" if tag in self.INLINE | self.CELLS else "\n")
+
+
+def main(names: Sequence[str]) -> None:
+    if not names and EXPECTED.exists():
+        shutil.rmtree(EXPECTED)
+    for name in names or every():
+        folder = EXPECTED / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in outputs(name).items():
+            (folder / file).write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
