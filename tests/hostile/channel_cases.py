@@ -11,10 +11,18 @@ import pytest
 import zmq.green as zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from locust.exception import RPCReceiveError
 from locust.rpc import Message
 
 from llm_locust.swarm.channel import securing
-from llm_locust.swarm.channel.channel import UNPROVEN, Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.channel import (
+    REFUSED,
+    UNPROVEN,
+    Guard,
+    GuardedClient,
+    GuardedServer,
+    OpenClient,
+)
 from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import MessageError
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofSession, answer, hello, welcomed
@@ -144,7 +152,7 @@ def test_a_worker_that_knows_the_secret_is_heard_and_answered() -> None:
 
 
 @pytest.mark.parametrize("theirs", [None, b"another secret, long enough"], ids=["none", "another"])
-def test_a_worker_without_the_masters_secret_is_neither_heard_nor_told_anything(theirs: bytes | None) -> None:
+def test_a_worker_without_the_masters_secret_is_not_heard_and_told_only_that(theirs: bytes | None) -> None:
     with master(SECRET) as (server, guard):
         stranger = raw(server.port, b"w")
         if theirs is None:
@@ -155,9 +163,68 @@ def test_a_worker_without_the_masters_secret_is_neither_heard_nor_told_anything(
             server.recv_from_client()
         server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
         gevent.sleep(0.1)
+        assert stranger.recv_multipart() == [b"", REFUSED]
         assert not stranger.poll(100)
         assert guard.dropped.by_sender["w"] == {UNPROVEN: 1}
         stranger.close()
+
+
+OTHER = b"the secret of another run"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        (SECRET, OTHER, "the master has another secret than this worker, or none"),
+        (None, OTHER, "the master has another secret than this worker, or none"),
+        (SECRET, None, "the master has a secret, and this worker has none"),
+    ],
+)
+def test_a_worker_of_another_run_ends_with_one_line(
+    theirs: bytes | None, ours: bytes | None, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with master(theirs) as (server, _):
+        listening = gevent.spawn(server.recv_from_client)
+        if ours is None:
+            worker: Any = OpenClient("127.0.0.1", server.port, "w")
+        else:
+            worker = GuardedClient("127.0.0.1", server.port, "w", ours)
+        worker.send(ready())
+        with gevent.Timeout(10), pytest.raises(SystemExit) as ended:
+            worker.recv()
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == (
+            f"llm-locust: error: {why}: give both the same by --swarm-secret-env\n"
+        )
+        listening.kill()
+        worker.socket.close(linger=0)
+
+
+def test_a_refusal_does_not_end_a_worker_whose_master_has_proved_itself() -> None:
+    with master(SECRET) as (server, _):
+        worker = GuardedClient("127.0.0.1", server.port, "w", SECRET)
+        heard = gevent.spawn(worker.recv)
+        worker.send(ready())
+        with gevent.Timeout(10):
+            assert server.recv_from_client()[0] == "w"
+            server.socket.send_multipart([b"w", b"", REFUSED])
+            server.send_to_client(Message("spawn", {}, "w"))
+            assert heard.get().type == "spawn"
+        worker.socket.close(linger=0)
+
+
+def test_a_worker_without_a_secret_drops_what_is_no_message() -> None:
+    with master(None) as (server, _):
+        worker = OpenClient("127.0.0.1", server.port, "w")
+        worker.send(ready())
+        with gevent.Timeout(10):
+            assert server.recv_from_client()[0] == "w"
+            server.socket.send_multipart([b"w", b"\xc1"])
+            with pytest.raises(RPCReceiveError):
+                worker.recv()
+            server.send_to_client(Message("spawn", {}, "w"))
+            assert worker.recv().type == "spawn"
+        worker.socket.close(linger=0)
 
 
 def test_what_was_overheard_cannot_be_sent_again_by_another_connection() -> None:

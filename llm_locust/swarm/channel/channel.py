@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 
 import gevent
 import zmq.green as zmq
-from locust.exception import RPCError, RPCSendError
+from locust.exception import RPCError, RPCReceiveError, RPCSendError
 from locust.rpc import Message, zmqrpc
 from zmq.error import ZMQError
 
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.dropped import DroppedMessages, printable
 from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
 from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
 from llm_locust.swarm.channel.proof import ProofError
 from llm_locust.swarm.channel.sessions import MasterSessions, UnknownSessionError, WorkerSession
+from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -37,10 +39,16 @@ _HELLO_INTERVAL_S = 1.0
 #: A worker that has no welcome after this time logs a warning.
 _SAY_AFTER_S = 10.0
 
+_GIVE_BOTH = "give both the same by --swarm-secret-env"
+
 #: Kinds under which messages are counted whose own kind is unknown or untrusted.
 UNREADABLE = "unreadable"
 UNPROVEN = "unproven"
 UNKNOWN = "unknown"
+
+#: In place of a welcome: the worker has another secret than the master, or one of them has none. It is not
+#: signed, so it ends a worker only until a master has proved itself: whoever has its port can keep it away.
+REFUSED = b"refused"
 
 
 @dataclass(slots=True)
@@ -95,6 +103,7 @@ class GuardedServer(zmqrpc.Server):
                 self._send(sender, b"", e.word)
             except ProofError as e:
                 self._guard.dropped.note(sender, UNPROVEN, str(e))
+                self._send(sender, b"", REFUSED)
             except MessageError as e:
                 self._guard.dropped.note(sender, kind, str(e))
             else:
@@ -141,6 +150,26 @@ class GuardedServer(zmqrpc.Server):
             raise RPCSendError("ZMQ sent failure") from e
 
 
+class OpenClient(zmqrpc.Client):
+    """Worker's end of the channel, without a secret."""
+
+    def __init__(self, host: str, port: int, identity: str) -> None:
+        super().__init__(host, port, identity)  # type: ignore[no-untyped-call]
+
+    def recv(self) -> Message:
+        """Return the next message of the master (raises RPCError)."""
+        try:
+            payload, *rest = self.socket.recv_multipart()
+        except ZMQError as e:
+            raise RPCError("ZMQ network broken") from e
+        if not payload and rest == [REFUSED]:
+            leave(UsageError("the master has a secret, and this worker has none: " + _GIVE_BOTH))
+        try:
+            return unpacked(payload)
+        except MessageError as e:
+            raise RPCReceiveError("ZMQ interrupted or corrupted message") from e
+
+
 class GuardedClient(zmqrpc.Client):
     """Worker's end of the channel, with a secret."""
 
@@ -176,11 +205,18 @@ class GuardedClient(zmqrpc.Client):
                 if payload:
                     self._session.check(payload, seal)
                     return unpacked(payload)
-                self._hear(seal)
+                if seal == REFUSED:
+                    self._end_if_unproved()
+                else:
+                    self._hear(seal)
             except (ProofError, MessageError) as e:
                 if self._may_say():
                     logger.warning("a message from the master was dropped: %s", e)
                 gevent.sleep(0)
+
+    def _end_if_unproved(self) -> None:
+        if not self._session.is_proved:
+            leave(UsageError("the master has another secret than this worker, or none: " + _GIVE_BOTH))
 
     def _hear(self, word: bytes) -> None:
         was_open = self._session.is_open

@@ -14,7 +14,7 @@ from locust.rpc import zmqrpc
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer, OpenClient
 from llm_locust.swarm.channel.proof import secret_of
 from llm_locust.swarm.process.forking import forked
 from llm_locust.swarm.process.leaving import leave
@@ -111,7 +111,7 @@ def _open(environment: Environment, secret: bytes | None) -> None:
     vars(environment)[_ATTRIBUTE] = guard
     patched: Any = zmqrpc
     patched.Server = partial(GuardedServer, guard=guard)
-    patched.Client = _CLIENT if secret is None else partial(GuardedClient, secret=secret)
+    patched.Client = OpenClient if secret is None else partial(GuardedClient, secret=secret)
 
 
 def _is_worker_by_command() -> bool:
@@ -120,6 +120,3 @@ def _is_worker_by_command() -> bool:
     argument_parser.setup_parser_arguments(parser)
     options, _ = parser.parse_known_args()
     return bool(options.worker)
-
-
-_CLIENT = zmqrpc.Client

@@ -103,6 +103,7 @@ class WorkerSession:
 
     Attributes:
         is_open: whether messages can be sealed; otherwise the worker has to say :meth:`hello`.
+        is_proved: whether a master has proved so far that it knows the secret.
     """
 
     def __init__(self, secret: bytes, name: bytes) -> None:
@@ -112,6 +113,10 @@ class WorkerSession:
         self._session: ProofSession | None = None
         self._earlier: ProofSession | None = None  # the master may have sent under it before the change
         self.is_open = False
+
+    @property
+    def is_proved(self) -> bool:
+        return self._session is not None
 
     def hello(self) -> bytes:
         """What to say to the master while the session is not open."""

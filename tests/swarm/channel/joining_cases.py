@@ -16,10 +16,10 @@ import zmq.green as zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from locust.exception import RPCError
-from locust.rpc import Message, zmqrpc
+from locust.rpc import Message
 from zmq.error import ZMQError
 
-from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer, OpenClient
 
 SECRET = b"sixteen bytes at least"
 
@@ -132,7 +132,7 @@ class Worker:
         self._due_s = self._clock()
         self._client: Any
         if self._secret is None:
-            self._client = zmqrpc.Client("127.0.0.1", 1, self.name)
+            self._client = OpenClient("127.0.0.1", 1, self.name)
         else:
             self._client = GuardedClient("127.0.0.1", 1, self.name, self._secret, self._clock)
 
