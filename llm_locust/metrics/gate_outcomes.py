@@ -11,6 +11,7 @@ import numpy as np
 from llm_locust.core.figures import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.gate_tokens import came_at_once, counted_otherwise
 from llm_locust.metrics.gates import (
     DIGITS,
     EDGE,
@@ -91,10 +92,6 @@ class Ramp:
     mean: float
     plateau: float
     unit: str
-
-
-#: Share of the answers whose count by the server is not used above which that is said with what it changes.
-ODD_COUNTS = 0.01
 
 
 def evaluate(
@@ -261,25 +258,13 @@ def _failed(case: _Case) -> str | None:
 
 
 def _note(case: _Case) -> str | None:
-    found = [counted] if (counted := _counted_otherwise(case.gate, case.summary)) is not None else []
+    found = [counted] if (counted := counted_otherwise(case.gate, case.summary)) is not None else []
     if (failed := _failed(case)) is not None:
         of_all = case.gate.is_adjusted
         found.append(f"over all requests: {failed}" if of_all else f"of requests with an answer: {failed}")
     if case.cut is not None and len(case.cut.values_s):
         found.append("with what came of answers that were cut")
     return "; ".join(found) or None
-
-
-def _counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
-    """That the tokens which a gate depends on are not those of the server, whose counts contradict them."""
-    depends = gate.metric in ("output_tps", "total_tps") or gate.latency == "tpot"
-    if gate.metric in ("goodput", "goodput_rps"):
-        slos = [summary["goodput"]["slo"], *summary["goodput"]["slo_by_class"].values()]
-        depends = any("tpot" in slo for slo in slos)
-    share = summary["tokens"]["faults"]["not_used"] if depends else None
-    if share is None or share < ODD_COUNTS:
-        return None
-    return f"tokens of {share * 100:.3g} % of the answers by what came: the server's counts contradict them"
 
 
 def _result(case: _Case) -> dict[str, Any]:
@@ -293,9 +278,14 @@ def _result(case: _Case) -> dict[str, Any]:
         return found | {"passed": False, "reason": case.is_not(value)}
     if (lost := _not_by_time(case)) is not None:
         return found | {"passed": False, "reason": lost}
-    if (few := _too_few(case) or _left_open(case)) is not None:
-        return found | case.unknown(few)
+    if (why := _too_few(case) or _left_open(case) or _at_once(case)) is not None:
+        return found | case.unknown(why)
     return found | _of_failures(case, value)
+
+
+def _at_once(case: _Case) -> str | None:
+    is_upper = case.gate.is_upper or case.gate.kind is not MetricKind.LATENCY
+    return came_at_once(case.gate, case.summary) if is_upper else None
 
 
 def _not_by_time(case: _Case) -> str | None:

@@ -356,3 +356,28 @@ def test_a_gate_on_tokens_says_that_they_are_not_the_servers_own(gate: str) -> N
 def test_a_gate_that_needs_no_token_count_says_nothing_of_them(gate: str) -> None:
     [other] = evaluate(parse_gates(gate), summary(tokens={"faults": {"not_used": 1.0}}))
     assert other["note"] is None
+
+
+AT_ONCE: dict[str, Any] = {
+    **dict.fromkeys(LATENCY, summarise_latency(SAMPLES)),
+    "itl": summarise_latency(SAMPLES * 1e-6),
+    "tpot": summarise_latency(SAMPLES * 1e-6),
+}
+PACE = {"slo": {"tpot": 20.0}, "slo_by_class": {}}
+
+
+@pytest.mark.parametrize("text", ["p95_tpot<20ms", "p50_itl<20ms", "goodput>=90%"])
+def test_a_pace_of_answers_that_came_at_once_after_a_silence_is_not_the_servers(text: str) -> None:
+    goodput = {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5}
+    tokens = {"faults": {"not_used": 0.0}, "output": {"p50": 40.0}}
+    known = {"goodput": {**goodput, **PACE}, "tokens": tokens}
+    observed = SAMPLES * 1e-6
+    (found,) = evaluate(parse_gates(text), summary(latency_ms=AT_ONCE, **known), observed=observed)
+    assert found["undecided"]
+    assert "answers came at once, as from a buffer" in found["reason"]
+    one_token = {**AT_ONCE, "itl": {**AT_ONCE["itl"], "p50": None}}
+    few = {**known, "tokens": {**tokens, "output": {"p50": 1.0}}}
+    streamed = {**AT_ONCE, "ttft": {**AT_ONCE["ttft"], "p50": 100.0}}
+    for latency_ms, others in ((streamed, known), *([] if "itl" in text else [(one_token, few)])):
+        (fair,) = evaluate(parse_gates(text), summary(latency_ms=latency_ms, **others), observed=observed)
+        assert fair["passed"], fair

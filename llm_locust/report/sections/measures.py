@@ -6,7 +6,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from llm_locust.metrics.catalogue import LATENCY, shown_in
-from llm_locust.metrics.gate_outcomes import ODD_COUNTS
+from llm_locust.metrics.gate_tokens import ODD_COUNTS
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
