@@ -312,7 +312,134 @@ COUNTS = {
     ),
 }
 
-CASES = ENDS | COUNTS
+FILTER = {"hate": {"filtered": False, "severity": "safe"}}
+FOUR = words(4)
+
+
+def choice(reason: Any = None, **of: Any) -> bytes:
+    """A chunk with an empty delta and these fields beside it."""
+    return sse({"choices": [{"index": 0, "delta": {}, "finish_reason": reason, **of}]})
+
+
+def whole(reason: Any = "stop", **of: Any) -> list[bytes]:
+    """The last chunk of four tokens, with these fields beside its choices."""
+    return [sse(chat_chunk(finish_reason=reason) | {"usage": usage_counts(9, 4)} | of), DONE]
+
+
+ALL = Right(events=4, output=4, fields=(("doubt", None), ("unread", None), by_usage))
+
+#: What other servers and gateways were reported to send.
+OTHERS = {
+    # Azure's filter has chunks of its own, before the answer and after its end, without a delta.
+    "Azure, filter": Case(
+        [
+            sse({"choices": [], "prompt_filter_results": [{"content_filter_results": FILTER}]}),
+            *FOUR,
+            STOP,
+            sse({"choices": [{"index": 0, "finish_reason": None, "content_filter_results": FILTER}]}),
+            used(9, 4),
+            DONE,
+        ],
+        ALL,
+    ),
+    "Azure, null delta": Case(
+        [*FOUR, sse({"choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}), used(9, 4), DONE],
+        ALL,
+    ),
+    # A status cannot be taken back: the error stands in the stream.
+    "SGLang, too long": Case(
+        [sse({"error": {"object": "error", "message": "Input length (9) exceeds", "code": 400}}), DONE],
+        failed("Input length (9) exceeds"),
+    ),
+    "vLLM, older": Case(
+        [*FOUR, sse({"object": "error", "message": "engine died", "code": 500}), DONE],
+        failed("engine died", 4),
+    ),
+    "FastAPI": Case([*FOUR, sse({"detail": "Internal failure"})], failed("Internal failure", 4)),
+    "DashScope": Case(
+        [*FOUR, sse({"code": "InternalError.Algo", "message": "inference failed", "request_id": "r"})],
+        failed("inference failed", 4),
+    ),
+    "Baidu": Case([sse({"error_code": 336100, "error_msg": "try again"})], failed("try again")),
+    "MiniMax": Case(
+        [sse({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}})],
+        failed("rate limit"),
+    ),
+    "MiniMax, good": Case([*FOUR, *whole(base_resp={"status_code": 0, "status_msg": "success"})], ALL),
+    "OpenRouter": Case(
+        [
+            b": OPENROUTER PROCESSING\n\n",
+            *FOUR,
+            sse(chat_chunk("", finish_reason="error") | {"error": {"code": 502, "message": "Provider gone"}}),
+        ],
+        failed("Provider gone", 4),
+    ),
+    # The gateway made a good reason of the server's own.
+    "native reason": Case(
+        [*FOUR, choice("stop", native_finish_reason="MALFORMED_FUNCTION_CALL"), DONE],
+        failed("MALFORMED_FUNCTION_CALL", 4),
+    ),
+    "native end": Case([*FOUR, choice("stop", native_finish_reason="end_turn"), used(9, 4), DONE], ALL),
+    # An error that says nothing is none.
+    "empty errors": Case(
+        [sse(chat_chunk(" w") | {"error": {}})] * 4 + whole(error={"code": 0, "message": ""}), ALL
+    ),
+    "good codes": Case(
+        [sse(chat_chunk(" w") | {"code": 200, "message": "ok"})] * 4 + whole(code=0, msg="ok"), ALL
+    ),
+    # No reason while the answer goes on says that it is over.
+    "a reason in each": Case([*words(4, finish_reason="stop"), used(9, 4), DONE], ALL),
+    "unspecified": Case(words(4, finish_reason="FINISH_REASON_UNSPECIFIED") + whole("STOP"), ALL),
+    "a filter": Case([*FOUR, *whole("sensitive")], Right(fields=(("doubt", Doubt.CONTENT_FILTER),))),
+    "a guardrail": Case(
+        [*FOUR, *whole("guardrail_intervened")], Right(fields=(("doubt", Doubt.CONTENT_FILTER),))
+    ),
+    # Counts have the names of the server behind a gateway.
+    "Bedrock": Case(
+        [*FOUR, STOP, sse({"choices": [], "usage": {"inputTokens": 9, "outputTokens": 4}}), DONE], ALL
+    ),
+    "Vertex": Case(
+        [
+            *FOUR,
+            sse(
+                chat_chunk(finish_reason="stop")
+                | {"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4}}
+            ),
+            DONE,
+        ],
+        ALL,
+    ),
+    "counts as text": Case(
+        [*FOUR, STOP, sse({"choices": [], "usage": {"prompt_tokens": "9", "completion_tokens": "4"}}), DONE],
+        ALL,
+    ),
+    # A field of padding is no text.
+    "padding": Case([sse(chat_chunk(" w") | {"obfuscation": "aBcD"})] * 4 + whole(obfuscation="xy"), ALL),
+    "padding alone": Case([sse(chat_chunk() | {"obfuscation": "aBcD"})] * 4 + FOUR + whole(), ALL),
+    # A whole call without an index, as Gemini sends it, is an answer.
+    "Gemini, call": Case(
+        [
+            delta(tool_calls=[{"index": None, "id": "", "function": {"name": "f", "arguments": '{"a": 1}'}}]),
+            delta(extra_content={"google": {"thought_signature": "abc"}}),
+            *whole(),
+        ],
+        Right(events=1, output=4),
+    ),
+    # The end is said in other words, after all has come.
+    "quoted end": Case([*FOUR, *whole()[:1], sse('"[DONE]"')], ALL),
+    "bare end": Case([*FOUR, *whole()[:1], sse("DONE")], ALL),
+    # Nothing was read: it is said what there was.
+    "text elsewhere": Case(
+        [sse({"choices": [{"index": 0, "message": {"content": " w"}}]})] * 4 + whole(),
+        Right(Outcome.EMPTY, 'text in "message", which is not read'),
+    ),
+    "no blank lines": Case(
+        [b"".join([*FOUR, STOP]).replace(b"\n\n", b"\n")],
+        Right(Outcome.TRUNCATED, "no blank line ends its first event, '{"),
+    ),
+}
+
+CASES = ENDS | COUNTS | OTHERS
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
