@@ -179,7 +179,7 @@ def test_a_client_that_cannot_be_trusted_says_why() -> None:
     run.clock.tick(2)
     run.store.observe(observation(1, worker("a", cpu_percent=99.0)))
     text = "\n".join(drawn(progress(run), 140))
-    assert "client invalid: the busiest worker uses 99 % of its core: use more workers" in text
+    assert "client invalid: the busiest worker used 99 % of its core: use more workers" in text
 
 
 def test_a_run_that_generates_nothing_shows_inputs_and_its_whole_latency() -> None:
