@@ -58,3 +58,9 @@ def test_llms_txt_has_every_page() -> None:
     listed = {(ROOT / link).resolve() for link in links(ROOT / "llms.txt")}
     pages = {page for page in PAGES if page.suffix == ".md" and page.parent.name != "upstream"}
     assert pages - listed == set()
+
+
+def test_the_page_of_figures_can_be_read_in_one_go() -> None:
+    """What is longer belongs into definitions.md, statistics.md or, generated, into summary-keys.md."""
+    lines = (ROOT / "docs" / "metrics.md").read_text().splitlines()
+    assert len(lines) <= 150
