@@ -3,6 +3,7 @@
 import sys
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 
 from llm_locust.options.settings import Settings
 from llm_locust.options.table import OPTIONS
@@ -22,7 +23,7 @@ def command_line(settings: Settings) -> list[str]:
     secret = [row.flag for row in OPTIONS if row.secret]
     words: list[str] = []
     hide = False
-    for word in sys.argv:
+    for word in [_program(sys.argv[0]), *sys.argv[1:]]:
         if hide:
             word = word.partition("=")[0] + "=***"
         elif word.partition("=")[0] in secret and "=" in word:
@@ -30,3 +31,9 @@ def command_line(settings: Settings) -> list[str]:
         hide = word in secret
         words.append(blanked(word, settings.secrets))
     return words
+
+
+def _program(path: str) -> str:
+    """The command without its folders; what Python was given as a module is Locust."""
+    name = Path(path).name
+    return "locust" if name in ("__main__.py", "main.py") else name

@@ -214,19 +214,19 @@ def _counts(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding("counts", "Token counts", text, Tone.WARN, box, explains=frozenset())
 
 
-def _are_mostly_failures(summary: Summary) -> bool:
+def are_mostly_failures(summary: Summary) -> bool:
     """Whether most of the requests that were not good failed, rather than came late."""
     broken = summary.goodput.first_failed
     return 2 * broken.get(OUTCOME, 0) >= sum(broken.values())
 
 
 def _many_failures(summary: Summary) -> Iterator[RunFinding]:
-    if _are_mostly_failures(summary):
+    if are_mostly_failures(summary):
         yield from _failures(summary)
 
 
 def _few_failures(summary: Summary) -> Iterator[RunFinding]:
-    if not _are_mostly_failures(summary):
+    if not are_mostly_failures(summary):
         yield from _failures(summary)
 
 

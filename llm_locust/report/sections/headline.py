@@ -15,7 +15,7 @@ from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.report.section import Line, Tone
-from llm_locust.report.sections.findings import RunFinding, findings
+from llm_locust.report.sections.findings import RunFinding, are_mostly_failures, findings
 from llm_locust.report.text import clean, count, number, percent, plural, sentence
 
 #: Gates that the result names; the table has all.
@@ -120,6 +120,9 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
     result = sentence(parts, ", ")
     sought = _sought(summary)
     cause = next((each for each in causes if each.is_of_client or each.explains & sought), None)
+    if cause is not None and cause.key == "client" and "errors" in sought and are_mostly_failures(summary):
+        # A client that was late makes no request fail.
+        cause = next((each for each in causes if each.key == "failures"), cause)
     if word in ("PASS", "SO FAR", "UNKNOWN"):
         # What a passed run has to say for itself is a reservation; which requests were not good is not.
         cause = next((each for each in causes if each.box is not None), None)

@@ -148,3 +148,12 @@ def test_gates_that_cannot_tell_for_one_reason_are_named_with_it_once() -> None:
     gates = [structs.replace(gate, undecided=True) for gate in found.gates]
     line = verdict(structs.replace(found, gates=gates), RunVerdict(3, is_undecided=True)).line
     assert line == f"UNKNOWN: goodput (at least 99 %), error rate (below 1 %): {few} · exit 3"
+
+
+def test_requests_that_mostly_failed_are_the_cause_beside_a_client_that_was_late() -> None:
+    late = records(ok=20, bad=80, kernel_stamps=False, client_lag_ns=30_000_000)
+    line = verdict(typed(summary(late, gates="goodput>=95%", slo="ttft=1s"))).line
+    assert " · cause: 80 failures: HTTP 503, no room" in line
+    few = records(ok=99, bad=1, kernel_stamps=False, client_lag_ns=30_000_000)
+    line = verdict(typed(summary(few, gates="goodput>=99.9%", slo="ttft=10ms"))).line
+    assert " · cause: the client is invalid: " in line
