@@ -80,7 +80,9 @@ def _cause(found: Headline) -> Tile:
         told = "Nothing speaks against this result." if found.is_good else "No single cause was found."
         return Tile("Cause", "none", (told,), Tone.FAINT)
     others = sum(each.box is not None and each is not first for each in found.findings)
-    lines = (first.text, f"{plural(others, 'further finding')} below" if others else "")
+    # What an invalid client did is in its own tile: here is why, and what to do.
+    text = (first.text.partition(". ")[2] if first.key == "client" else "") or first.text
+    lines = (text, f"{plural(others, 'further finding')} below" if others else "")
     label = "Reservation" if found.is_good else "Cause"
     return Tile(label, first.title, tuple(line for line in lines if line), first.tone)
 
@@ -123,7 +125,7 @@ def _client(summary: Summary) -> Tile:
     """Whether the client can be trusted, and whether all of its records are here."""
     value, tone = _VERDICTS[summary.client.verdict]
     reasons, records = verdicts.client(summary).lines, completeness(summary)
-    first = reasons[1 if summary.client.verdict == "invalid" else 0].text
+    first = reasons[1 if summary.client.verdict == "invalid" else 0].text.partition(". ")[0]
     return Tile("Client", value, (first, records.lines[0].text), Tone.BAD if records.alarm else tone)
 
 

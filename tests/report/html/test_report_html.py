@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from metrics_cases import batch, failed, request
-from report_cases import held_back, lost_records, manifest, records, seen_worker
+from report_cases import held_back, lost_records, manifest, records, seen_worker, summary
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measure
@@ -70,9 +70,9 @@ def page(made: list[RequestRecord] | None = None, **facts: Any) -> Page:
         return page(records(), **facts) if facts else _usual()
     rows = batch(*made)
     known = manifest(len(rows), **facts)
-    summary = summarise(rows, known)
+    found = summarise(rows, known)
     measured = measure(rows, known, PLAIN)
-    return Page(html_report(rows, known, typed(summary), measured).decode())
+    return Page(html_report(rows, known, typed(found), measured).decode())
 
 
 @cache
@@ -301,3 +301,13 @@ def test_a_chart_of_answers_says_how_many_were_given_up() -> None:
     text = " ".join(page([*records(), *cut]).text().split())
     assert "3 requests cut, left or timed out: in no percentile." in text
     assert "in no percentile" not in page(records()).text()
+
+
+def test_why_a_client_is_invalid_stands_in_one_tile_and_what_it_did_in_another() -> None:
+    made = records(bad=0, kernel_stamps=False, client_lag_ns=30_000_000)
+    text = " ".join(page(made, gates="rps>1").text().split())
+    reason = summary(made, gates="rps>1")["client"]["reasons"][0]
+    what, _, why = reason.partition(". ")
+    assert f"Client INVALID {what} complete: all" in text
+    assert why
+    assert f"Reservation Invalid client {why}" in text
