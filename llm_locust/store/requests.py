@@ -186,7 +186,11 @@ class StoredRequests:
             StoreError: the file cannot be read, or has another schema.
         """
         with closing(self._read(columns)) as parts, ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(next, parts, None)
+            try:
+                coming = reader.submit(next, parts, None)
+            except RuntimeError:  # there can be no further thread: it is only slower without
+                yield from parts
+                return
             while (part := coming.result()) is not None:
                 coming = reader.submit(next, parts, None)
                 yield part

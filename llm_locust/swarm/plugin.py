@@ -12,12 +12,14 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from llm_locust.host.exhausted import exhausted
 from llm_locust.options.parser import add_arguments
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.securing import guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.forking import end_with_parent, meet_on_loopback
 from llm_locust.swarm.process.hush import attach_hush
-from llm_locust.swarm.process.leaving import give_exits_back, take_exits
+from llm_locust.swarm.process.leaving import give_exits_back, leave, take_exits
 from llm_locust.swarm.process.log_lines import take_log
 from llm_locust.swarm.process.monitoring import keep_monitoring
 from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
@@ -42,12 +44,17 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
 
 def _on_init(environment: Environment, **_: object) -> None:
     attach_hush(environment)
-    if isinstance(environment.runner, WorkerRunner):
-        _be_worker(environment)
-    elif isinstance(environment.runner, MasterRunner):
-        _be_master(environment)
-    else:
-        _be_all_in_one(environment)
+    try:
+        if isinstance(environment.runner, WorkerRunner):
+            _be_worker(environment)
+        elif isinstance(environment.runner, MasterRunner):
+            _be_master(environment)
+        else:
+            _be_all_in_one(environment)
+    except Exception as e:
+        if (reason := exhausted(e)) is not None:
+            leave(UsageError(reason))
+        raise
     interrupt_threads()
     keep_bounded(environment)
     spare_sources()

@@ -1,5 +1,6 @@
 """The requests of a run directory, read part by part."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -50,6 +51,18 @@ def test_parts_are_small_and_are_all_requests_in_order(
     assert [name for part in parts for name in part.texts("name")] == names
     rows = [part.table.to_pylist() for part in parts]
     assert list(chain(*rows)) == read_requests(tmp_path).table.to_pylist()
+
+
+def test_where_no_thread_can_be_started_the_parts_are_read_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run")
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
+    assert sum(map(len, open_requests(run).parts())) == 100
 
 
 def test_only_the_columns_that_are_asked_for_are_there(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ import gevent
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, READ, stamp_ns
 from llm_locust.core.run_facts import StampFacts
+from llm_locust.host.exhausted import NO_THREAD
 
 try:
     from llm_locust.client import _reader
@@ -355,7 +356,10 @@ class ThreadReader:
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
-        self._reader = _reader.Reader(RING_AT_BYTES, MOST_UNREAD_BYTES, MOST_HELD_BYTES)
+        try:
+            self._reader = _reader.Reader(RING_AT_BYTES, MOST_UNREAD_BYTES, MOST_HELD_BYTES)
+        except BlockingIOError:  # of its thread: no server is to be blamed for it
+            raise RuntimeError(NO_THREAD) from None
         self._calls: dict[int, Callable[[], None]] = {}
         self._due: deque[int] = deque()  # slots whose call waits for its turn
         self._bell: _IoWatcher = hub.loop.io(self._reader.bell, 1)

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
+from llm_locust.host.exhausted import exhausted
 from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.output import one_line
@@ -120,6 +121,8 @@ def _attempt(run: Path, allow_incomplete: bool) -> FinishAnswer:
     except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
         return FinishAnswer(None, one_line(e))
     except Exception as e:
+        if (reason := exhausted(e)) is not None:
+            return FinishAnswer(None, f"{reason}; {advice(run)}")
         traceback.print_exc()
         return FinishAnswer(None, f"a defect of llm-locust, {type(e).__name__}: {one_line(e)}")
 

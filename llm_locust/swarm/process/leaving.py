@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psutil
 
 from llm_locust.core.exit_codes import EXIT_USAGE
+from llm_locust.host.exhausted import exhausted
 from llm_locust.options.settings import UsageError
 
 if TYPE_CHECKING:
@@ -127,6 +128,9 @@ def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
     """Print the traceback from the locustfile on, and one line that says what failed; give the exit code."""
     if isinstance(error, KeyboardInterrupt):
         print("llm-locust: error: interrupted (Ctrl-C)", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    if (reason := exhausted(error)) is not None:
+        print(f"llm-locust: error: {reason}", file=sys.stderr, flush=True)
         return EXIT_USAGE
     frames = traceback.extract_tb(trace)
     loading = [n for n, frame in enumerate(frames) if frame.name == "load_locustfile"]
