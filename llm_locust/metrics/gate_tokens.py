@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_locust.metrics.gates import Gate
+from llm_locust.metrics.requests.tokens import NO_GAP_MS
 
 #: Share of the answers whose count by the server is not used above which that is said with what it changes.
 ODD_COUNTS = 0.01
 
-#: A median gap below this is within one write, and answers that take so small a part of their time between
-#: their first token and their last came at once.
-_NO_GAP_MS, _AT_ONCE = 0.1, 0.05
+#: Answers that take so small a part of their time between their first token and their last came at once.
+_AT_ONCE = 0.05
 
 
 def counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
@@ -30,7 +30,7 @@ def came_at_once(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     if first_ms is None or last_ms is None or last_ms - first_ms >= _AT_ONCE * last_ms:
         return None
     tokens = summary["tokens"].get("output", {}).get("p50")
-    if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= _NO_GAP_MS):
+    if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= NO_GAP_MS):
         return None
     return (
         "cannot tell: answers came at once, as from a buffer on the way, and their pace is not the server's"

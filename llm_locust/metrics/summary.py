@@ -200,10 +200,11 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(m.c, ok, m.credits.output_tokens)
-    # A client that read late merges events itself.
-    late = float(np.median(m.c.client_lag_s[ok])) >= LATE_S if len(ok) else False
-    itl_ms = None if late else latency_ms["itl"]["p50"]
-    times = itl_ms, latency_ms["tpot"]["p50"], held_ms(m.c, ok)
+    tpot_ms, for_each_ms = latency_ms["tpot"]["p50"], held_ms(m.c, ok)
+    # A client that read late merges events itself, if it was as late as these are apart.
+    lag_ms = float(np.median(m.c.client_lag_s[ok])) * 1e3 if len(ok) else 0.0
+    late = lag_ms >= max(LATE_S * 1e3, (tpot_ms or for_each_ms or 0.0) / 2)
+    times = None if late else latency_ms["itl"]["p50"], tpot_ms, for_each_ms
     came = delivery(counted["tokens_per_event"], *times, counted["unread"]["share"])
     return counted | {"delivery": came}
 

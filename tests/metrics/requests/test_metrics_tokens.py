@@ -157,6 +157,16 @@ def test_uneven_gaps_are_what_a_buffer_makes_and_several_tokens_an_event_are_not
     assert summarise(batch(*made), manifest())["tokens"]["delivery"] == kind
 
 
+@pytest.mark.parametrize(("lag_ms", "kind"), [(0.02, "buffered"), (3.0, "buffered"), (15.0, "tokens")])
+def test_a_client_that_was_late_by_less_than_events_are_apart_has_not_merged_them(
+    lag_ms: float, kind: str
+) -> None:
+    arrivals = tuple(0.4 + 0.2 * (i // 10) for i in range(40))  # 15 ms a token
+    lag_ns = round(lag_ms * 1e6)
+    made = [request(0.1 * i, arrivals=arrivals, output_tokens=40, client_lag_ns=lag_ns) for i in range(20)]
+    assert summarise(batch(*made), manifest())["tokens"]["delivery"] == kind
+
+
 def test_how_long_an_answer_took_for_each_event_is_that_of_streams_of_some_length() -> None:
     c = columns(
         *(request(arrivals=(at,) * 10) for at in (0.1, 0.2, 0.9)),
