@@ -288,9 +288,15 @@ HEALTHY = {
         2,
     ),
     "a batch server, in waves": Truth(
-        lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0), 8, slo="ttft=4s", gates="goodput>=50%"
+        lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0),
+        8,
+        slo="ttft=4s",
+        gates="goodput>=50%",
+        boxes=("Buffered stream",),  # each answer comes in one piece, after a silence
     ),
-    "a batch server, in waves, no SLO": Truth(lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0), 8),
+    "a batch server, in waves, no SLO": Truth(
+        lambda asked: Course(ttft=3 - asked.at_s % 3, gap=0.0), 8, boxes=("Buffered stream",)
+    ),
     "eight users in step, constant waits": Truth(same(ttft=3), 8),
     "every answer stops after its first token": Truth(same(pauses={1: 10.0}), 8),
     "slow for all, a token a second": Truth(same(gap=0.9, n=20), 3),
@@ -313,6 +319,7 @@ HEALTHY = {
         Load(30),
         slo="e2el=10s",
         gates="goodput>=40%",
+        boxes=("Buffered stream",),
     ),
     "by chance one answer in twenty is too long": Truth(
         lambda asked: Course(n=1 + int(asked.rng.lognormvariate(4, 1)), gap=0.01),
