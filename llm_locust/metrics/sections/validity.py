@@ -41,6 +41,9 @@ _BLIND: Finding = (
     "neither the client's lag nor its CPU is known: nothing shows that it read in time",
 )
 
+#: So begins what says that the load was not the one asked for, and nothing of the times.
+LOAD_LATE = "the load was late: "
+
 #: Fewer are no share.
 _LEAST = 3
 
@@ -237,7 +240,7 @@ def waiting_findings(waits: EndLags, end_lag_p50_ms: float | None) -> Iterator[F
     if found := thresholds.WAITED.severity(waits.share):
         yield (
             found,
-            f"the load was late: users waited {_percent(waits.share)} of their time for the client to notice "
+            f"{LOAD_LATE}users waited {_percent(waits.share)} of their time for the client to notice "
             f"the end of a response ({quantity(end_lag_p50_ms)} ms in the median), so the load was that much "
             "lighter than the number of users implies",
         )
@@ -248,7 +251,7 @@ def standstill_findings(hub_max_ms: float | None, window_s: float) -> Iterator[F
     if window_s > 0 and (found := thresholds.STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
         yield (
             found,
-            "the load was late: a worker's event loop stood still for "
+            f"{LOAD_LATE}a worker's event loop stood still for "
             f"{quantity((hub_max_ms or 0) * 1e-3)} s of a window of {quantity(window_s)} s and sent nothing; "
             "if its whole machine was paused, what came then is timed late",
         )
@@ -269,7 +272,7 @@ def delay_findings(
     delay_ms: float | None, of: str, of_ms: float | None, window_s: float
 ) -> Iterator[Finding]:
     """The finding on an open loop that sent late."""
-    late = f"the load was late: requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
+    late = f"{LOAD_LATE}requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
     if window_s > 0 and (found := thresholds.DELAY_OF_RATES.severity(delay_ms, window_s * 1e3)):
         yield (
             found,
@@ -284,7 +287,7 @@ def made_bad_findings(made_bad: int, n: int) -> Iterator[Finding]:
     if found := _share(thresholds.BAD_BY_DELAY, made_bad, n):
         yield (
             found,
-            f"the load was late: {_percent(made_bad / n)} of the requests broke a limit counted from their "
+            f"{LOAD_LATE}{_percent(made_bad / n)} of the requests broke a limit counted from their "
             "schedule, and none counted from when they were sent: goodput counts the client's delay",
         )
 

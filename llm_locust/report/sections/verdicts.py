@@ -6,6 +6,7 @@ from llm_locust.core.record import Doubt
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.sections.thresholds import RUN_QUEUE
+from llm_locust.metrics.sections.validity import LOAD_LATE
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, RequestPart
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
@@ -39,9 +40,15 @@ def client(summary: Summary) -> Section:
         # It spoiled no figure as far as is known: a line among the last, no box.
         reasons[0] = Line(f"suspect: {reasons[0].text}", Tone.WARN)
         return Section("Client", (*reasons, Line(_DOCTOR, Tone.FAINT), Line(evidence, Tone.FAINT), *law))
-    headline = Line("INVALID: these numbers show the client, not the server", Tone.BAD)
+    # What makes the kernel's times wrong comes before what makes the load late.
+    is_of_load = part.timestamps == "kernel" and part.reasons[0].startswith(LOAD_LATE)
+    headline = Line(f"INVALID: {_OTHER_LOAD if is_of_load else _OTHER_TIMES}", Tone.BAD)
     lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *law)
     return Section("Client", lines, alarm=True)
+
+
+_OTHER_TIMES = "these numbers show the client, not the server"
+_OTHER_LOAD = "the latencies are the server's, under another load than was asked for"
 
 
 def _starved(part: ClientFacts) -> str:

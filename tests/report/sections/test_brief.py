@@ -68,6 +68,24 @@ def test_a_client_that_was_starved_and_moved_no_figure_says_so_behind_its_ok() -
     assert not any("moved no figure" in line for line in printed(found, 160))
 
 
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (
+            {"end_lag_ns": 900_000_000},
+            "the latencies are the server's, under another load than was asked for",
+        ),
+        (
+            {"client_lag_ns": 30_000_000, "kernel_stamps": False},
+            "these numbers show the client, not the server",
+        ),
+    ],
+)
+def test_a_late_load_is_never_said_to_make_right_times_wrong(made: dict[str, Any], says: str) -> None:
+    lines = printed(summary(records(bad=0, **made)), 120)
+    assert any(f"INVALID: {says}" in line for line in lines)
+
+
 def test_each_cause_has_one_box_the_worst_first() -> None:
     found = summary(records(kernel_stamps=False, client_lag_ns=30_000_000, output_tokens=15))
     slow = {"kind": "slow", "text": "replica-2 is slower", "replica": "replica-2"}
