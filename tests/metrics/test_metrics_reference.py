@@ -59,6 +59,7 @@ NOT_HERE = (
     ),  # of separate prefill and decode: tests/metrics/deployment/test_metrics_pools.py
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
+    "client.calibration.",  # of a run with --calibrate
     "fairness.headers[]",  # counted by workers: tests/report/sections/test_report_fairness.py
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
