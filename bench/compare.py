@@ -31,14 +31,15 @@ from rich.table import Table
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics.compare.compared import Compared, figures_of, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Row, Verdict, compare_in_turn
 from llm_locust.metrics.compare.relative_gates import evaluate_relative, judge_change, parse_relative_gates
+from llm_locust.metrics.compare.sides import Compared, figures_of, measure_for_comparison
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Estimate
 from llm_locust.metrics.stats.intervals import in_order
-from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
 
 Floats = NDArray[np.float64]
 
@@ -278,7 +279,7 @@ def served(
     while coming or ends_ns is not None:
         while coming and (ends_ns is None or coming[0][0] <= ends_ns):
             at_ns, k = heapq.heappop(coming)
-            sequence = Sequence(prompts[k], answers[k], at_ns + base_ns)
+            sequence = EngineSequence(prompts[k], answers[k], at_ns + base_ns)
             number[id(sequence)], arrivals[k] = k, []
             engine.submit(sequence)
             if ends_ns is None:

@@ -19,12 +19,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from llm_locust.metrics.requests.gap_course import GapCourse
-from llm_locust.metrics.stats.cells import Cells, Order
-from llm_locust.metrics.stats.censoring import Durations, summarise
-from llm_locust.metrics.stats.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
-from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
-from llm_locust.metrics.stats.worth import FEWEST, is_told, ratio_ends
+from llm_locust.metrics.requests.gaps import GapCourse
+from llm_locust.metrics.stats.bootstrap import Cells, Order
+from llm_locust.metrics.stats.censoring import Durations, ordered, summarise, summarise_ascending
+from llm_locust.metrics.stats.intervals import (
+    CONFIDENCE,
+    FEWEST,
+    Observed,
+    in_order,
+    is_told,
+    ratio_ends,
+    share_worth,
+    worths,
+)
 
 Floats = NDArray[np.float64]
 Ends = list[float | None] | None

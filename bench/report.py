@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, TokenSource

@@ -15,19 +15,21 @@ from typing import Any
 
 import gevent
 
+from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.clock import READ
-from llm_locust.client.http.pool import Pool, Target
-from llm_locust.client.recording import Call
-from llm_locust.client.stream import Answer, LiveCall, LlmClient
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.live.reporting import LiveCounts
+from llm_locust.live.messages import LiveCounts
 from llm_locust.live.state import LiveRun
-from llm_locust.swarm.delivery.recorder import Recorder
+from llm_locust.swarm.delivery.unacked import Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 
 EVENTS = 100
 ROUND = 256  # requests

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 
 from llm_locust.store import iter_requests, read_manifest
-from llm_locust.store.growth import growth_of, size_of, size_text
+from llm_locust.store.files import growth_of, size_of, size_text
 
 LOOK_S = 0.25
 

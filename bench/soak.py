@@ -6,7 +6,7 @@ the reports and batches of a longer one; slopes are then per hour of that faster
 which take an hour at 3 s.
 
 The sizes of the run directory, and of the directory for temporary files, are looked at all the time, against
-what :func:`~llm_locust.store.growth.growth_of`, by which a run announces its growth, says of as many
+what :func:`~llm_locust.store.files.growth_of`, by which a run announces its growth, says of as many
 requests, tokens and batches.
 """
 

@@ -20,19 +20,14 @@ from rich.table import Table
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.live.counting import count
-from llm_locust.live.keys import KeyLimit
-from llm_locust.live.messages import LiveReport, LiveSlice, encode_report
+from llm_locust.live.counts import KeyLimit
+from llm_locust.live.messages import LiveReport, LiveSlice, count, encode_report
 from llm_locust.live.prometheus import registry
-from llm_locust.live.series import SPANS
 from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
-from llm_locust.live.store import LiveStore
+from llm_locust.live.store import SPANS, LiveStore
+from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.swarm.web.feed import Feed
-from llm_locust.swarm.web.numbers import KEEP_S, at_rest, look_at
-from llm_locust.swarm.web.status import status
-from llm_locust.swarm.web.tables import by_name, by_replica
+from llm_locust.swarm.web.numbers import KEEP_S, Feed, at_rest, by_name, by_replica, look_at, status
 
 REPORT_S = 3.0
 WORKERS = ("a", "b")

@@ -15,7 +15,7 @@ import numpy as np
 from llm_locust.metrics.gate_outcomes import GateEvidence, evaluate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
-from llm_locust.options.stop_rules import ErrorRate, Oversaturation, StopRule, StopWatch, Totals
+from llm_locust.options.run import ErrorRate, Oversaturation, StopRule, StopWatch, Totals
 
 SHARES = [
     ("error_rate<1%", 0.05), ("error_rate<1%", 0.10), ("error_rate<1%", 0.005),

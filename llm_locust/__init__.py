@@ -10,16 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_locust.client.stream import Answer
+    from llm_locust.client.recording import Answer
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-    from llm_locust.metrics.requests.slo import Slo
+    from llm_locust.metrics.gates import Slo
     from llm_locust.report.run.run_data import RunData
-    from llm_locust.swarm.agents.user import AgentUser
+    from llm_locust.swarm.agents import AgentUser
     from llm_locust.swarm.process.hooks import events
     from llm_locust.swarm.users.conversation import ConversationUser
-    from llm_locust.swarm.users.open_loop import OpenLoopUser
+    from llm_locust.swarm.users.open_loop import OpenLoopUser, ScenarioUser
     from llm_locust.swarm.users.openai_user import OpenAIUser
-    from llm_locust.swarm.users.scenario_user import ScenarioUser
     from llm_locust.swarm.users.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
     from llm_locust.wire.dialects.dialect import Dialect
     from llm_locust.workload.parts import Validator
@@ -48,8 +47,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AgentUser": "llm_locust.swarm.agents.user",
-    "Answer": "llm_locust.client.stream",
+    "AgentUser": "llm_locust.swarm.agents",
+    "Answer": "llm_locust.client.call",
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",
     "ConversationUser": "llm_locust.swarm.users.conversation",
@@ -62,8 +61,8 @@ _HOMES = {
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users.users",
     "RunData": "llm_locust.report.run.run_data",
-    "ScenarioUser": "llm_locust.swarm.users.scenario_user",
-    "Slo": "llm_locust.metrics.requests.slo",
+    "ScenarioUser": "llm_locust.swarm.users.open_loop",
+    "Slo": "llm_locust.metrics.gates",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",
     "events": "llm_locust.swarm.process.hooks",

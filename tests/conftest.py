@@ -168,7 +168,7 @@ def kernel_stamping() -> Iterator[None]:
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of runs have an empty page: making it takes half of the time, and says nothing of records."""
-    monkeypatch.setattr("llm_locust.report.run.build.html_report", lambda *_: b"")
+    monkeypatch.setattr("llm_locust.report.run.analysis.html_report", lambda *_: b"")
 
 
 @pytest.fixture(autouse=True)

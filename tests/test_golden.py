@@ -19,7 +19,7 @@ import pytest
 from golden_frame import at, frame
 
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.peers.compat import compat
+from llm_locust.metrics.peers import compat
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 

@@ -36,20 +36,18 @@ LEVELS: dict[str, int] = {
 #: Folders of a room from the ground up. A module in one may import from its own folder, from lower ones and
 #: from modules that lie in the room itself.
 FOLDERS: dict[str, tuple[str, ...]] = {
-    "core": ("arrow",),
     "wire": ("dialects",),
     "client": ("http",),
     "store": ("upload",),
-    "workload": ("lengths", "images", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
+    "workload": ("text", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": (
-        *("summary_types", "stats", "requests", "select", "answers", "agents", "sections", "deployment"),
-        *("peers", "compare", "arms", "charts", "stages", "curves"),
+        *("summary_types", "stats", "requests", "select", "sections", "deployment"),
+        *("compare", "charts", "stages", "curves"),
     ),
-    "report": ("inputs", "sections", "render", "plotly", "html", "tables", "run", "formats", "compare"),
-    "sim": ("engine", "answers", "faults", "settings", "gateway"),
+    "report": ("sections", "plotly", "html", "run", "formats", "compare"),
+    "sim": ("engine", "answers", "gateway"),
     "swarm": (
-        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users", "agents"),
-        *("caches", "live", "run", "soak", "web", "roles"),
+        *("process", "channel", "delivery", "open_loop", "stages", "users", "run", "soak", "web", "roles"),
     ),
 }
 
@@ -117,7 +115,7 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("module", "own"),
     [
-        ("llm_locust.report.run.build", "llm_locust.metrics.summary"),
+        ("llm_locust.report.run.analysis", "llm_locust.metrics.summary"),
         ("llm_locust.swarm.run.finishing", "llm_locust.swarm.process.children"),
     ],
     ids=["room", "folder"],

@@ -5,16 +5,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_locust.core.durations import parse_time
+from llm_locust.core.texts import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
-from llm_locust.report.compare.data import as_data
-from llm_locust.report.compare.headline import answer
-from llm_locust.report.compare.outcome import ComparedRuns, compare_runs
-from llm_locust.report.compare.tables import sections
+from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
+from llm_locust.report.compare.tables import as_data, sections
+from llm_locust.report.console import print_sections
+from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.render.console import print_sections
-from llm_locust.report.render.markdown import markdown_of
 from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (

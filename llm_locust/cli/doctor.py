@@ -5,9 +5,8 @@ import os
 import sys
 
 from llm_locust.client.http.target import Target
-from llm_locust.doctor.asked import Examination
-from llm_locust.doctor.checks import examine
-from llm_locust.doctor.page import as_json, exit_code, print_results
+from llm_locust.doctor.checks import as_json, examine, exit_code, print_results
+from llm_locust.doctor.finding import Examination
 from llm_locust.options.access import (
     ACCESS,
     access_headers,
@@ -19,9 +18,9 @@ from llm_locust.options.access import (
 from llm_locust.options.option import Values
 from llm_locust.report.output import one_line, printing
 from llm_locust.wire.dialects.table import DIALECTS, GENERATING
-from llm_locust.wire.secrecy import is_key_name
+from llm_locust.wire.foreign_text import is_key_name
 from llm_locust.workload.body import body_template, parse_body
-from llm_locust.workload.models import parse_models
+from llm_locust.workload.parts import parse_models
 
 DESCRIPTION = (
     "Check this machine, and the server at URL if one is given: each check is ok, warn, fail or skipped, "

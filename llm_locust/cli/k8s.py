@@ -11,8 +11,7 @@ from llm_locust.k8s.following.run import add_arguments as add_run_arguments
 from llm_locust.k8s.following.run import run_in_cluster
 from llm_locust.k8s.kubectl import render
 from llm_locust.k8s.overlay import write_overlay
-from llm_locust.k8s.plan import OVERLAYS, OverlayPlan
-from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.k8s.plan import OVERLAYS, OverlayPlan, RenderError
 from llm_locust.report.output import one_line
 
 DESCRIPTION = "Kubernetes: `llm-locust k8s run --scenario s.yaml --workers 20`, or `llm-locust k8s render`."

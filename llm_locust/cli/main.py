@@ -46,9 +46,9 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "doctor": Command("llm_locust.cli.doctor", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
         "compare": Command("llm_locust.cli.compare", "show what changed between runs, beyond noise"),
-        "find": Command("llm_locust.cli.capacity.find", "find the highest load under which limits hold"),
+        "find": Command("llm_locust.cli.find", "find the highest load under which limits hold"),
         "presets": Command("llm_locust.cli.presets", "list the loads that --preset knows"),
-        "plan": Command("llm_locust.cli.capacity.plan", "plan replicas and cost for a rate, from a sweep"),
+        "plan": Command("llm_locust.cli.plan", "plan replicas and cost for a rate, from a sweep"),
         "options": Command("llm_locust.cli.options", "list all options of a load test"),
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
         "merge": Command("llm_locust.cli.merge", "make a run of what its master and workers have left"),
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from llm_locust.swarm.process.told_early import end_at_a_signal
 
                 end_at_a_signal()
-            from llm_locust.report.without_pandas import forgo_pandas
+            from llm_locust.report.output import forgo_pandas
 
             forgo_pandas()
         return _run(name, words[1:])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from textwrap import fill
 
 from llm_locust.cli.parser import did_you_mean, help_width
-from llm_locust.cli.starting.locust_arguments import (
+from llm_locust.cli.starting import (
     DEFAULT_PRESET,
     DEFAULT_SIM_TIME_S,
     DEFAULT_TIME_S,
@@ -19,15 +19,14 @@ from llm_locust.cli.starting.locust_arguments import (
     locust_arguments,
     run_seconds,
     said_elsewhere,
+    start_simulator,
 )
-from llm_locust.cli.starting.simulator import start_simulator
 from llm_locust.client.http.target import Target
 from llm_locust.options.option import Option
 from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.scenario import Scenario, load_scenario
-from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.protocols import FOLDER, protocol_names
+from llm_locust.scenario.classes import FOLDER, PRESETS, protocol_names
 from llm_locust.swarm.process.told_early import keep_for_the_next_program
 
 DESCRIPTION = (

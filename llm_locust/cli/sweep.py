@@ -4,7 +4,7 @@ import argparse
 import os
 
 from llm_locust.cli import run as run_command
-from llm_locust.cli.starting.locust_arguments import said_elsewhere
+from llm_locust.cli.starting import said_elsewhere
 
 DEFAULT_SWEEP = "users=1,2,4,8,16,32"
 

@@ -1,7 +1,7 @@
 """Transport for a real ``openai.OpenAI``: the SDK makes the requests, this package takes the time stamps.
 
 The SDK's HTTP layer (httpx2) uses :class:`MeasuredTransport`. Each request is one
-:class:`~llm_locust.client.stream.LiveCall`, whose bytes are passed on as they arrive.
+:class:`~llm_locust.client.call.LiveCall`, whose bytes are passed on as they arrive.
 """
 
 import time
@@ -14,15 +14,15 @@ import gevent
 import httpx2
 import msgspec
 
+from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
-from llm_locust.client.http.turns import TURN
+from llm_locust.client.http.timers import TURN
+from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads
-from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.images import ImageCount, images_in
-from llm_locust.wire.payload import DECODE_ERRORS
-from llm_locust.wire.results import AskedResults
+from llm_locust.wire.payload import DECODE_ERRORS, AskedResults
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body arrives at the same time. Waiting this long
 #: for it saves the connection.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from llm_locust.client.decoder import BodyDecoder, header_text
+from llm_locust.client.decoder import BodyDecoder, header_text, readable
 from llm_locust.client.http.errors import (
     AnswerOverError,
     ClientError,
@@ -17,15 +17,12 @@ from llm_locust.client.http.errors import (
     ResponseError,
 )
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.unpacking import readable
 from llm_locust.core.record import Doubt, Outcome
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.names import CONTROL
-from llm_locust.wire.reply import Reply
-from llm_locust.wire.results import AskedResults, mismatch
-from llm_locust.wire.said import error_among
-from llm_locust.wire.secrecy import blanked, blanked_name
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.ends import AnswerEnd, error_among
+from llm_locust.wire.foreign_text import CONTROL, blanked, blanked_name
+from llm_locust.wire.payload import AskedResults, mismatch
 from llm_locust.wire.usage import CountFault
 
 _TEXT_LIMIT = 300

@@ -3,16 +3,146 @@
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 import gevent
+import msgspec
 
+from llm_locust.client.call import LlmClient
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, stamp_ns
 from llm_locust.client.http.dial import Address, dial
+from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.http.tls import Tls
+from llm_locust.client.recording import Answer, Call
+from llm_locust.client.routes import make_head
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.wire.payload import DECODE_ERRORS, excess
+
+# --------------------
+# Single plain requests over a pool, for checks, never for measured load.
+# --------------------
+
+
+#: Most bytes of an answer to a check, such as the list of models.
+MAX_PLAIN_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A complete answer. Header names are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+def get(pool: Pool, path: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+    """Get ``path`` on the pool's target; return status and body. Raises as :func:`ask`."""
+    found = ask(pool, "GET", path, headers, timeout_s)
+    return found.status, found.body
+
+
+def ask(
+    pool: Pool, method: str, path: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b""
+) -> Plain:
+    """Send a request to the pool's target, on a new connection. Headers that are templates are left out.
+
+    Raises:
+        ClientError: no complete answer within the time limit.
+    """
+    head = make_head(pool.target.authority, headers).fixed
+    if method != "GET":
+        head += b"Content-Length: %d\r\n" % len(body)
+    exchange = Exchange(MAX_PLAIN_BYTES)
+    slices: list[bytes] = []
+    exchange.on_slice = slices.append
+    connection = pool.open()
+    try:
+        bound = Timeouts(first_s=timeout_s, gap_s=timeout_s, total_s=timeout_s)
+        request = b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method.encode(), path.encode(), head, body)
+        connection.send(request, exchange, bound)
+        connection.wait_complete()
+    finally:
+        connection.finish()
+        connection.close()
+        exchange.drain()
+        exchange.release()
+    return Plain(exchange.status or 0, b"".join(slices), exchange.headers)
+
+
+# --------------------
+# List of a server's models.
+# --------------------
+
+
+#: Answers that refuse access.
+REFUSALS = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Answer to ``GET /models``.
+
+    Attributes:
+        base: path of the API under which it was given; the target's own if no path gave a list.
+        names: ids of the models, as the server gives them; None if it has no list.
+        answer: the answer that gave the list, or refused access; else the last one.
+    """
+
+    base: str
+    names: list[str] | None
+    answer: Plain
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the server refuses access."""
+        return self.answer.status in REFUSALS
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def list_models(pool: Pool, headers: dict[str, str], timeout_s: float) -> Listing:
+    """List the models of the pool's target.
+
+    If the server has no ``/v1`` below a prefix, that path answers 404: then the path is tried as it was
+    given.
+
+    Args:
+        timeout_s: for each of the two paths.
+
+    Raises:
+        ClientError: no complete answer.
+    """
+    own = pool.target.base
+    for base in dict.fromkeys([own, own.removesuffix("/v1") or own]):
+        answer = ask(pool, "GET", pool.target.with_base(base).path("/models"), headers, timeout_s)
+        if answer.status in REFUSALS:
+            break
+        if answer.status == 200 and (names := _names(answer.body)) is not None:
+            return Listing(base, names, answer)
+    return Listing(own, None, answer)
+
+
+def _names(body: bytes) -> list[str] | None:
+    if excess(body) is not None:
+        return None
+    try:
+        return [model.id for model in msgspec.json.decode(body, type=_Models).data]
+    except DECODE_ERRORS:
+        return None
+
 
 T = TypeVar("T")
 
@@ -137,3 +267,53 @@ def _trial(reads: list[tuple[int | None, int]]) -> StampTrial:
     lags = [now_ns - stamp_ns for stamp_ns, now_ns in reads if stamp_ns is not None]
     right = [lag for lag in lags if 0 <= lag < 1_000_000_000]
     return StampTrial(len(reads), len(lags), len(lags) - len(right), min(right, default=None))
+
+
+# --------------------
+# Streams over a run's own client, one after another by each of several users, for a given time.
+# --------------------
+
+
+_PATH = "/chat/completions"
+_BODY = b'{"model":"known","stream":true,"messages":[{"role":"user","content":"t"}]}'
+
+#: Time limits of a call, and how long all of them may take beyond the time for which they are asked.
+_LIMITS = Timeouts(first_s=5.0, gap_s=5.0, total_s=6.0)
+_BEYOND_S = 6.0
+
+#: Time in which the users start, evenly.
+_START_S = 0.5
+
+
+def stream_for(target: Target, users: int, seconds: float) -> list[RequestRecord]:
+    """Ask for chat streams with this many users at once; return the record of every call.
+
+    The first call is made alone, and no other one is made if it fails. Each user makes one call at a time,
+    and none after ``seconds``. Takes at most 12 s more.
+    """
+    records: list[RequestRecord] = []
+
+    def keep(answer: Answer) -> None:
+        records.append(answer.record)
+
+    pool = Pool(target, connect_timeout_s=5.0)
+    client = LlmClient(pool, sink=keep, timeouts=_LIMITS, worker="doctor")
+
+    def ask() -> Outcome:
+        call = Call(request_id=client.new_request_id(), name="calibration", scheduled_ns=time.time_ns())
+        return client.post(_PATH, _BODY, call).record.outcome
+
+    def use(place: int) -> None:
+        gevent.sleep(_START_S * place / users)
+        while time.monotonic() < end_s:
+            ask()
+
+    try:
+        if ask() is Outcome.OK:
+            end_s = time.monotonic() + seconds
+            greenlets = [gevent.spawn(use, place) for place in range(users)]
+            gevent.joinall(greenlets, timeout=seconds + _BEYOND_S)
+            gevent.killall(greenlets)
+    finally:
+        pool.close()
+    return records

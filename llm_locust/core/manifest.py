@@ -1,22 +1,348 @@
-"""Facts of a run in addition to its requests: the content of ``manifest.json``.
+"""Facts of a run in addition to its requests: the content of ``manifest.json``."""
 
-Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
-"""
-
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from string import hexdigits
 from typing import Annotated, Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from llm_locust.core.arms import ArmFacts
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
-from llm_locust.core.pipeline import PipelineFacts
-from llm_locust.core.prefix import MOST_REPLICAS, PrefixShare, ReplicaCache
-from llm_locust.core.record import LengthPair
-from llm_locust.core.replica_headers import MOST_REPLICA_HEADERS, HeaderFacts
-from llm_locust.core.run_facts import DroppedFacts, ScrapeFacts, StampFacts, TrajectoryFacts
-from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
+from llm_locust.core.record import MAX_TOKENS, LengthPair, Tokens
+
+# --------------------
+# Facts of a prefix-cache experiment: what a stage's prompts share, and the servers' caches before it.
+# --------------------
+
+
+#: Tokens of a block of a prefix cache, as vLLM has it: only whole blocks are found.
+BLOCK_TOKENS = 16
+
+#: Tokens at the end of each prompt that it has for itself, at least.
+LEAST_OWN = 2 * BLOCK_TOKENS
+
+#: Most shared prefixes: each is sent to every replica before each stage.
+MOST_PREFIXES = 10_000
+
+#: Most replicas whose caches are prepared.
+MOST_REPLICAS = 10_000
+
+#: Most tokens that a replica's counters may have grown by during a stage.
+MOST_COUNTED = 1e15
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Tokens = Annotated[float, Meta(ge=0, le=MOST_COUNTED)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixShare:
+    """A share of each prompt's ``input_tokens`` that is one of ``prefixes`` shared texts.
+
+    ``asked`` is the share, ``tokens`` the length of such a text: whole blocks.
+    """
+
+    asked: Annotated[float, Meta(ge=0, lt=1)]
+    tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+    input_tokens: Tokens
+    prefixes: Annotated[int, Meta(ge=1, le=MOST_PREFIXES)]
+
+    @classmethod
+    def of(cls, asked: float, input_tokens: int, prefixes: int) -> "PrefixShare":
+        """The share in the nearest number of whole blocks that leaves :data:`LEAST_OWN` tokens.
+
+        Raises:
+            ValueError: that is no block.
+        """
+        most = max(0, input_tokens - LEAST_OWN) // BLOCK_TOKENS
+        blocks = min(most, round(asked * input_tokens / BLOCK_TOKENS))
+        if asked and not blocks:
+            raise ValueError(
+                f"{asked:.4g} of {input_tokens} tokens is not one block of {BLOCK_TOKENS}, with {LEAST_OWN} "
+                "tokens of each prompt's own: ask for longer prompts, or a larger share"
+            )
+        tokens = blocks * BLOCK_TOKENS
+        return cls(asked=asked, tokens=tokens, input_tokens=input_tokens, prefixes=prefixes)
+
+    def __str__(self) -> str:
+        """As it is written in ``--sweep``: ``50%``."""
+        return f"{self.asked * 100:.6g}%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCache:
+    """What was done with the prefix cache of a replica before a stage.
+
+    One prompt was sent ``before`` its flush, ``after`` it, and ``again``: how many of its tokens the answer
+    says were cached; None: it does not say. Then ``primed`` shared prefixes were sent. ``hits`` of
+    ``queries`` tokens were found from then to the end of the stage, by the replica's own counters; None: it
+    has none, or ``uncounted`` is why they do not say it. ``engines`` answer at its URL, as far as is known,
+    each with a cache of its own. ``fault`` is why the stage is not a result, or empty.
+    """
+
+    target: str
+    before: _Count | None = None
+    after: _Count | None = None
+    again: _Count | None = None
+    primed: _Count = 0
+    hits: _Tokens | None = None
+    queries: _Tokens | None = None
+    engines: _Count = 1
+    uncounted: str = ""
+    fault: str = ""
+
+    @property
+    def shows_flush(self) -> bool:
+        """Whether answers show that the flush worked: a prompt that was sent twice after it had more hits.
+
+        Without that a miss after the flush shows nothing: the server may never report hits.
+        """
+        return (self.again or 0) > (self.after or 0)
+
+
+# --------------------
+# Response headers that may name the replica: how many values each had in the answers to a worker.
+#
+# A balancer that puts its own name into one header and the replica's into another leaves it open which of
+# them tells replicas apart. Their values say so.
+# --------------------
+
+
+#: Most headers, and most different values of one, that are kept apart.
+MOST_REPLICA_HEADERS, MOST_HEADER_VALUES = 16, 64
+
+_Digest = Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderFacts:
+    """One header in ``answers`` answers.
+
+    ``value`` is the first of its values, ``values`` the CRC-32 of each. With ``more`` there were more than
+    those.
+    """
+
+    name: Annotated[str, Meta(max_length=200)]
+    answers: Annotated[int, Meta(ge=0, le=2**53)]
+    value: Annotated[str, Meta(max_length=200)] = ""
+    values: Annotated[list[_Digest], Meta(max_length=MOST_HEADER_VALUES)]
+    more: bool = False
+
+
+def together(found: Iterable[HeaderFacts]) -> list[HeaderFacts]:
+    """The headers of several workers as those of one, by name; each as early as in the first that had it."""
+    places: dict[str, list[HeaderFacts]] = {}
+    for each in found:
+        places.setdefault(each.name, []).append(each)
+    return [_merged(each) for each in list(places.values())[:MOST_REPLICA_HEADERS]]
+
+
+def _merged(found: list[HeaderFacts]) -> HeaderFacts:
+    values = sorted({value for each in found for value in each.values})
+    return HeaderFacts(
+        name=found[0].name,
+        answers=sum(each.answers for each in found),
+        value=found[0].value,
+        values=values[:MOST_HEADER_VALUES],
+        more=len(values) > MOST_HEADER_VALUES or any(each.more for each in found),
+    )
+
+
+def better_header(found: Iterable[HeaderFacts]) -> HeaderFacts | None:
+    """The header that tells replicas apart where the one in use has one value in all answers.
+
+    In use is the first of ``found`` that answers had. A better one has several values in at least half as
+    many answers, each in two of them on average: a value that is new in each answer names no replica. Of
+    several the one with the most values; None if there is no such header.
+    """
+    seen = [each for each in found if each.answers]
+    if not seen or len(seen[0].values) != 1 or seen[0].more:
+        return None
+    apart = [
+        each
+        for each in seen[1:]
+        if 1 < len(each.values) <= each.answers / 2 and 2 * each.answers >= seen[0].answers and not each.more
+    ]
+    return max(apart, key=lambda each: len(each.values), default=None)
+
+
+# --------------------
+# Facts of a manifest that only some runs have.
+# --------------------
+
+
+#: Most trajectories of a pool, sub-agents included, and most turns of all of them: a manifest has a number
+#: for each.
+MOST_TRAJECTORIES, MOST_TURNS = 100_000, 1_000_000
+
+_Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StampFacts:
+    """Source of a worker's receive timestamps in a run, and its reader of sockets.
+
+    ``source`` is ``kernel`` or ``program``. ``reader`` is ``c``, a thread that no interpreter can hold up, or
+    ``python``. Runs of before 0.2 have the sources ``packet`` and ``read``, which are the kernel's too.
+    """
+
+    source: Literal["kernel", "program", "packet", "read"]
+    reader: Literal["c", "python"] = "python"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFacts:
+    """The pool: one entry per trajectory, sub-agents after the first ``roots``.
+
+    ``possible`` is the share of each turn's prompt that a prefix cache can have at best, ``pauses_s`` the
+    recorded pause after each turn.
+    """
+
+    ids: Annotated[list[str], Meta(max_length=MOST_TRAJECTORIES)]
+    roots: Annotated[int, Meta(ge=0)]
+    possible: Annotated[list[list[_Share]], Meta(max_length=MOST_TRAJECTORIES)]
+    pauses_s: Annotated[list[list[_Seconds]], Meta(max_length=MOST_TRAJECTORIES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeFacts:
+    """What ended the scraper of the servers' metrics before the run did, and when on the run's
+    axis, if so."""
+
+    failure: str = ""
+    failed_ns: _Nanoseconds | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedFacts:
+    """Records that a run no longer has, because ``--keep`` dropped them after their upload: those of the
+    oldest ``batches``. The last one ended at ``until_ns`` on the run's axis; ``to`` has their copy."""
+
+    records: _Count
+    batches: _Count
+    until_ns: _Nanoseconds
+    to: str
+
+
+# --------------------
+# Arms of an interleaved comparison, as the manifest of a run has them.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFacts:
+    """A target of an interleaved comparison.
+
+    Attributes:
+        share: of all requests that it was to get.
+        model: that it was asked for.
+        differs_in: in what its requests differ from those of the run, in words without secrets.
+    """
+
+    name: str
+    url: str
+    share: Annotated[float, Meta(ge=0, le=1)]
+    model: str = ""
+    differs_in: tuple[str, ...] = ()
+
+
+# --------------------
+# Exceptions of a locustfile's tasks, as the manifest lists them.
+# --------------------
+
+
+#: Most kinds that are kept apart, the entry for the rest included.
+MOST_TASK_EXCEPTIONS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskException:
+    """An exception that a task of the locustfile raised ``count`` times.
+
+    ``error`` is its type and text, ``where`` the innermost line of its traceback that is the locustfile's, as
+    ``file:line in function``.
+    """
+
+    error: Annotated[str, Meta(max_length=500)]
+    where: Annotated[str, Meta(max_length=300)] = ""
+    count: Annotated[int, Meta(ge=0, le=2**53)] = 1
+
+
+def task_exceptions(kinds: Counter[tuple[str, str]]) -> list[TaskException]:
+    """The counts of (error, where) as the manifest lists them: most frequent first, the rest as one entry."""
+    ranked = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))
+    most = MOST_TASK_EXCEPTIONS if len(ranked) <= MOST_TASK_EXCEPTIONS else MOST_TASK_EXCEPTIONS - 1
+    found = [TaskException(error=error, where=where, count=n) for (error, where), n in ranked[:most]]
+    if rest := sum(n for _, n in ranked[most:]):
+        found.append(TaskException(error="other exceptions", count=rest))
+    return found
+
+
+# --------------------
+# The commit and the pipeline that a run belongs to, as the usual services say in the environment.
+# --------------------
+
+
+_LONGEST_URL = 500
+
+#: Variables of a commit, by service; of a page of the job, unless it is put together.
+_COMMITS = (
+    "GITHUB_SHA",
+    "CI_COMMIT_SHA",  # GitLab
+    "BUILDKITE_COMMIT",
+    "CIRCLE_SHA1",
+    "BUILD_SOURCEVERSION",  # Azure
+    "GIT_COMMIT",  # Jenkins
+)
+_PAGES = ("CI_JOB_URL", "BUILDKITE_BUILD_URL", "CIRCLE_BUILD_URL", "BUILD_URL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFacts:
+    """``commit`` in hexadecimal digits, and the address of the job's page; empty if not known."""
+
+    commit: Annotated[str, Meta(max_length=64, pattern="^[0-9a-fA-F]*$")] = ""
+    url: Annotated[str, Meta(max_length=_LONGEST_URL)] = ""
+
+
+def pipeline_of(environ: Mapping[str, str]) -> PipelineFacts:
+    """The facts of a process's environment. What is no commit or no plain address is left out."""
+    commit = next((environ[name] for name in _COMMITS if _is_commit(environ.get(name, ""))), "")
+    page = next((environ[name] for name in _PAGES if is_page(environ.get(name, ""))), "")
+    return PipelineFacts(commit=commit, url=_github(environ) or page)
+
+
+def _github(environ: Mapping[str, str]) -> str:
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (environ.get(name, "") for name in names)
+    url = f"{server}/{repository}/actions/runs/{run}"
+    return url if repository and run and is_page(url) else ""
+
+
+def _is_commit(text: str) -> bool:
+    return 7 <= len(text) <= 64 and set(text) <= set(hexdigits)
+
+
+def is_page(text: str) -> bool:
+    """Whether a text is the address of a page: of HTTP, without credentials, blanks and brackets."""
+    if not 0 < len(text) <= _LONGEST_URL or not text.isprintable() or set(text) & set(' <>"\\`'):
+        return False
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+
+
+# --------------------
+# Facts of a run in addition to its requests: the content of ``manifest.json``.
+#
+# Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
+# --------------------
+
 
 MANIFEST_SCHEMA = 1
 

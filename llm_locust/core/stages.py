@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow.columns import from_numpy, values_of
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA, from_numpy, values_of
 from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from llm_locust.wire.names import one_line
+from llm_locust.wire.foreign_text import one_line
 
 #: Bounds of one page: larger ones are not an exposition, and parsing them could take forever.
 MOST_LINE_CHARS = 16_384

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llm_locust.core.durations import parse_time
+from llm_locust.core.texts import parse_time
 
 START_PROFILE, STOP_PROFILE = "/start_profile", "/stop_profile"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"

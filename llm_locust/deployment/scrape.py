@@ -14,14 +14,12 @@ from threading import Event, Thread
 
 import msgspec
 
-from llm_locust.deployment.discovery import targets_of
-from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget
+from llm_locust.deployment.discovery import Endpoint, FetchError, ScrapeTarget, fetch, targets_of
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
-from llm_locust.deployment.fetch import FetchError, fetch
-from llm_locust.deployment.samples_file import ServerSample
-from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE
+from llm_locust.deployment.samples import ServerSample
+from llm_locust.metrics.deployment.pools import ROLE_SAMPLE
+from llm_locust.wire.foreign_text import blanked
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import blanked
 
 #: Names of samples added by each scrape: whether there was a page, and how long it took.
 UP, SCRAPE_S = "up", "scrape_s"

@@ -2,9 +2,9 @@
 
 It is a process of its own, so that neither parsing nor a server that hangs affects the event loop of the
 load. With ``--tell`` it writes the servers' current figures to its standard output every second, a line of
-JSON (a list of :class:`~llm_locust.metrics.deployment.server_now.ServerNow`); the first one when every server
-has been scraped once. It leaves the samples in its stream: the process that started it makes the Parquet
-file.
+JSON (a list of :class:`~llm_locust.metrics.deployment.server_series.ServerNow`); the first one when every
+server has been scraped once. It leaves the samples in its stream: the process that started it makes the
+Parquet file.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from threading import Event
 
 import msgspec
 
-from llm_locust.deployment.endpoints import Endpoint, EndpointError
+from llm_locust.deployment.discovery import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
-from llm_locust.deployment.samples_file import SamplesError, SampleWriter, ServerSample, compact_samples
+from llm_locust.deployment.samples import SamplesError, SampleWriter, ServerSample, compact_samples
 from llm_locust.deployment.scrape import LAST_S, ScrapePlan, Scraper
-from llm_locust.metrics.deployment.pools.roles import role_now
-from llm_locust.metrics.deployment.server_now import Newest, ServerNow
-from llm_locust.wire.secrecy import shown_variable
+from llm_locust.metrics.deployment.pools import role_now
+from llm_locust.metrics.deployment.server_series import Newest, ServerNow
+from llm_locust.wire.foreign_text import shown_variable
 
 #: Lower priority than the load on the same cores.
 _NICENESS = 5

@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.http.target import Target
-from llm_locust.client.trial import stream_for
+from llm_locust.client.probing import stream_for
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.doctor.asked import OutOfTimeError, TimeLeft
-from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.doctor.finding import Finding, OutOfTimeError, TimeLeft, fail, ok, skipped, warn
 from llm_locust.doctor.known_server import Logged
-from llm_locust.host.open_files import MARGIN, descriptors_for, file_limits, raise_file_limit
-from llm_locust.metrics.sections.thresholds import LAG_FLOOR_MS
-from llm_locust.metrics.stats.percentiles import ordered, percentile
-from llm_locust.report.sections.calibration import FEWEST, calibration_text
+from llm_locust.host import MARGIN, descriptors_for, file_limits, raise_file_limit
+from llm_locust.metrics.sections.validity import LAG_FLOOR_MS
+from llm_locust.metrics.stats.censoring import ordered, percentile
+from llm_locust.report.sections.completeness import FEWEST, calibration_text
 from llm_locust.report.text import clean, count, number, percent, plural, short
 
 #: How long the users of a calibration make calls, in seconds, and the most that all of it takes.

@@ -1,24 +1,15 @@
 """The table of checks, and an examination by it."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TextIO
 
 from llm_locust.client.http.clock import hold_stamping
-from llm_locust.doctor import (
-    calibration,
-    certificate,
-    clocks,
-    cpu,
-    kubernetes,
-    limits,
-    network,
-    streams,
-    target,
-)
-from llm_locust.doctor.asked import Examination, TimeLeft
+from llm_locust.doctor import calibration, kubernetes, machine, network, streams
 from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibration
-from llm_locust.doctor.finding import Finding
+from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
 from llm_locust.doctor.kubernetes import Access
 from llm_locust.doctor.looks import (
     WHOLE_S,
@@ -28,6 +19,9 @@ from llm_locust.doctor.looks import (
     look_at_host,
     look_at_server,
 )
+from llm_locust.report.console import print_sections
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.report.text import clean, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +53,16 @@ class Result:
 
 
 HOST_CHECKS = (
-    Check("open_files", "Open files", lambda s: limits.judge_files(s.host.files, s.asked.users)),
-    Check("ports", "Local ports", lambda s: limits.judge_ports(s.host.ports, s.asked.users)),
-    Check("memory", "Memory", lambda s: limits.judge_memory(s.host.memory_bytes, s.asked.users)),
-    Check("cpu_limit", "CPU", lambda s: cpu.judge_quota(s.host.cpu)),
-    Check("cpu_throttling", "CPU throttling", lambda s: cpu.judge_throttling(s.host.cpu)),
-    Check("cpu_steal", "CPU steal", lambda s: cpu.judge_steal(s.host.cpu)),
-    Check("event_loop", "Event loop", lambda s: cpu.judge_loop(s.host.loop)),
-    Check("kernel_stamps", "Kernel stamps", lambda s: clocks.judge_stamps(s.host.stamps)),
-    Check("reader", "Reader", lambda s: clocks.judge_reader(s.host.why_python_reads)),
-    Check("clock_source", "Clock source", lambda s: clocks.judge_clock_source(s.host.clock)),
+    Check("open_files", "Open files", lambda s: machine.judge_files(s.host.files, s.asked.users)),
+    Check("ports", "Local ports", lambda s: machine.judge_ports(s.host.ports, s.asked.users)),
+    Check("memory", "Memory", lambda s: machine.judge_memory(s.host.memory_bytes, s.asked.users)),
+    Check("cpu_limit", "CPU", lambda s: machine.judge_quota(s.host.cpu)),
+    Check("cpu_throttling", "CPU throttling", lambda s: machine.judge_throttling(s.host.cpu)),
+    Check("cpu_steal", "CPU steal", lambda s: machine.judge_steal(s.host.cpu)),
+    Check("event_loop", "Event loop", lambda s: machine.judge_loop(s.host.loop)),
+    Check("kernel_stamps", "Kernel stamps", lambda s: machine.judge_stamps(s.host.stamps)),
+    Check("reader", "Reader", lambda s: machine.judge_reader(s.host.why_python_reads)),
+    Check("clock_source", "Clock source", lambda s: machine.judge_clock_source(s.host.clock)),
     Check("kubernetes", "Kubernetes", lambda s: kubernetes.judge_kubernetes(s.kubernetes)),
 )
 
@@ -92,10 +86,12 @@ def _is_https(asked: Examination) -> bool:
 SERVER_CHECKS = (
     Check("dns", "DNS", _of_server(lambda _, s: network.judge_dns(s.resolved))),
     Check("tcp", "TCP", _of_server(lambda _, s: network.judge_tcp(s.attempts))),
-    Check("tls", "TLS", _of_server(lambda a, s: certificate.judge_tls(s.tls, is_https=_is_https(a)))),
-    Check("models", "Models", _of_server(lambda a, s: target.judge_models(s.listing, a))),
+    Check("tls", "TLS", _of_server(lambda a, s: network.judge_tls(s.tls, is_https=_is_https(a)))),
+    Check("models", "Models", _of_server(lambda a, s: streams.judge_models(s.listing, a))),
     Check(
-        "api_key", "API key", _of_server(lambda a, s: target.judge_key(s.listing, s.first, has_key=a.has_key))
+        "api_key",
+        "API key",
+        _of_server(lambda a, s: streams.judge_key(s.listing, s.first, has_key=a.has_key)),
     ),
     Check("first_token", "First token", _of_server(lambda _, s: streams.judge_first_token(s.first))),
     Check("other_models", "Other models", _of_server(lambda _, s: streams.judge_others(s.others))),
@@ -103,7 +99,7 @@ SERVER_CHECKS = (
     Check("usage", "Usage", _of_server(lambda _, s: streams.judge_usage(s.stream))),
     Check("end", "End of stream", _of_server(lambda a, s: streams.judge_end(s.stream, a.endpoint))),
     Check("keep_alive", "Keep-alive", _of_server(lambda _, s: streams.judge_keep_alive(s.stream))),
-    Check("server_clock", "Server's clock", _of_server(lambda _, s: clocks.judge_server_clock(s.clock))),
+    Check("server_clock", "Server's clock", _of_server(lambda _, s: machine.judge_server_clock(s.clock))),
 )
 
 
@@ -137,3 +133,94 @@ def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Resul
         if stamping is not None:
             stamping.close()
     return list(judged(Seen(asked, host, access, server, calibrated)))
+
+
+# --------------------
+# Results as a table of the console, and as JSON.
+# --------------------
+
+
+#: Most characters of a figure or a change: some of it is a server's.
+_MOST_CHARS = 400
+
+_TONES = {
+    Status.OK: Tone.GOOD,
+    Status.WARN: Tone.WARN,
+    Status.FAIL: Tone.BAD,
+    Status.SKIPPED: Tone.FAINT,
+}
+_SHOWN = {Status.OK: "ok", Status.WARN: "WARN", Status.FAIL: "FAIL", Status.SKIPPED: "skipped"}
+
+
+def exit_code(results: Iterable[Result]) -> int:
+    """2 if a check failed, else 0."""
+    return 2 if any(result.finding.status is Status.FAIL for result in results) else 0
+
+
+def print_results(results: Sequence[Result], url: str | None, file: TextIO, width: int | None = None) -> None:
+    """Print the results for this machine and for the server at ``url``, what to change, and the verdict."""
+    print_sections(_sections(results, url), file, width)
+
+
+def _sections(results: Sequence[Result], url: str | None) -> Iterator[Section]:
+    own = [result for result in results if result.check not in SERVER_CHECKS]
+    yield _table("This machine", own)
+    if url is not None:
+        yield _table(clean(url), [result for result in results if result.check in SERVER_CHECKS])
+    changes = tuple(
+        TableRow((r.check.label, _text(r.finding.change)), _TONES[r.finding.status])
+        for r in sorted(results, key=lambda r: r.finding.status is not Status.FAIL)
+        if r.finding.change
+    )
+    if changes:
+        columns = (Column("Check", left=True), Column("Change", left=True, wraps=True))
+        yield Section("What to change", table=Table(columns, changes), stacked=True)
+    yield Section("Verdict", (_verdict(results),))
+
+
+def _table(title: str, results: Sequence[Result]) -> Section:
+    columns = (
+        Column("Check", left=True),
+        Column("Result", left=True, toned=True),
+        Column("Measured", left=True, wraps=True),
+    )
+    width = max(len(check.label) for check in (*HOST_CHECKS, *SERVER_CHECKS))
+    rows = tuple(
+        TableRow(
+            (f"{r.check.label:{width}}", f"{_SHOWN[r.finding.status]:7}", _text(r.finding.figure)),
+            _TONES[r.finding.status],
+        )
+        for r in results
+    )
+    return Section(title, table=Table(columns, rows), stacked=True)
+
+
+def _verdict(results: Sequence[Result]) -> Line:
+    counts = {status: sum(r.finding.status is status for r in results) for status in Status}
+    warned = plural(counts[Status.WARN], "warning")
+    if failed := counts[Status.FAIL]:
+        return Line(f"{plural(failed, 'check')} failed, {warned}: a run would fail, or mislead", Tone.BAD)
+    if counts[Status.WARN]:
+        return Line(f"{warned}: a run works", Tone.WARN)
+    return Line("ready for a run", Tone.GOOD)
+
+
+def as_json(results: Sequence[Result]) -> str:
+    """One JSON object: ``exit_code``, and ``checks`` with ``key``, ``status``, ``figure`` and ``change``."""
+    checks = [
+        {
+            "key": r.check.key,
+            "status": str(r.finding.status),
+            "figure": _text(r.finding.figure),
+            "change": _text(r.finding.change),
+        }
+        for r in results
+    ]
+    found: dict[str, Any] = {"exit_code": exit_code(results), "checks": checks}
+    return json.dumps(found, indent=2)
+
+
+def _text(text: str) -> str:
+    """One line, without control characters, of bounded length."""
+    line = clean(text)
+    return line if len(line) <= _MOST_CHARS else line[: _MOST_CHARS - 1] + "…"

@@ -21,7 +21,7 @@ from itertools import count
 import msgspec
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, stamp_ns
-from llm_locust.host.open_files import raise_file_limit
+from llm_locust.host import raise_file_limit
 
 #: From the read of a request to its first token.
 TTFT_NS = 50_000_000

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
-from llm_locust.deployment.discovery import ApiServer, DiscoveryError
-from llm_locust.deployment.endpoints import ScrapeTarget, authority
-from llm_locust.deployment.fetch import FetchError, fetch
+from llm_locust.core.files import SmallYamlError, read_small_yaml
+from llm_locust.deployment.discovery import (
+    ApiServer,
+    DiscoveryError,
+    FetchError,
+    ScrapeTarget,
+    authority,
+    fetch,
+)
 from llm_locust.doctor.finding import Finding, ok, skipped, warn
 from llm_locust.report.text import clean, number, short
-from llm_locust.wire.names import clean_name
-from llm_locust.wire.secrecy import public_url
+from llm_locust.wire.foreign_text import clean_name, public_url
 
 #: Answers that refuse access show that the server is there.
 _REFUSED = ("it answered 401", "it answered 403")

@@ -9,27 +9,28 @@ from dataclasses import dataclass, field, replace
 from llm_locust.client import probing
 from llm_locust.client.http.dial import Address, resolve
 from llm_locust.client.http.errors import ClientError
-from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.reader import why_python
+from llm_locust.client.http.target import Target
 from llm_locust.client.http.tls import tls_context
-from llm_locust.client.models import Listing, list_models
-from llm_locust.client.probing import StampTrial
-from llm_locust.doctor.asked import Examination, OutOfTimeError, TimeLeft
-from llm_locust.doctor.certificate import Certificate, TlsSeen
-from llm_locust.doctor.clocks import ServerTime
-from llm_locust.doctor.cpu import Cpu, LoopLag
+from llm_locust.client.probing import Listing, StampTrial, list_models
+from llm_locust.doctor.finding import Examination, OutOfTimeError, TimeLeft
 from llm_locust.doctor.kubernetes import Access, look_at_kubernetes
-from llm_locust.doctor.network import MOST_TRIED, Attempt, Resolved, try_addresses
-from llm_locust.doctor.requests import DoctorRequester, SeenStream
-from llm_locust.doctor.streams import TOKENS, was_read_late
-from llm_locust.doctor.target import chosen_model
-from llm_locust.host.cgroups import cpu_limit_cores
-from llm_locust.host.clock_source import ClockSource, clock_source
-from llm_locust.host.cpu_taken import CpuTaken
-from llm_locust.host.memory import memory_available_bytes
-from llm_locust.host.open_files import FileLimits, file_limits
-from llm_locust.host.ports import Ports, ephemeral_ports
-from llm_locust.wire.secrecy import blanked
+from llm_locust.doctor.machine import Cpu, LoopLag, ServerTime
+from llm_locust.doctor.network import MOST_TRIED, Attempt, Certificate, Resolved, TlsSeen, try_addresses
+from llm_locust.doctor.streams import TOKENS, DoctorRequester, SeenStream, chosen_model, was_read_late
+from llm_locust.host import (
+    ClockSource,
+    CpuTaken,
+    FileLimits,
+    Ports,
+    clock_source,
+    cpu_limit_cores,
+    ephemeral_ports,
+    file_limits,
+    memory_available_bytes,
+)
+from llm_locust.wire.foreign_text import blanked
 
 #: Time of all looks together: none begins after it, and none has a limit beyond it, but for a request that
 #: does not end by its limits (2.5 s more). The rest of the 30 s is the start of the process.

@@ -1,18 +1,238 @@
-"""Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection."""
+"""Checks of the server: its models, its proxies, and answers as streams."""
 
-from collections.abc import Mapping
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.client.call import LiveCall, LlmClient
+from llm_locust.client.http.errors import ClientError
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.http.timers import Timeouts
+from llm_locust.client.probing import REFUSALS, Listing
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.doctor.finding import Finding, Status, fail, ok, skipped, warn
-from llm_locust.doctor.proxies import sender, unbuffering
-from llm_locust.doctor.requests import SeenStream
+from llm_locust.core.texts import nearest
+from llm_locust.doctor.finding import Examination, Finding, Status, fail, ok, skipped, warn
 from llm_locust.metrics.requests.tokens import HELD_MS, LEAST_EVENTS, NO_GAP_MS, delivery
 from llm_locust.report.text import clean, count, number, plural, short
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.names import clean_name
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.foreign_text import blanked_name, clean_name
+from llm_locust.workload.body import body_template
+from llm_locust.workload.text.prompts import Prompt
+
+# --------------------
+# Requests of an examination: bodies, answers as they were seen.
+# --------------------
+
+
+#: Most bytes of an answer. One of 32 tokens has some KiB.
+MAX_ANSWER_BYTES = 1 << 20
+
+#: A question whose answer is long enough.
+QUESTION = "Count from 1 to 100 in words."
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStream:
+    """One streamed answer.
+
+    Attributes:
+        asked_tokens: bound of its length.
+        headers: of the response, names in lower case.
+        has_done: whether the stream has a line ``data: [DONE]``.
+    """
+
+    asked_tokens: int
+    record: RequestRecord
+    reply: Reply
+    headers: Mapping[bytes, bytes]
+    has_done: bool
+
+
+class DoctorRequester:
+    """Sends requests over connections of its own to ``target``, with the client of a run.
+
+    Args:
+        connect_s: time limit of a connection.
+    """
+
+    def __init__(
+        self, asked: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
+    ) -> None:
+        self._asked = asked
+        self._pool = Pool(target, tls=tls, tls_name=asked.tls_name, connect_timeout_s=connect_s)
+        self._client = LlmClient(
+            self._pool,
+            sink=_ignore,
+            headers=asked.headers,
+            secrets=asked.secrets,
+            max_answer_bytes=MAX_ANSWER_BYTES,
+            worker="doctor",
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def stream(self, model: str, tokens: int, limit_s: float) -> SeenStream:
+        """Send one request for a stream of ``tokens`` tokens, and wait for its end at most ``limit_s``.
+
+        Failures are in the record. Raises BodyError or PromptError if the endpoint takes no such request.
+        """
+        asked, client = self._asked, self._client
+        template = body_template(asked.endpoint, model, extra_body=asked.body)
+        body = template.encode(Prompt(text=QUESTION, asked_output_tokens=tokens))
+        call = Call(
+            request_id=client.new_request_id(),
+            name="doctor",
+            scheduled_ns=0,
+            endpoint=asked.endpoint,
+            model=model,
+            asked_output_tokens=tokens,
+        )
+        route = client.routes.choose(call)
+        request = client.request(route, asked.endpoint.path_to(model, stream=True), body, call)
+        bounds = Timeouts(first_s=limit_s, gap_s=limit_s, total_s=limit_s)
+        live = LiveCall(client, route, request, call, timeouts=bounds)
+        parts: list[bytes] = []
+        try:
+            live.open(keep_body=True)
+            while part := live.read():
+                parts.append(part)
+        except ClientError:
+            pass  # it is in the record
+        answer = live.conclude()
+        lines = b"".join(parts).splitlines()
+        done = any(line.startswith(b"data:") and line[5:].strip() == b"[DONE]" for line in lines)
+        return SeenStream(tokens, answer.record, answer.reply, dict(live.headers), done)
+
+
+def _ignore(answer: Answer) -> None:
+    """No recorder: what is seen is judged at once."""
+
+
+# --------------------
+# Proxies by their response headers, and their settings that let a stream through.
+# --------------------
+
+
+#: Word in ``Server`` or ``Via``, or start of a header's name -> name of the proxy, and its settings.
+_SETTINGS = {
+    "nginx": "nginx: `proxy_buffering off;`, `proxy_http_version 1.1;`, no `gzip` for text/event-stream",
+    "haproxy": "haproxy: `option http-no-delay`",
+    "envoy": "Envoy: remove filters that buffer or compress the response",
+    "litellm": "LiteLLM: watch its CPU; at its limit it merges events",
+    "cloudflare": "Cloudflare: `Cache-Control: no-transform` from the server, no compression",
+}
+_NAMED_BY = {"x-envoy-": "envoy", "x-litellm-": "litellm", "cf-ray": "cloudflare"}
+
+#: haproxy names itself nowhere, and other proxies may be told not to.
+_UNKNOWN = ("nginx", "haproxy")
+
+
+def proxy_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The proxy that response headers name, as a key of the settings; None without one."""
+    named = b" ".join(headers.get(name, b"") for name in (b"server", b"via")).decode("latin-1").lower()
+    for word in _SETTINGS:
+        if word in named:
+            return word
+    names = [name.decode("latin-1") for name in headers]
+    return next((p for start, p in _NAMED_BY.items() if any(n.startswith(start) for n in names)), None)
+
+
+def unbuffering(headers: Mapping[bytes, bytes]) -> str:
+    """Advice for a stream that was buffered on the way."""
+    proxy = proxy_of(headers)
+    settings = "; ".join(_SETTINGS[name] for name in ((proxy,) if proxy else _UNKNOWN))
+    return f"let the stream through: {settings} (docs/balancers.md)"
+
+
+def sender(headers: Mapping[bytes, bytes]) -> str:
+    """What the ``Server`` header says, for a line of text; empty without one."""
+    return short(clean_name(headers.get(b"server", b"").decode("latin-1")), 40)
+
+
+# --------------------
+# The target: its list of models, and the API key.
+# --------------------
+
+
+_SHOWN = 3
+
+
+def chosen_model(listing: Listing | str, asked: str | None) -> str | None:
+    """Model of the requests: the one that is asked for, else the first of the list."""
+    if asked is not None or isinstance(listing, str) or not listing.names:
+        return asked
+    return listing.names[0]
+
+
+def judge_models(listing: Listing | str | None, asked: Examination) -> Finding:
+    """The list of models, or why there is none, and whether the model asked for is in it."""
+    if listing is None:
+        return skipped("no connection")
+    if isinstance(listing, str):
+        return fail(listing, "check host, port and path of the URL")
+    status = listing.answer.status
+    if listing.is_refused:
+        return skipped(f"access refused (HTTP {status})")
+    if listing.names is None:
+        figure = f"{listing.base}/models gives no list (HTTP {status})"
+        if asked.model is None:
+            return fail(figure, "give --model NAME, and check the path of the URL")
+        return ok(f"{figure}; not needed, --model is given")
+    names = [short(clean_name(blanked_name(name, asked.secrets)), 60) for name in listing.names]
+    figure = f"{plural(len(names), 'model')}: {_shown(names)}" if names else "the list is empty"
+    if asked.model is None:
+        if len(names) == 1:
+            return ok(figure)
+        return (
+            warn(figure, "give --model NAME: a run needs it")
+            if names
+            else fail(figure, "load a model, or give --model")
+        )
+    if asked.model not in listing.names:
+        return fail(
+            f"{asked.model!r} is not there; {figure}",
+            f"{nearest(asked.model, names)}give --model with one of the list",
+        )
+    return ok(f"{short(clean_name(asked.model), 60)!r} is one of {plural(len(names), 'model')}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
+def judge_key(listing: Listing | str | None, first: SeenStream | str, *, has_key: bool) -> Finding:
+    """Whether the key that is given, or none, is accepted."""
+    listed = listing.answer.status if isinstance(listing, Listing) else None
+    generated = None if isinstance(first, str) else first.record.status
+    refusal = next((status for status in (generated, listed) if status in REFUSALS), None)
+    if refusal is not None and not has_key:
+        return fail(
+            f"absent, and the server asks for one (HTTP {refusal})", "give --api-key-env NAME or --header"
+        )
+    if refusal is not None:
+        return fail(
+            f"refused (HTTP {refusal})",
+            "check the key: the right variable, not expired, allowed for this model and endpoint",
+        )
+    if (generated or listed) is None:
+        return skipped("no answer")
+    if generated is None or generated >= 300:
+        return skipped("no request was answered that would need one")
+    return ok("accepted, or not looked at" if has_key else "none given, none needed")
+
+
+# --------------------
+# Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection.
+# --------------------
+
 
 #: Tokens of the longer answer.
 TOKENS = 32

@@ -8,9 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from llm_locust.k8s import checks
-from llm_locust.k8s.destinations import CLOUD_IDENTITIES
-from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan, PodPlan
-from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.k8s.overlay import CLOUD_IDENTITIES
+from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan, PodPlan, RenderError
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 

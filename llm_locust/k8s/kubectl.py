@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.k8s.plan import RenderError
 
 #: Programs that render an overlay, with their arguments before the folder.
 _RENDERERS = {"kubectl": ["kustomize"], "kustomize": ["build"]}

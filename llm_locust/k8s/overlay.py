@@ -1,19 +1,361 @@
 """Kustomize overlay for one scenario, on top of one in the package."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from llm_locust.k8s.destinations import openings
-from llm_locust.k8s.plan import NAMESPACE, OverlayPlan
-from llm_locust.k8s.pod_changes import ends_by_itself, options_of, pod_changes
-from llm_locust.k8s.scenario_files import RenderError, check_size, files_of
+from llm_locust.core.texts import parse_time
+from llm_locust.deployment.discovery import Endpoint
+from llm_locust.deployment.targets import ArmError, chosen_arms
+from llm_locust.k8s.plan import (
+    NAMESPACE,
+    WITH_TARGET,
+    OverlayPlan,
+    RenderError,
+    ServerTarget,
+    check_size,
+    files_of,
+    in_namespace,
+    network,
+)
+from llm_locust.metrics.deployment.pools import split_role
+from llm_locust.options.table import OPTION
 from llm_locust.scenario import Scenario
-from llm_locust.wire.secrecy import is_key_name
+from llm_locust.wire.foreign_text import is_key_name, public_url
+from llm_locust.workload.arrivals import parse_rate
+
+# --------------------
+# Everything that a run connects to, as rules of network policies.
+# --------------------
+
+
+_DNS = "dns+"
+
+#: Stands for the URL of an overlay's own target, which its policies allow already.
+_OWN = "own"
+
+#: Variables of the environment with the address of an OpenTelemetry collector.
+_COLLECTORS = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_", "LOGS_"))
+
+#: Metadata servers that give credentials to pods: addresses and ports.
+CLOUD_IDENTITIES: Mapping[str, tuple[tuple[str, int], ...]] = {
+    # The instance's, and the agent of EKS Pod Identity.
+    "aws": (("169.254.169.254/32", 80), ("169.254.170.23/32", 80)),
+    "azure": (("169.254.169.254/32", 80),),
+    # The instance's, and those of GKE's workload identity.
+    "gcp": (("169.254.169.254/32", 80), ("169.254.169.254/32", 988), ("169.254.169.252/32", 988)),
+}
+
+Rule = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Destination that pods may connect to.
+
+    Attributes:
+        policy: the NetworkPolicy that has the rules: ``target`` (master and workers) or ``master``.
+        what: the destination as the user knows it.
+        meaning: addresses or pods that the rules let through.
+    """
+
+    policy: str
+    what: str
+    meaning: str
+    rules: tuple[Rule, ...]
+
+    def __str__(self) -> str:
+        who = "master and workers" if self.policy == "target" else "master"
+        return f"{who} may connect to {self.what}: {self.meaning}"
+
+
+def openings(plan: OverlayPlan) -> list[Opening]:
+    """Destinations of a run, in a fixed order, each policy and rule once.
+
+    Raises:
+        RenderError: a URL that is not one, or one whose addresses are unknown.
+    """
+    for cidr in plan.cidrs:
+        network(cidr)
+    found: dict[tuple[str, str], Opening] = {}
+    for policy, url in _servers(plan):
+        rules, meaning = ServerTarget.parse(url).egress(plan.cidrs)
+        found.setdefault((policy, url), Opening(policy, public_url(url), meaning, tuple(rules)))
+    opened = [*found.values(), *_metrics(plan), *_upload(plan)]
+    if plan.cloud_identity is not None:
+        opened.append(_identity(plan.cloud_identity))
+    return opened
+
+
+def _servers(plan: OverlayPlan) -> Iterator[tuple[str, str]]:
+    """URLs with the policies of those who connect to them."""
+    for url in _targets(plan):
+        yield "target", url
+    for name in _COLLECTORS:
+        if name in plan.pods.env:
+            text = plan.pods.env[name]
+            yield "target", text if "://" in text else f"http://{text}"
+    for url in plan.options["replica_url"]:
+        yield from (("master", split_role(one)[1].removeprefix(_DNS)) for one in url)
+
+
+def _targets(plan: OverlayPlan) -> list[str]:
+    """The servers that get the load."""
+    host = plan.target or plan.scenario.options.get("host")
+    found = [url.removeprefix(_DNS) for urls in plan.options["targets"] for url in urls]
+    own = plan.overlay in WITH_TARGET
+    usual = str(host) if host else _OWN if own else None
+    try:
+        arms = chosen_arms(plan.options["arm"], plan.scenario.arms, usual)
+    except ArmError as e:
+        raise RenderError(f"arms: {e}") from e
+    found += [arm.url for arm in arms if arm.url != _OWN]
+    if host is not None:
+        found.insert(0, str(host))
+    elif not found and not own:
+        raise RenderError("no target: give --target http://HOST:PORT, or set host in the scenario")
+    return found
+
+
+def _metrics(plan: OverlayPlan) -> Iterator[Opening]:
+    for text in plan.options["metrics_url"]:
+        endpoint = Endpoint.parse(text)
+        if endpoint.pods is None:
+            address = ServerTarget(text, endpoint.host, endpoint.port)
+            rules, meaning = address.egress(plan.cidrs)
+            yield Opening("master", public_url(text), meaning, tuple(rules))
+            continue
+        if not plan.pod_discovery:
+            raise RenderError(f"metrics_url {text!r} needs permission to list pods: add --pod-discovery")
+        space = endpoint.pods.namespace
+        peer = {"podSelector": {}} if space is None else in_namespace(space)
+        where = "the run's namespace" if space is None else f"namespace {space}"
+        yield Opening("master", text, f"all pods of {where}, any port", ({"to": [peer]},))
+
+
+def _upload(plan: OverlayPlan) -> Iterator[Opening]:
+    """An object store. Its addresses change, so that HTTPS is open to all of them."""
+    to = plan.upload or plan.scenario.options.get("upload")
+    if to is None or "://" not in str(to):
+        return
+    text = str(to)
+    settings = parse_qs(urlsplit(text).query)
+    store = plan.pods.env.get("AWS_ENDPOINT_URL") or next(iter(settings.get("endpoint_override", ())), None)
+    shown = text.partition("?")[0]
+    if store is None:
+        yield Opening("master", shown, "any address, port 443", ({"ports": [{"port": 443}]},))
+        return
+    scheme = next(iter(settings.get("scheme", ())), "https")
+    server = ServerTarget.parse(store if "://" in store else f"{scheme}://{store}", "the upload's store")
+    rules, meaning = server.egress(plan.cidrs)
+    yield Opening("master", shown, meaning, tuple(rules))
+
+
+def _identity(cloud: str) -> Opening:
+    places = CLOUD_IDENTITIES[cloud]
+    rules = tuple(
+        {"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": port, "protocol": "TCP"}]}
+        for cidr, port in places
+    )
+    meaning = ", ".join(f"{cidr} port {port}" for cidr, port in places)
+    return Opening("master", f"the metadata server of {cloud}", meaning, rules)
+
+
+# --------------------
+# Changes of master and workers, as strategic merge patches.
+# --------------------
+
+
+KEY_VARIABLE = "API_KEY"
+
+#: In addition to --drain and --flush-timeout: --stop-timeout of the base, 5 s, the time for a small report.
+_MASTER_GRACE_S = 150
+_WORKER_GRACE_S = 60
+
+#: Requests of which a report is made in a second, on a slow core.
+_REPORTED_PER_S = 10_000
+
+#: Shortest time between two requests of a user that is expected.
+_LEAST_TURN_S = 1.0
+
+#: Time limit of a Job, in addition to its load: workers and target that come late, the end, the report.
+_AROUND_S = 3 * 3600
+_DAY_S = 86_400
+
+#: What the base has in ``envFrom``. A patch replaces the list.
+_SWARM_SECRET = {"secretRef": {"name": "llm-locust-swarm", "optional": True}}
+
+Patch = dict[str, Any]
+
+
+def pod_changes(plan: OverlayPlan, items: list[dict[str, str]]) -> dict[str, Patch]:
+    """Patch of each role, by its name.
+
+    Args:
+        items: paths of the load's files by their ConfigMap keys, if they are not the same.
+    """
+    return {role: _role(plan, role, items) for role in ("master", "worker")}
+
+
+def _role(plan: OverlayPlan, role: str, items: list[dict[str, str]]) -> Patch:
+    pods = plan.pods
+    spec: dict[str, Any] = {"terminationGracePeriodSeconds": round(_grace_s(plan, role))}
+    if pods.service_account is not None:
+        spec["serviceAccountName"] = pods.service_account
+    if pods.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pods.pull_secrets]
+    if pods.node_selector:
+        spec["nodeSelector"] = dict(pods.node_selector)
+    if pods.tolerations:
+        spec["tolerations"] = [dict(one) for one in pods.tolerations]
+    volumes, mounts = _volumes(plan, role)
+    if items:
+        volumes.insert(0, {"name": "load", "configMap": {"items": items}})
+    if volumes:
+        spec["volumes"] = volumes
+    spec["containers"] = [_container(plan, role, mounts)]
+    return {
+        "apiVersion": "batch/v1" if plan.kind == "Job" else "apps/v1",
+        "kind": plan.kind,
+        "metadata": {"name": f"llm-locust-{role}"},
+        "spec": {**_amounts(plan, role), "template": {"spec": spec}},
+    }
+
+
+def _amounts(plan: OverlayPlan, role: str) -> dict[str, int]:
+    found = {} if plan.kind == "Deployment" else {"activeDeadlineSeconds": _deadline_s(plan)}
+    if role == "worker":
+        names = ("replicas",) if plan.kind == "Deployment" else ("completions", "parallelism")
+        found |= dict.fromkeys(names, plan.workers)
+    return found
+
+
+def _container(plan: OverlayPlan, role: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": role}
+    if role == "master" and plan.hold_s is not None:
+        # Its arguments are those of the overlay.
+        found["command"] = ["python", "-P", "-m", "llm_locust.k8s.hold", f"{plan.hold_s}", "locust"]
+    if env := _variables(plan, role):
+        found["env"] = env
+    if sources := _sources(plan, role):
+        found["envFrom"] = sources
+    if role == "worker":
+        amounts = {"cpu": plan.pods.cpu, "memory": plan.pods.memory}
+        given = {name: amount for name, amount in amounts.items() if amount is not None}
+        if given:
+            found["resources"] = {"requests": given, "limits": given}
+    if mounts:
+        found["volumeMounts"] = mounts
+    return found
+
+
+def _variables(plan: OverlayPlan, role: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if role == "worker" and plan.name is not None:
+        found.append({"name": "LOCUST_MASTER_NODE_HOST", "value": plan.named("llm-locust-master")})
+    if plan.api_key_secret is not None:
+        secret, _, key = plan.api_key_secret.partition("/")
+        source = {"secretKeyRef": {"name": secret, "key": key, "optional": False}}
+        found.append({"name": key_variable(plan), "valueFrom": source})
+    return found + [{"name": name, "value": value} for name, value in plan.pods.env.items()]
+
+
+def _sources(plan: OverlayPlan, role: str) -> list[Mapping[str, Any]]:
+    """``envFrom``, if something is added to it."""
+    added = list(plan.pods.env_from)
+    if role == "master" and plan.upload_secret is not None:
+        added.append({"secretRef": {"name": plan.upload_secret}})
+    options = [{"configMapRef": {"name": "llm-locust-options"}}] if role == "master" else []
+    return [*options, _SWARM_SECRET, *added] if added else []
+
+
+def key_variable(plan: OverlayPlan) -> str:
+    """Variable that holds the API key."""
+    return str(plan.scenario.options.get("api_key_env") or KEY_VARIABLE)
+
+
+def _volumes(plan: OverlayPlan, role: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    volumes: list[dict[str, Any]] = []
+    mounts: list[dict[str, Any]] = []
+    for number, (path, claim) in enumerate(plan.pods.volumes.items()):
+        if path == "/runs":
+            if role == "master":
+                source = {"claimName": claim}
+                volumes.append({"name": "runs", "emptyDir": None, "persistentVolumeClaim": source})
+            continue
+        name = f"volume-{number}"
+        volumes.append({"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+        mounts.append({"name": name, "mountPath": path, "readOnly": True})
+    return volumes, mounts
+
+
+def _grace_s(plan: OverlayPlan, role: str) -> float:
+    """Time for the last requests, records and, on the master, the report and the files' way out."""
+    end_s = float(plan.options["drain"] + plan.options["flush_timeout"])
+    if role == "worker":
+        return _WORKER_GRACE_S + end_s
+    return _MASTER_GRACE_S + end_s + expected_requests(plan) / _REPORTED_PER_S
+
+
+def expected_requests(plan: OverlayPlan) -> float:
+    """Most requests that the run is expected to send; 0 if nothing limits them."""
+    if (number := plan.options["num_requests"]) is not None:
+        return float(number)
+    time_s = run_time_s(plan) or 0.0
+    rate = plan.scenario.options.get("request_rate")
+    if rate is None:
+        return time_s * int(plan.scenario.options.get("users", 1)) / _LEAST_TURN_S
+    return time_s * max(segment.rate + segment.amplitude for segment in parse_rate(str(rate)).segments)
+
+
+def run_time_s(plan: OverlayPlan) -> float | None:
+    """Time limit of the load in the scenario."""
+    text = plan.scenario.options.get("run_time")
+    if text is None:
+        return None
+    return parse_time(f"{text}s" if str(text).isdecimal() else str(text))
+
+
+def _deadline_s(plan: OverlayPlan) -> int:
+    """When Kubernetes ends a Job that has not ended: a day, or longer for a long run."""
+    return plan.deadline_s or max(_DAY_S, round((run_time_s(plan) or 0) + _AROUND_S))
+
+
+def ends_by_itself(plan: OverlayPlan) -> bool:
+    """Whether the scenario, or perhaps a locustfile with a load shape, says when the load ends."""
+    given = plan.scenario.options
+    return (
+        plan.locustfile is not None
+        or any(name in given for name in ("run_time", "num_requests", "sweep", "find"))
+        or str(given.get("arrival", "")).startswith("trace")
+    )
+
+
+def options_of(plan: OverlayPlan) -> dict[str, str]:
+    """Environment of the master, which overrides the scenario."""
+    found = {"LOCUST_EXPECT_WORKERS": str(plan.workers)}
+    if plan.target is not None:
+        found["LOCUST_HOST"] = plan.target
+    elif plan.overlay == "demo" and plan.name is not None:
+        found["LOCUST_HOST"] = f"http://{plan.named('llm-locust-sim')}:8000"
+    if plan.out is not None:
+        found[OPTION["out"].variable] = f"/runs/{plan.out}"
+    if plan.api_key_secret is not None:
+        found[OPTION["api_key_env"].variable] = key_variable(plan)
+    elif plan.scenario.options.get("api_key_env"):
+        raise RenderError(
+            "the scenario has api_key_env: name the Secret with the key by --api-key-secret NAME/KEY"
+        )
+    if plan.upload is not None:
+        found[OPTION["upload"].variable] = plan.upload
+    return found
+
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

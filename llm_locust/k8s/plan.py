@@ -1,14 +1,200 @@
-"""Requested overlay: what is put on one of the package's overlays."""
+"""Requested overlay: its scenario's files, its target, and what is put on one of the package's."""
 
+import ipaddress
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from llm_locust.options.option import Values
 from llm_locust.options.table import OPTIONS
 from llm_locust.scenario import Scenario
+from llm_locust.wire.foreign_text import public_url, url_fault
+
+# --------------------
+# Files of a scenario for a ConfigMap.
+# --------------------
+
+
+#: Most bytes in a ConfigMap, less the space for keys and metadata.
+MOST_BYTES = 1_000_000
+
+#: Keys whose value is a path, and those whose value has a path after a prefix.
+_PATHS = {"file", *(row.name for row in OPTIONS if row.kind == "path" and row.scope is not None)}
+_PREFIXES = {"input_tokens": "file:", "output_tokens": "file:", "arrival": "trace:"}
+
+
+class RenderError(ValueError):
+    """Manifests that cannot be made; the text says in one line why, and what to do."""
+
+
+def files_of(document: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+    """Files that a scenario's document names, by their paths relative to its folder: data, and the modules
+    of validators' functions.
+
+    A path that starts with ``/`` is in the image, and is ignored, as is a module that is not in the folder.
+
+    Raises:
+        RenderError: a file cannot be included.
+    """
+    found: dict[str, Path] = {}
+    for key, text in _named(document):
+        if key == "function":
+            found |= _module_files(text, folder)
+        elif not text.startswith("/"):
+            found[text] = _included(key, text, folder)
+    check_size(found)
+    return found
+
+
+def check_size(files: Mapping[str, Path]) -> None:
+    """Check that a ConfigMap holds the files (raises RenderError)."""
+    size = sum(path.stat().st_size for path in files.values())
+    if size > MOST_BYTES:
+        raise RenderError(
+            f"the files of the load have {size} bytes together, a ConfigMap holds {MOST_BYTES}: "
+            f"put them into the image, or on a volume, and name them by /path: {', '.join(files)}"
+        )
+
+
+def _included(key: str, text: str, folder: Path) -> Path:
+    path = folder / text
+    if key == "client_cert":
+        raise RenderError(f"client_cert {text!r} holds a key: mount it from a Secret and name it by /path")
+    if ".." in PurePosixPath(text).parts:
+        raise RenderError(
+            f"{key} {text!r} lies outside of the scenario's folder: put it there, or into the image"
+        )
+    if path.is_dir():
+        raise RenderError(f"{key} {text!r} is a folder: put it into the image and name it by /path")
+    if not path.is_file():
+        raise RenderError(f"{key} {text!r}: there is no file {str(path)!r}")
+    return path
+
+
+def _module_files(function: str, folder: Path) -> dict[str, Path]:
+    """A module of the scenario's folder, and of packages on the way to it what makes them such."""
+    module = PurePosixPath(*function.partition(":")[0].split("."))
+    parents = [parent / "__init__.py" for parent in module.parents if parent.name]
+    wanted = [module.with_suffix(".py"), module / "__init__.py", *parents]
+    return {str(name): folder / name for name in wanted if (folder / name).is_file()}
+
+
+def _named(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """What names files: paths under the keys of options, and ``function`` with its module."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _named(item, str(name).replace("-", "_"))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _named(item, key)
+    elif isinstance(value, str):
+        prefix = _PREFIXES.get(key)
+        if key in _PATHS or (key == "function" and ":" in value):
+            yield key, value
+        elif prefix is not None and value.startswith(prefix):
+            yield key, value.removeprefix(prefix).strip()
+
+
+# --------------------
+# Servers that pods connect to, and the network rules for them.
+# --------------------
+
+
+_PORTS = {"http": 80, "https": 443}
+
+#: Rules of a NetworkPolicy's egress, and what they let through, in words.
+Rules = tuple[list[dict[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTarget:
+    """A server.
+
+    Attributes:
+        url: as given.
+        host: its name or address.
+        port: port of the URL. A Service may forward it to another port of its pods.
+    """
+
+    url: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str, what: str = "target") -> "ServerTarget":
+        """Parse a URL (raises RenderError unless it is an http(s) URL with a host).
+
+        Args:
+            what: names it in the error.
+        """
+        shown = public_url(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port or _PORTS.get(parts.scheme, 0)
+        except ValueError as e:
+            raise RenderError(f"{what} {shown!r}: {url_fault(e)}") from None
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise RenderError(f"{what} {shown!r} is not a URL such as http://vllm.models.svc:8000")
+        return cls(shown, parts.hostname, port)
+
+    def egress(self, cidrs: Sequence[str]) -> Rules:
+        """Rules of a NetworkPolicy that let pods reach it, and what they open.
+
+        A policy has addresses and pods, but no names: a Service of the cluster becomes the pods of its
+        namespace, on any port, because the Service may forward to any; for another name the addresses must
+        be given.
+
+        Raises:
+            RenderError: they are not.
+        """
+        address = _address(self.host)
+        if address is not None:
+            return self._blocks([f"{address}/{address.max_prefixlen}"])
+        labels = self.host.removesuffix(".").split(".")
+        if len(labels) == 1:
+            return [{"to": [{"podSelector": {}}]}], "all pods of the run's namespace, any port"
+        if len(labels) >= 3 and labels[2] == "svc":
+            return [{"to": [in_namespace(labels[1])]}], f"all pods of namespace {labels[1]}, any port"
+        if cidrs:
+            return self._blocks([str(network(cidr)) for cidr in cidrs])
+        raise RenderError(
+            f"{self.host!r} is not a Service of the cluster (NAME or NAME.NAMESPACE.svc); a NetworkPolicy "
+            "takes no names: give its addresses by --target-cidr, such as 203.0.113.7/32, or leave the "
+            "policies out by --no-network-policies"
+        )
+
+    def _blocks(self, cidrs: Sequence[str]) -> Rules:
+        peers = [{"ipBlock": {"cidr": cidr}} for cidr in cidrs]
+        return [{"to": peers, "ports": [{"port": self.port}]}], f"{', '.join(cidrs)}, port {self.port}"
+
+
+def in_namespace(name: str) -> dict[str, Any]:
+    """All pods of a namespace."""
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Addresses of one CIDR (raises RenderError)."""
+    try:
+        return ipaddress.ip_network(cidr)
+    except ValueError as e:
+        raise RenderError(f"--target-cidr {cidr!r}: {e}") from e
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+# --------------------
+# Requested overlay: what is put on one of the package's overlays.
+# --------------------
+
 
 #: Overlays that a scenario can be put on, with the kind of their master and workers.
 OVERLAYS: Mapping[str, str] = {

@@ -1,14 +1,15 @@
 """Counts of requests as integers that can be added in any order."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.columns import OUTCOMES, Floats
-from llm_locust.metrics.requests.slo import SLO_METRICS
+from llm_locust.metrics.gates import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
 #: Latencies with a sketch, each of the requests that ended ok, as in ``summary.json``. A live message
@@ -142,3 +143,134 @@ def magnitudes(some: Iterable[Counts]) -> Floats:
 
 #: Counts of no request.
 NOTHING = Counts(np.zeros(len(SCALARS), np.int64), Tally.merge([]))
+
+
+# --------------------
+# Keys that requests are counted by, bounded in number.
+# --------------------
+
+
+#: Replacement of names, classes or replicas beyond the limit.
+OTHERS: Final = "others"
+
+#: Most pairs of name and class, and most keys, with counts of their own. A deployment that restarts for days
+#: has ever new replica names.
+MOST_PAIRS = 32
+MOST_KEYS = 128
+
+
+class LiveKey(NamedTuple):
+    """A request's name, SLO class and replica; ``""`` for none."""
+
+    name: str
+    slo_class: str
+    replica: str
+
+
+class KeyLimit:
+    """Folds keys beyond the limits; the first ones keep counts of their own.
+
+    A new replica beyond the limit becomes :data:`OTHERS` of its name and class, so that sums by name stay
+    correct; so does a new pair of name and class. There are at most ``most_keys + most_pairs + 1`` keys.
+    """
+
+    def __init__(self, most_pairs: int = MOST_PAIRS, most_keys: int = MOST_KEYS) -> None:
+        self._most_pairs, self._most_keys = most_pairs, most_keys
+        self._pairs: set[tuple[str, str]] = set()
+        self._keys: set[LiveKey] = set()
+
+    @classmethod
+    def of(cls, keys: Iterable[LiveKey]) -> "KeyLimit":
+        """The limit that has folded to these keys, in the order of their first requests."""
+        limit = cls()
+        for key in keys:
+            if key == (OTHERS, OTHERS, OTHERS):
+                continue
+            limit._pairs.add(key[:2])
+            if key.replica != OTHERS:
+                limit._keys.add(key)
+        return limit
+
+    def fold(self, key: LiveKey) -> LiveKey:
+        """Return the key to count by."""
+        if key in self._keys:
+            return key
+        if key[:2] not in self._pairs:
+            if len(self._pairs) >= self._most_pairs:
+                return LiveKey(OTHERS, OTHERS, OTHERS)
+            self._pairs.add(key[:2])
+        if len(self._keys) >= self._most_keys:
+            return key._replace(replica=OTHERS)
+        self._keys.add(key)
+        return key
+
+
+# --------------------
+# Recent past of a run in cells of equal width, and the whole run in a bounded number of cells.
+# --------------------
+
+
+T = TypeVar("T")
+
+
+class Ring(Generic[T]):
+    """Values by time, in cells of ``width_s`` aligned to multiples of it; at most ``most`` cells.
+
+    Args:
+        merge: combines two values of one cell.
+        whole: keep all of the past, by doubling the width whenever there would be too many cells; else forget
+            the oldest cells.
+    """
+
+    def __init__(self, width_s: float, most: int, merge: Callable[[T, T], T], *, whole: bool = False) -> None:
+        self.width_s = width_s
+        self._most = most
+        self._merge = merge
+        self._whole = whole
+        self._cells: dict[int, T] = {}
+        self._newest: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def add(self, at_s: float, value: T) -> None:
+        """Add to the cell of a time; ignore a time that is too old for the ring."""
+        place = int(at_s // self.width_s)
+        if self._newest is None or place > self._newest:
+            self._newest = place
+            self._forget()
+        if not self._whole and place <= self._newest - self._most:
+            return
+        self._put(place, value)
+        while self._whole and len(self._cells) > self._most:
+            self._widen()
+
+    def cells(self, begin_s: float, end_s: float) -> Iterator[tuple[float, T]]:
+        """Start and value of each cell between two times, the oldest first."""
+        for place in sorted(self._cells):
+            if begin_s <= place * self.width_s and (place + 1) * self.width_s <= end_s:
+                yield place * self.width_s, self._cells[place]
+
+    @property
+    def since_s(self) -> float:
+        """Time from which on all that was added is in its cells."""
+        if self._whole or self._newest is None:
+            return float("-inf")
+        return (self._newest - self._most + 1) * self.width_s
+
+    def _put(self, place: int, value: T) -> None:
+        self._cells[place] = self._merge(self._cells[place], value) if place in self._cells else value
+
+    def _forget(self) -> None:
+        assert self._newest is not None
+        if not self._whole:
+            oldest = self._newest - self._most
+            self._cells = {place: value for place, value in self._cells.items() if place > oldest}
+
+    def _widen(self) -> None:
+        assert self._newest is not None
+        before, self._cells = self._cells, {}
+        self.width_s *= 2
+        self._newest //= 2
+        for place, value in before.items():
+            self._put(place // 2, value)

@@ -14,14 +14,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from llm_locust.live.counts import Counts
-from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import WorkerState
-from llm_locust.live.store import LiveStore
-from llm_locust.metrics.catalogue import LIVE
+from llm_locust.live.store import LiveStore, snapshot
+from llm_locust.metrics.catalogue import LIVE, LatencyMetric
 from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.latency_metric import LatencyMetric
 from llm_locust.metrics.sections.validity import Cause
-from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch
+from llm_locust.metrics.stats.sketch import SKETCH_ERROR, Sketch
 
 _LABELS = ("name", "class", "replica", "model")
 _VERDICTS = ("ok", "suspect", "invalid")
@@ -128,7 +126,7 @@ Series = list[tuple[list[str], Counts]]
 def _histogram(metric: LatencyMetric, buckets_s: tuple[float, ...], series: Series) -> Metric:
     family = HistogramMetricFamily(
         f"llm_locust_{metric.key}_seconds",
-        f"{metric.definition}; limits are met to {RELATIVE_ERROR:.1%}",
+        f"{metric.definition}; limits are met to {SKETCH_ERROR:.1%}",
         labels=_LABELS,
     )
     for labels, counts in series:

@@ -1,29 +1,47 @@
 """All workers' live counts in one place: totals, the recent past by key, the course of the run."""
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from llm_locust.live.counts import MOST_OF_REPORT, MOST_SUM, NOTHING, Counts, magnitudes
-from llm_locust.live.keys import KeyLimit, LiveKey
+from llm_locust.core.record import Outcome
+from llm_locust.live.counts import (
+    AGENTS,
+    MOST_OF_REPORT,
+    MOST_SUM,
+    NOTHING,
+    Counts,
+    KeyLimit,
+    LiveKey,
+    Ring,
+    magnitudes,
+)
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
-from llm_locust.live.rings import Ring
-from llm_locust.live.stages import LiveStages
 from llm_locust.live.state import (
+    LIVE_PLACES,
+    Figures,
     Gauges,
     LiveRun,
+    LiveStages,
+    LiveVerdict,
     LoadMark,
     MarkKind,
     Observation,
     ServerGauges,
+    figures,
     marks_between,
+    rounded,
+    verdict,
 )
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.deployment.pools.names import label_of_server
-from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.metrics.deployment.pools import label_of_server, role_of_label
+from llm_locust.metrics.deployment.server_series import FIGURES, ServerNow, spread
+from llm_locust.metrics.sections.live_check import METRICS, PLACES, LastLatency, LiveEnd
+from llm_locust.metrics.stats.sketch import SKETCH_ERROR
 
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[LiveKey, Counts]
@@ -270,3 +288,274 @@ def _unpacked(report: LiveReport) -> list[tuple[float, ByKey]]:
         return [(s.age_s, {packed.key: packed.unpacked() for packed in s.counts}) for s in report.slices]
     except (ValueError, OverflowError) as e:
         raise ReportError(f"report {report.seq} holds no live counts: {e}") from e
+
+
+# --------------------
+# Last live figures of a run, stored for the report, which compares them with the records.
+# --------------------
+
+
+def live_end(store: LiveStore) -> LiveEnd:
+    """Counts of a store, once all reports are in."""
+    total = store.total
+    return LiveEnd(
+        run=store.run.id,
+        resets=store.epoch,
+        missed=store.missed,
+        ok=total.ok,
+        failed=total.failed,
+        cancelled=total.cancelled,
+        relative_error=SKETCH_ERROR,
+        latency_ms={metric: _figures(total, metric) for metric in METRICS},
+        agents={name: total[name] for name in AGENTS} if total["turns"] else None,
+    )
+
+
+def _figures(total: Counts, metric: str) -> LastLatency:
+    sketch = total.sketch(metric)
+    n = len(sketch)
+    return LastLatency(n=n, **{key: sketch.percentile(p) * 1e3 for key, p in PLACES.items() if n})
+
+
+# --------------------
+# A store's numbers for tables: since the start, or for the last seconds.
+# --------------------
+
+
+#: Longest span with counts by key.
+MOST_SECONDS = RECENT_WIDTH_S * KEYED_CELLS
+
+_NOBODY = Observation(users=0, target=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A table's row. In a row by name the key has no replica, in one by replica it has only that."""
+
+    key: LiveKey
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Numbers of a span that ended at ``end_s``, a little before now because reports may be in transit.
+
+    ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
+    order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
+    ``full`` are sums that are larger than can be told, see :attr:`~llm_locust.live.store.LiveStore.full`.
+    """
+
+    end_s: float
+    elapsed_s: float
+    total: Figures
+    names: tuple[LiveRow, ...]
+    replicas: tuple[LiveRow, ...]
+    observation: Observation
+    verdict: LiveVerdict
+    missed: int
+    full: tuple[str, ...] = ()
+    relative_error: float = SKETCH_ERROR
+
+
+def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = True) -> Snapshot:
+    """The store's numbers since the start (or the last reset), or of the last ``seconds``.
+
+    A recent span consists of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length is in
+    the figures.
+
+    Args:
+        rows: make those by name and by replica, which take most of the time; else there are none.
+    """
+    by_key, end_s, span_s = _since_start(store) if seconds is None else _recent(store, seconds)
+    total = Counts.merge(by_key.values())
+    seen = store.observation or _NOBODY
+    limits = store.run.limits
+
+    def table(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
+        if not rows:
+            return ()
+        return tuple(LiveRow(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
+
+    return Snapshot(
+        end_s=end_s,
+        elapsed_s=store.elapsed_s,
+        total=figures(total, span_s, limits),
+        names=table(lambda key: key._replace(replica="")),
+        replicas=tuple(row for row in table(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
+        observation=seen,
+        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
+        missed=store.missed,
+        full=store.full,
+    )
+
+
+def figures_since(store: LiveStore, since_s: float) -> Figures:
+    """Live figures of the requests that ended since a time, in whole cells of the finest width there is."""
+    content, end_s = store.content, store.settled_s
+    begin_s, cells = since_s, []
+    for ring in (content.recent, content.hour, content.run):
+        cells, width_s = list(ring.cells(-math.inf, end_s)), ring.width_s
+        begin_s = math.ceil(since_s / width_s) * width_s
+        if cells and cells[0][0] <= since_s:
+            break  # an older cell is there: none since then has been forgotten
+    ours = [(at_s, cell.counts) for at_s, cell in cells if at_s >= begin_s]
+    seconds = ours[-1][0] + width_s - begin_s if ours else 0.0
+    counts = Counts.merge(counts for _, counts in ours if counts is not NOTHING)
+    return figures(counts, seconds, store.run.limits)
+
+
+def _since_start(store: LiveStore) -> tuple[ByKey, float, float]:
+    return store.content.totals, store.content.started_s + store.elapsed_s, store.elapsed_s
+
+
+def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
+    ring, content = store.content.keyed, store.content
+    end_s = store.settled_s // ring.width_s * ring.width_s
+    if content.stopped_s is not None:
+        end_s += ring.width_s  # no more will arrive: the last cell is complete
+    begin_s = end_s - max(ring.width_s, min(seconds, MOST_SECONDS) // ring.width_s * ring.width_s)
+    by_key: ByKey = {}
+    for _, counts in ring.cells(begin_s, end_s):
+        by_key = merged(by_key, counts)
+    end_s = min(end_s, store.settled_s)
+    return by_key, end_s, max(0.0, end_s - max(begin_s, content.started_s))
+
+
+def _by(kind: Callable[[LiveKey], LiveKey], by_key: ByKey) -> ByKey:
+    groups: dict[LiveKey, list[Counts]] = {}
+    for key, counts in by_key.items():
+        groups.setdefault(kind(key), []).append(counts)
+    return {key: Counts.merge(some) for key, some in groups.items()}
+
+
+# --------------------
+# A store's numbers over time, as columns for charts.
+# --------------------
+
+
+#: The last 5 minutes, the last hour, the whole run.
+Span = Literal["5m", "1h", "run"]
+SPANS: tuple[Span, ...] = ("5m", "1h", "run")
+
+_OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
+
+_OF_FIGURES = (
+    *("requests_per_s", "failures_per_s", "input_tokens_per_s", "output_tokens_per_s"),
+    *("good_output_tokens_per_s", "inputs_per_s", "images_per_s", "goodput"),
+)
+#: ``<jobs>_per_min`` of a run with agents, beside ``output_tokens_per_s_p25``.
+_JOBS = ("jobs", "jobs_failed")
+
+#: Most servers with a line of their own in a chart.
+MOST_LINES = 8
+
+Point = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSeries:
+    """Columns of equal length, with a value for each cell of ``width_s``; None if undefined.
+
+    ``at_s`` are the starts of the cells, in seconds since the Unix epoch. Cells without an event are left
+    out, as are those whose reports may still arrive. Each live latency has ``<latency>_p50_ms``, ``_p95_ms``
+    and ``_p99_ms``. There is ``attainment_<limit>`` for each limit of the SLO, and ``<outcome>_per_s`` for
+    each outcome that occurs in the span. A run with agents has ``jobs_per_min``, ``jobs_failed_per_min`` and
+    ``output_tokens_per_s_p25``. ``server:<figure>:<name>`` is a figure that a server reports; with
+    more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``, of each role.
+    """
+
+    span: Span
+    width_s: float
+    at_s: list[float]
+    columns: dict[str, list[float | None]]
+    marks: list[LoadMark]
+
+
+class Charts:
+    """Series of one store. A cell's figures are computed once and cached."""
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+        self._told: dict[Span, dict[float, tuple[Cell, tuple[float, bool], Point]]] = {}
+
+    def series(self, span: Span) -> LiveSeries:
+        store = self._store
+        ring = self._ring(span)
+        end_s = store.settled_s
+        if store.content.stopped_s is not None:
+            end_s += ring.width_s  # no more will arrive: the last cell is complete
+        told, before = {}, self._told.get(span, {})
+        look = ring.width_s, len(store.content.servers) <= MOST_LINES
+        for at_s, cell in ring.cells(float("-inf"), end_s):
+            known = before.get(at_s)
+            # A cell that was changed is another object.
+            if known is None or known[0] is not cell or known[1] != look:
+                known = cell, look, self._point(cell, at_s, *look)
+            told[at_s] = known
+        self._told[span] = told
+        at = list(told)
+        # The first of them, of a start or a reset, are older than the first cell.
+        since_s = max(store.content.started_s, ring.since_s)
+        marks = [m for m in store.marks if at and m.at_s >= since_s]
+        return LiveSeries(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
+
+    def _ring(self, span: Span) -> Ring[Cell]:
+        content = self._store.content
+        return {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
+
+    def _point(self, cell: Cell, at_s: float, width_s: float, few_servers: bool) -> Point:
+        content = self._store.content
+        end_s = at_s + width_s if content.stopped_s is None else min(at_s + width_s, content.stopped_s)
+        seconds = max(0.0, end_s - max(at_s, content.started_s))
+        told = figures(cell.counts, seconds, self._store.run.limits)
+        values = *_series_figures(told, cell.gauges, seconds), *_servers(cell.servers, few_servers)
+        return {name: rounded(value) for name, value in values}
+
+
+def _series_figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
+    for name, latency in told.latencies.items():
+        yield from ((f"{name}_{place}_ms", latency.at_ms(place)) for place in LIVE_PLACES)
+    yield from ((name, getattr(told, name)) for name in _OF_FIGURES)
+    if told.agents is not None:
+        yield "output_tokens_per_s_p25", told.agents.output_tokens_per_s_p25
+        yield from (
+            (f"{name}_per_min", getattr(told.agents, name) / seconds * 60) for name in _JOBS if seconds
+        )
+    for limit, share in told.attainment.items():
+        yield f"attainment_{limit}", share
+    for outcome, count in told.outcomes.items():
+        if count and seconds:
+            yield f"{outcome}_per_s", count / seconds
+    yield "users", gauges.users_mean
+    yield "workers", gauges.workers_mean
+    yield "concurrency", gauges.in_flight_mean
+    yield "concurrency_max", gauges.in_flight_max
+    yield "cpu_percent_max", gauges.cpu_percent_max
+    yield "hub_lag_ms_max", gauges.hub_lag_ms_max
+
+
+def _servers(servers: Mapping[str, ServerGauges], few: bool) -> Iterator[tuple[str, float | None]]:
+    means = {name: gauges.means for name, gauges in sorted(servers.items())}
+    for figure in FIGURES:
+        told = {name: figures[figure] for name, figures in means.items()}
+        for name, value in (told if few else _spread_by_role(told)).items():
+            if value is not None:
+                yield f"server:{figure}:{name}", value
+
+
+def _spread_by_role(told: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Extremes and median of the servers of each role: those of two kinds are not compared."""
+    roles = dict.fromkeys(role_of_label(name) for name in told)
+    found: dict[str, float | None] = {}
+    for role in roles:
+        of_role = spread(value for label, value in told.items() if role_of_label(label) == role)
+        found |= {label_of_server(name, role): value for name, value in of_role.items()}
+    return found
+
+
+def _columns(points: list[Point]) -> dict[str, list[float | None]]:
+    names = dict.fromkeys(name for point in points for name in point)
+    # An outcome that did not occur has a true rate of 0; everything else that a point lacks is unknown.
+    return {
+        name: [point.get(name, 0.0 if name in _OUTCOME_RATES else None) for point in points] for name in names
+    }

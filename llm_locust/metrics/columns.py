@@ -4,17 +4,59 @@ Times are seconds after ``origin_ns``, so that float64 holds them to well under 
 Undefined is NaN (code -1 for labels). Arrays are one value a request, in the batch's order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.core.batch import Labels, Ragged
+from llm_locust.core.batch import ColumnSource, Labels, Ragged, RecordBatch, Requests
 from llm_locust.core.record import Doubt, Outcome, TokenSource
-from llm_locust.core.rows import ColumnSource
-from llm_locust.metrics.ragged import lengths
+
+# --------------------
+# List columns without a Python loop over rows: a hundred million token times fit in pieces.
+# --------------------
+
+
+#: Values that one piece holds at most: its temporaries, 2 MiB each, stay near the processor.
+PIECE = 1 << 18
+
+
+def lengths(ragged: Ragged) -> NDArray[np.int64]:
+    """The number of values of each row."""
+    return ragged.offsets[1:] - ragged.offsets[:-1]
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each row begins when rows of these lengths stand one after the other, and the end."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def gather(ragged: Ragged, rows: NDArray[np.int64]) -> Ragged:
+    """The lists of ``rows``, in that order, as a ragged column of their own.
+
+    Where they stand one after the other already, the values are those of ``ragged``, not a copy.
+    """
+    starts, ends = ragged.offsets[rows], ragged.offsets[rows + 1]
+    offsets = offsets_of(ends - starts)
+    if len(rows) and (starts[1:] == ends[:-1]).all():
+        return Ragged(offsets, ragged.values[starts[0] : ends[-1]])
+    counts = ends - starts
+    index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
+    return Ragged(offsets, ragged.values[index])
+
+
+def pieces(ragged: Ragged, rows: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Ragged]]:
+    """``rows`` in consecutive parts of at most :data:`PIECE` values (or one row), with their lists."""
+    ends = np.cumsum(ragged.offsets[rows + 1] - ragged.offsets[rows])
+    start = 0
+    while start < len(rows):
+        done = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, done + PIECE, side="right")))
+        yield rows[start:stop], gather(ragged, rows[start:stop])
+        start = stop
+
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -300,3 +342,96 @@ def _event_s(arrivals: Ragged, index: Rows) -> Floats:
     has = lengths(arrivals) > 0
     out[has] = arrivals.values[index[has]] * 1e-9
     return out
+
+
+# --------------------
+# Many parts put below each other: arrays of a part into the arrays of all rows, in place.
+# --------------------
+
+
+T = TypeVar("T")
+
+#: From so many rows on an array is looked at for what memory it could do without.
+_LARGE = 1 << 16
+
+
+class Whole(Generic[T]):
+    """The values of a frozen dataclass for ``rows`` requests, out of those of its parts, in order.
+
+    Of the fields of ``kind``, arrays of shape (part's rows,), dictionaries of such arrays and
+    :class:`~llm_locust.core.batch.Labels` become those of all rows; what else there is (an origin, a
+    window, None) all parts have alike. Beside the result no memory is used: parts that were kept to
+    be joined in the end would be there twice.
+
+    Raises:
+        ValueError: the parts have more or fewer rows than ``rows``.
+    """
+
+    def __init__(self, kind: type[T], rows: int) -> None:
+        self._kind = kind
+        self._rows = rows
+        self._at = 0
+        self._values: dict[str, Any] = {}
+        self._texts: dict[str, dict[str, int]] = {}
+
+    def add(self, part: T, rows: int) -> None:
+        """The next part, which has ``rows`` requests. It may be of a subclass of the kind."""
+        if self._at + rows > self._rows:
+            raise ValueError(f"more than the {self._rows} requests that were announced")
+        for field in fields(self._kind):  # type: ignore[arg-type]
+            whole, value = self._values.get(field.name), getattr(part, field.name)
+            if isinstance(value, dict):
+                whole = {key: self._placed((whole or {}).get(key), array) for key, array in value.items()}
+            elif isinstance(value, Labels):
+                whole = self._placed(whole, self._recoded(field.name, value))
+            elif isinstance(value, np.ndarray):
+                whole = self._placed(whole, value)
+            else:
+                whole = value
+            self._values[field.name] = whole
+        self._at += rows
+
+    def value(self) -> T:
+        """All rows, once; the parts have to be there."""
+        if self._at != self._rows:
+            raise ValueError(f"{self._at} of the {self._rows} requests that were announced")
+        values = {name: self._thrifty(value) for name, value in self._values.items()}
+        self._values = {}
+        labels = {key: Labels(values[key], tuple(codes)) for key, codes in self._texts.items()}
+        return self._kind(**(values | labels))
+
+    def _thrifty(self, value: Any) -> Any:
+        """An array whose values are all alike as a view of one of them: many columns of a run are so."""
+        if isinstance(value, dict):
+            return {key: self._thrifty(array) for key, array in value.items()}
+        if not isinstance(value, np.ndarray) or len(value) < _LARGE:
+            return value
+        first = value[:1]
+        alike = (
+            np.isnan(value).all()
+            if first.dtype.kind == "f" and np.isnan(first[0])
+            else (value == first).all()
+        )
+        return np.broadcast_to(first.copy(), value.shape) if alike else value
+
+    def _placed(self, whole: NDArray[Any] | None, part: NDArray[Any]) -> NDArray[Any]:
+        if whole is None:
+            whole = np.empty(self._rows, part.dtype)
+        whole[self._at : self._at + len(part)] = part
+        return whole
+
+    def _recoded(self, column: str, labels: Labels) -> NDArray[np.int32]:
+        """The codes of a part by the texts of the whole, -1 staying -1."""
+        codes = self._texts.setdefault(column, {})
+        to = [codes.setdefault(name, len(codes)) for name in labels.names]
+        return np.array([*to, -1], dtype=np.int32)[labels.codes]
+
+
+def read_whole(
+    kind: type[T], requests: Requests, columns: Sequence[str], of: Callable[[RecordBatch], T]
+) -> T:
+    """What ``of`` makes of each batch with these columns, of all requests, read part by part."""
+    whole = Whole(kind, len(requests))
+    for batch in requests.parts(columns):
+        whole.add(of(batch), len(batch))
+    return whole.value()

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.gate_tokens import came_at_once, counted_otherwise
 from llm_locust.metrics.gates import (
     DIGITS,
     EDGE,
@@ -22,11 +21,18 @@ from llm_locust.metrics.gates import (
     STANDSTILL,
     Gate,
     MetricKind,
+    came_at_once,
+    counted_otherwise,
 )
-from llm_locust.metrics.requests.concurrency import LawRate
-from llm_locust.metrics.stats.censoring import Durations, summarise
-from llm_locust.metrics.stats.certified import at_most, certified, fewest_samples
-from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.requests.throughput import LawRate
+from llm_locust.metrics.stats.censoring import (
+    PERCENTILES,
+    Durations,
+    at_most,
+    certified,
+    fewest_samples,
+    summarise,
+)
 
 #: A window of so many mean times of a request has the rates of its load, wherever it begins.
 FEW_ANSWERS = 10.0

@@ -1,20 +1,112 @@
-"""Limits of a whole run: ``goodput>=95% p99_ttft<800ms error_rate<1% output_tps>2000``.
+"""Limits: of one request (``ttft=500ms``), and of a whole run (``goodput>=95% p99_ttft<800ms``)."""
 
-``certified p99_ttft<2s`` limits the upper bound of the percentile, see
-:mod:`~llm_locust.metrics.stats.certified`, instead of the percentile itself.
-"""
-
+import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from typing import Any
 
-from llm_locust.core.durations import parse_duration
-from llm_locust.core.terms import Term, listed, nearest, split_terms
+from llm_locust.core.texts import Term, listed, nearest, parse_duration, split_terms
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.requests.tokens import NO_GAP_MS
+from llm_locust.metrics.stats.censoring import PERCENTILES
+
+# --------------------
+# Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``.
+# --------------------
+
+
+class SloError(ValueError):
+    """A text or a value that is no SLO; one line that says what is wrong and what is allowed."""
+
+
+#: The latencies that may have a limit.
+SLO_METRICS = tuple(metric.key for metric in LATENCIES if metric.is_limited)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Slo:
+    """Limits in seconds; a request holds one when its metric is at or below it.
+
+    ``ttft``, ``ttfo`` and ``e2el`` are measured from scheduled in an open loop and from sent in a closed
+    one; all others from where their names say. Without any limit the object is false, and nothing is judged
+    by it.
+
+    Attributes:
+        limits: metric -> limit in seconds, in the order of :data:`SLO_METRICS`.
+    """
+
+    limits: dict[str, float]
+
+    def __init__(self, **limits_s: float | None) -> None:
+        """``limits_s`` are named as ``ttft_s``; None is no limit.
+
+        Raises:
+            SloError: a limit that is not a number above 0.
+            TypeError: no metric of :data:`SLO_METRICS` has this name.
+        """
+        if unknown := limits_s.keys() - {f"{metric}_s" for metric in SLO_METRICS}:
+            raise TypeError(f"no latency that may have a limit: {', '.join(sorted(unknown))}")
+        given = {metric: limits_s.get(f"{metric}_s") for metric in SLO_METRICS}
+        limits = {metric: limit_s for metric, limit_s in given.items() if limit_s is not None}
+        for metric, limit_s in limits.items():
+            if not (math.isfinite(limit_s) and limit_s > 0):
+                raise SloError(f"the limit of {metric} is {limit_s!r} s; it must be above 0")
+        object.__setattr__(self, "limits", limits)
+
+    def __bool__(self) -> bool:
+        return bool(self.limits)
+
+
+def parse_slo(text: str) -> Slo:
+    """The SLO of ``ttft=500ms tpot=50ms``; of an empty text the one without limits.
+
+    Raises:
+        SloError: one line that points at the wrong word.
+    """
+    limits: dict[str, float] = {}
+    for term in split_terms(text):
+        metric = _metric(term)
+        if metric in limits:
+            raise SloError(f"SLO: {term.name.pointed('is there twice: give each limit once')}")
+        limits[metric] = _limit_s(term)
+    return Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits.items()})
+
+
+def _metric(term: Term) -> str:
+    name = term.name.text
+    allowed = f"limits are for {listed(SLO_METRICS)}"
+    if not name:
+        raise SloError(f"SLO: {term.op.pointed(f'no metric before it; {allowed}')}")
+    if name not in SLO_METRICS:
+        raise SloError(f"SLO: {term.name.pointed(f'unknown metric; {nearest(name, SLO_METRICS)}{allowed}')}")
+    if term.op.text != "=":
+        raise SloError(f"SLO: {term.op.pointed(f'write a limit as {name}=500ms')}")
+    return name
+
+
+def _limit_s(term: Term) -> float:
+    if not term.value.text:
+        raise SloError(f"SLO: {term.value.pointed(f'no limit; write {term.name.text}=500ms')}")
+    try:
+        limit_s = parse_duration(term.value.text)
+    except ValueError as e:
+        raise SloError(f"SLO: {term.value.pointed(str(e))}") from None
+    if limit_s <= 0:
+        raise SloError(f"SLO: {term.value.pointed('a limit must be above 0')}")
+    return limit_s
+
+
+# --------------------
+# Limits of a whole run: ``goodput>=95% p99_ttft<800ms error_rate<1% output_tps>2000``.
+#
+# ``certified p99_ttft<2s`` limits the upper bound of the percentile, see
+# :mod:`~llm_locust.metrics.stats.censoring`, instead of the percentile itself.
+# --------------------
+
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -219,3 +311,46 @@ def _limit(metric: str, text: str) -> float:
     if share > 1:
         raise ValueError(f"{metric} is a share of at most 100%: write it as 95% or 0.95")
     return share
+
+
+# --------------------
+# What a gate on tokens, or on their pace, rests on: counts that are the server's, and a pace that is.
+# --------------------
+
+
+#: Share of the answers whose count by the server is not used above which that is said with what it changes.
+ODD_COUNTS = 0.01
+
+#: Answers that take so small a part of their time between their first token and their last came at once.
+_AT_ONCE = 0.05
+
+
+def counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """That the tokens which a gate depends on are not those of the server, whose counts contradict them."""
+    depends = gate.metric in ("output_tps", "total_tps") or _is_of_tpot(gate, summary)
+    share = summary["tokens"]["faults"]["not_used"] if depends else None
+    if share is None or share < ODD_COUNTS:
+        return None
+    return f"tokens of {share * 100:.3g} % of the answers by what came: the server's counts contradict them"
+
+
+def came_at_once(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a limit on a pace that holds shows nothing: whole answers came at once, after a silence."""
+    if gate.latency != "itl" and not _is_of_tpot(gate, summary):
+        return None
+    gap_ms, first_ms, last_ms = (summary["latency_ms"][key]["p50"] for key in ("itl", "ttft", "e2el"))
+    if first_ms is None or last_ms is None or last_ms - first_ms >= _AT_ONCE * last_ms:
+        return None
+    tokens = summary["tokens"].get("output", {}).get("p50")
+    if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= NO_GAP_MS):
+        return None
+    return (
+        "cannot tell: answers came at once, as from a buffer on the way, and their pace is not the server's"
+    )
+
+
+def _is_of_tpot(gate: Gate, summary: Mapping[str, Any]) -> bool:
+    if gate.metric in ("goodput", "goodput_rps"):
+        slos = [summary["goodput"]["slo"], *summary["goodput"]["slo_by_class"].values()]
+        return any("tpot" in slo for slo in slos)
+    return gate.latency == "tpot"

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest
+from llm_locust.core.texts import quantity
+from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import (
     PART_COLUMNS,
     TIME_COLUMNS,
@@ -16,25 +17,31 @@ from llm_locust.metrics.columns import (
     Part,
     Rows,
     Times,
+    Whole,
     groups,
+    read_whole,
     slices,
 )
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.question import WINDOWS, Question
-from llm_locust.metrics.requests.gaps import PooledGaps
-from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
-from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.pace import on_time_ratio
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.requests.gaps import PooledGaps, on_time_ratio
+from llm_locust.metrics.requests.goodput import Judgement, Limits, judge
+from llm_locust.metrics.requests.latency import (
+    MeasuredFrom,
+    Samples,
+    adjusted_gaps,
+    per_request,
+    with_stuck,
+    with_unsent,
+)
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
 from llm_locust.metrics.sections.completeness import requests_unsent
 from llm_locust.metrics.sections.standstill import StreamHoles
-from llm_locust.metrics.sections.steady import asked_load, steady_window
-from llm_locust.metrics.sections.stuck import Stuck, find_stuck
-from llm_locust.metrics.select.first_tries import FirstTries
-from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stats.cells import time_cells
-from llm_locust.metrics.whole import Whole, read_whole
+from llm_locust.metrics.sections.steady import Stuck, asked_load, find_stuck, steady_window
+from llm_locust.metrics.select.selection import FirstTries, asked
+from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
+from llm_locust.metrics.stats.censoring import Ascending, Durations
 from llm_locust.metrics.window import Population, Window, given_window, run_window, sweep_window
 
 #: Both limits that say when each token is in time.
@@ -208,3 +215,37 @@ def measured_from(manifest: Manifest) -> MeasuredFrom:
     if chosen == "sent":
         return "sent"
     raise ValueError(f'slo_from is "{chosen}": write sent or scheduled')
+
+
+# --------------------
+# The durations that a figure of all requests is computed from.
+# --------------------
+
+
+def durations_of(
+    m: Measured,
+    population: Population,
+    latency: str,
+    *,
+    adjusted: bool,
+    unsent: int,
+    gaps: Floats | Ascending | None = None,
+) -> Durations:
+    """One latency of all requests, as :func:`~llm_locust.metrics.requests.latency.latency_tables` has it.
+
+    Args:
+        population: that of all requests of ``m``.
+        adjusted: failed requests count as without end.
+        unsent: requests that were due and never sent.
+        gaps: those of ``m``, ascending, where they are there.
+    """
+    if latency not in FORMULAS:
+        found = Durations(m.gaps.ascending() if gaps is None else gaps, course=m.gaps.course())
+        failed_over_time = time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums()
+        return adjusted_gaps(found, population, failed_over_time) if adjusted else found
+    samples, order = Samples.of(m.c, m.values, latency), order_cells(m.c, population.all)
+    found = samples.durations(population, order)
+    if adjusted:
+        found = samples.adjusted(population, found, order)
+    found = with_stuck(found, m.stuck.bounds_s(np.arange(len(m.c)), latency))
+    return with_unsent(found, latency, unsent)

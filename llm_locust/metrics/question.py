@@ -5,15 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.answers.accuracy import ByPrompt
+from llm_locust.core.texts import parse_time
+from llm_locust.metrics.answers import ByPrompt
 from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.gates import EDGE, Gate, parse_gates
-from llm_locust.metrics.requests.slo import Slo, parse_slo
-from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.gates import EDGE, Gate, Slo, parse_gates, parse_slo
+from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window
-from llm_locust.roofline.roof import Roof, roof_of_options
+from llm_locust.roofline.bounds import Roof, roof_of_options
 
 WINDOWS = ("run", "steady")
 
@@ -36,7 +35,7 @@ class Question:
         where: a condition; the requests that do not meet it are left out.
         prices: for what answers cost; each that is None is the manifest's.
         quality_baseline: the answers of another run, for ``quality.baseline``.
-        roof: options of :func:`~llm_locust.roofline.roof.roof_of_options` instead of the manifest's.
+        roof: options of :func:`~llm_locust.roofline.bounds.roof_of_options` instead of the manifest's.
     """
 
     slo: str | None = None
@@ -91,7 +90,7 @@ class Question:
         """The model and its GPUs; None where neither is known.
 
         Raises:
-            RooflineError: as :func:`~llm_locust.roofline.roof.roof_of_options`.
+            RooflineError: as :func:`~llm_locust.roofline.bounds.roof_of_options`.
         """
         if not self.roof and self.lacks_shape(manifest):
             return None

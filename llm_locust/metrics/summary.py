@@ -13,55 +13,47 @@ from msgspec import to_builtins
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.other_requests import together
-from llm_locust.metrics.agents.figures import agents
-from llm_locust.metrics.answers.accuracy import Answers
-from llm_locust.metrics.answers.quality import quality
-from llm_locust.metrics.arms.figures import arms
+from llm_locust.metrics.agents import agents
+from llm_locust.metrics.answers import Answers, quality
+from llm_locust.metrics.arms import arms
 from llm_locust.metrics.columns import Rows
-from llm_locust.metrics.curves.bottleneck import bottleneck
+from llm_locust.metrics.curves.capacity import bottleneck
 from llm_locust.metrics.curves.curve import curve, curves
-from llm_locust.metrics.curves.searched import search
+from llm_locust.metrics.curves.search import search
 from llm_locust.metrics.curves.spike import spike
 from llm_locust.metrics.deployment.availability import reliability
-from llm_locust.metrics.deployment.cost import cost
-from llm_locust.metrics.deployment.energy import energy
+from llm_locust.metrics.deployment.cost import cost, energy
 from llm_locust.metrics.deployment.fairness import deployment
-from llm_locust.metrics.deployment.pools.names import PREFILL
-from llm_locust.metrics.deployment.pools.servers import pool_sizes, servers
+from llm_locust.metrics.deployment.pools import PREFILL, pool_sizes, servers
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import roofline
 from llm_locust.metrics.gate_outcomes import Ramp
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
-from llm_locust.metrics.peers.compat import compat
+from llm_locust.metrics.peers import compat
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.requests.images import images
-from llm_locust.metrics.requests.inputs import inputs
-from llm_locust.metrics.requests.tokens import delivery, held_ms, tokens
+from llm_locust.metrics.requests.tokens import delivery, held_ms, images, inputs, tokens
 from llm_locust.metrics.sections.completeness import (
     completeness,
+    interventions,
     requests_lost,
     requests_unsent,
     unsent_by_class,
 )
-from llm_locust.metrics.sections.drift import drift, memory_of
 from llm_locust.metrics.sections.failures import failures, iso
-from llm_locust.metrics.sections.interventions import interventions
-from llm_locust.metrics.sections.littles_law import littles_law
 from llm_locust.metrics.sections.live_check import LiveEnd, live_check
 from llm_locust.metrics.sections.sessions import sessions
 from llm_locust.metrics.sections.standstill import Silences
-from llm_locust.metrics.sections.steadiness import steadiness, untold
+from llm_locust.metrics.sections.steadiness import drift, memory_of, steadiness, untold
 from llm_locust.metrics.sections.steady import LoadOverTime, asked_load, left_out, plateau
 from llm_locust.metrics.sections.user_time import user_time
-from llm_locust.metrics.sections.validity import Scale, client_validity
+from llm_locust.metrics.sections.validity import Scale, client_validity, littles_law
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.select.unrecorded import Unrecorded, judged
-from llm_locust.metrics.stages.figures import outside, stages
-from llm_locust.metrics.stages.prefix import worth
-from llm_locust.metrics.stages.repeats import repeats
+from llm_locust.metrics.stages.checks import worth
+from llm_locust.metrics.stages.figures import outside, repeats, stages
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window, why_empty
 

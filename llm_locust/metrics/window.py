@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 
 

@@ -4,11 +4,10 @@ import argparse
 from collections.abc import Iterable, Mapping
 from re import fullmatch
 
-from llm_locust.options.option import Option, Values
-from llm_locust.options.types import parse_header
+from llm_locust.options.option import Option, Values, parse_header
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.foreign_text import is_key_name, is_variable, public_url, shown_variable
 from llm_locust.wire.headers import header_template, secret_texts
-from llm_locust.wire.secrecy import is_key_name, is_variable, public_url, shown_variable
 
 #: Where SDKs and their users have the key.
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"

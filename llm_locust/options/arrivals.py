@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import MOST_STAGES
-from llm_locust.metrics.stages.until import Until
-from llm_locust.options.option import Option, Values
-from llm_locust.options.stages.lengths import with_own_rate
-from llm_locust.options.stages.rows import STAGES
-from llm_locust.options.stages.search import Search, first_load, search_of
-from llm_locust.options.stop_rules import StopRule, parse_stop_rules
-from llm_locust.options.types import parse_count
-from llm_locust.scenario import forms
+from llm_locust.core.texts import parse_time
+from llm_locust.metrics.stages.steady import Until
+from llm_locust.options.option import Option, Values, parse_count
+from llm_locust.options.run import StopRule, parse_stop_rules
+from llm_locust.options.stages import STAGES, Search, first_load, search_of, with_own_rate
+from llm_locust.scenario import readers
 from llm_locust.workload.arrivals import (
     Process,
     Profile,
@@ -177,7 +174,7 @@ LOAD = (
         "needs a user class of OpenLoopUser)",
         parse_arrival,
         "A",
-        form=forms.ARRIVAL,
+        form=readers.ARRIVAL,
         ui=True,
     ),
     Option(
@@ -194,7 +191,7 @@ LOAD = (
         "open loop: no more than N requests of all workers at once; the others wait and are counted",
         parse_count,
         "N",
-        form=forms.WHOLE,
+        form=readers.WHOLE,
         ui=True,
     ),
     Option(
@@ -202,7 +199,7 @@ LOAD = (
         "end the run after exactly N requests from all workers together",
         parse_count,
         "N",
-        form=forms.WHOLE,
+        form=readers.WHOLE,
         ui=True,
     ),
     *STAGES,

@@ -8,16 +8,14 @@ from itertools import chain
 from pathlib import Path
 
 from llm_locust.client.http.target import Target
-from llm_locust.core.durations import parse_time
-from llm_locust.deployment.arms import Arm, chosen_arms
+from llm_locust.core.texts import parse_time
+from llm_locust.deployment.discovery import metrics_urls
 from llm_locust.deployment.profiler import ProfileSpan
-from llm_locust.deployment.roles import metrics_urls
-from llm_locust.deployment.targets import POLICIES, Reuse
-from llm_locust.metrics.deployment.pools.names import split_role
+from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
+from llm_locust.metrics.deployment.pools import split_role
 from llm_locust.options.access import headers_from
-from llm_locust.options.option import Option, Values
-from llm_locust.options.types import parse_count
-from llm_locust.scenario import forms
+from llm_locust.options.option import Option, Values, parse_count
+from llm_locust.scenario import readers
 
 #: When prefix caches can be emptied: before any load, when the measured phase begins, at both.
 RESETS = ("start", "measured", "both")
@@ -148,7 +146,7 @@ DEPLOYMENT = (
         "no load before N replicas have answered a request of one token through the host",
         parse_count,
         "N",
-        form=forms.WHOLE,
+        form=readers.WHOLE,
     ),
     Option(
         "--ready-timeout",
@@ -156,7 +154,7 @@ DEPLOYMENT = (
         "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
         parse_time,
         "TIME",
-        form=forms.TIME,
+        form=readers.TIME,
     ),
     Option(
         "--canary",
@@ -173,7 +171,7 @@ DEPLOYMENT = (
         metavar="URL",
         kind="list",
     ),
-    Option("--metrics-interval", "between scrapes (default 2s)", parse_time, "TIME", form=forms.TIME),
+    Option("--metrics-interval", "between scrapes (default 2s)", parse_time, "TIME", form=readers.TIME),
     Option(
         "--metrics-map",
         "what another server calls a known metric (repeatable)",

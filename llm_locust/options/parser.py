@@ -2,9 +2,9 @@
 
 from locust.argument_parser import LocustArgumentParser
 
-from llm_locust.options.scenario import take_scenario
+from llm_locust.options.report import DEFAULT_WEB_HOST
+from llm_locust.options.settings import take_scenario
 from llm_locust.options.table import GROUPS
-from llm_locust.options.web import DEFAULT_WEB_HOST
 
 
 def add_arguments(parser: LocustArgumentParser) -> None:

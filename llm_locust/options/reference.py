@@ -7,14 +7,17 @@ from pathlib import Path
 
 from llm_locust.options.option import Option
 from llm_locust.options.table import LOCUST_OPTIONS, OPTIONS
-from llm_locust.scenario.about import ABOUT
-from llm_locust.scenario.arms import ARM
-from llm_locust.scenario.classes import OF_CLASSES, SHARED
-from llm_locust.scenario.document import OF_RUN, STOP, WARM_UP
-from llm_locust.scenario.forms import DATASET_KEYS
-from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.readers import CONVERSATION, EXPECTED, IMAGES, SHARED_PREFIX, VALIDATORS
-from llm_locust.scenario.values import Key
+from llm_locust.scenario.classes import ARM, OF_CLASSES, PRESETS, SHARED
+from llm_locust.scenario.document import ABOUT, OF_RUN, STOP, WARM_UP
+from llm_locust.scenario.readers import (
+    CONVERSATION,
+    DATASET_KEYS,
+    EXPECTED,
+    IMAGES,
+    SHARED_PREFIX,
+    VALIDATORS,
+)
+from llm_locust.scenario.tree import Key
 
 _HEAD = """# Options
 

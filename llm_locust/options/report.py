@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from llm_locust.core.durations import parse_time
+from llm_locust.client.http.target import Target
+from llm_locust.core.texts import parse_time
 from llm_locust.options.arrivals import LoadSettings
-from llm_locust.options.option import Option, Values
-from llm_locust.options.types import PROGRESS_MODES, parse_price, read_shape
+from llm_locust.options.option import PROGRESS_MODES, Option, Values, parse_price, read_shape
 from llm_locust.roofline.gpus import gpu_named
-from llm_locust.scenario import forms
+from llm_locust.scenario import readers
 from llm_locust.workload.arrivals.profile import Profile
 
 
@@ -20,7 +20,7 @@ def parse_note(text: str) -> str:
 
 #: What a run costs.
 PRICES = tuple(
-    Option(flag, meaning, parse_price, metavar, form=forms.NUMBER, is_load=flag == "--gpus")
+    Option(flag, meaning, parse_price, metavar, form=readers.NUMBER, is_load=flag == "--gpus")
     for flag, metavar, meaning in (
         ("--gpu-hour-cost", "COST", "cost of one GPU per hour, for the cost of requests and tokens"),
         ("--gpus", "N", "number of serving GPUs"),
@@ -42,7 +42,7 @@ REPORT = (
         "for a soak: interval between reports of the results so far, in so-far/ of the run directory",
         parse_time,
         "TIME",
-        form=forms.TIME,
+        form=readers.TIME,
         record=None,
     ),
     Option(
@@ -81,7 +81,7 @@ REPORT = (
         "--upload has a copy of them that was read back",
         parse_time,
         "TIME",
-        form=forms.TIME,
+        form=readers.TIME,
         is_load=False,
     ),
     Option(
@@ -163,3 +163,34 @@ def parse_keep(given: Values, load: LoadSettings) -> Keep | None:
 def _has_steps(profile: Profile | None) -> bool:
     segments = () if profile is None else profile.segments
     return len(segments) > 1 and not any(s.slope or s.amplitude for s in segments)
+
+
+# --------------------
+# Options of the web UI beside Locust's own.
+# --------------------
+
+
+#: Where the web UI listens unless ``--web-host`` says otherwise: without a login it starts load for anyone.
+DEFAULT_WEB_HOST = "127.0.0.1"
+
+WEB = (
+    Option(
+        "--allow-host",
+        "another host for the web UI's form, besides those of the command line, the scenario and the "
+        "locustfile: load and keys go to no other (repeatable)",
+        Target.parse,
+        "URL",
+        kind="list",
+        scope=None,
+        record=None,
+    ),
+    Option(
+        "--web-name",
+        "host name under which the web UI is reached, such as an ingress's, besides addresses and "
+        "localhost; other names are then refused (repeatable)",
+        metavar="NAME",
+        kind="list",
+        scope=None,
+        record=None,
+    ),
+)

@@ -3,17 +3,17 @@
 import json
 
 from llm_locust.options.option import Option
-from llm_locust.scenario import forms
-from llm_locust.scenario.slo_headers import parse_prefix
-from llm_locust.wire.secrecy import key_texts, without_keys
-from llm_locust.wire.session_header import SessionHeader
+from llm_locust.scenario import readers
+from llm_locust.scenario.classes import parse_prefix
+from llm_locust.wire.foreign_text import key_texts, without_keys
+from llm_locust.wire.headers import SessionHeader
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.datasets.load import parse_keys
-from llm_locust.workload.images.asked import parse_images
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.models import parse_models
-from llm_locust.workload.ordering import ORDERS
-from llm_locust.workload.text.shared_prefix import parse_shared_prefix
+from llm_locust.workload.draws import ORDERS
+from llm_locust.workload.images import parse_images
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.parts import parse_models
+from llm_locust.workload.text.synthetic import parse_shared_prefix
 from llm_locust.workload.trajectories.pool import HISTORIES
 
 
@@ -56,7 +56,7 @@ REQUESTS = (
         "lognormal:512,1.2, file:lengths.csv, and more in docs/scenario.md (default 512)",
         parse_lengths,
         "D",
-        form=forms.LENGTHS,
+        form=readers.LENGTHS,
         ui=True,
     ),
     Option(
@@ -65,7 +65,7 @@ REQUESTS = (
         "with --dataset what its lines say)",
         parse_lengths,
         "D",
-        form=forms.LENGTHS,
+        form=readers.LENGTHS,
         ui=True,
     ),
     Option(
@@ -74,7 +74,7 @@ REQUESTS = (
         "column named prompt, plain text with one prompt a line",
         metavar="FILE",
         kind="path",
-        form=forms.DATASET,
+        form=readers.DATASET,
         ui=True,
     ),
     Option(
@@ -110,7 +110,7 @@ REQUESTS = (
         metavar="N",
         kind="whole",
         parse=parse_skipped,
-        form=forms.WHOLE_FROM_0,
+        form=readers.WHOLE_FROM_0,
     ),
     Option("--dataset-order", "of the dataset's lines (default sequential)", choices=ORDERS),
     Option(
@@ -155,7 +155,7 @@ REQUESTS = (
         'fields added to every request body, such as \'{"temperature": 0, "ignore_eos": true}\'',
         parse_body,
         "JSON",
-        form=forms.BODY,
+        form=readers.BODY,
         record=recorded_body,
     ),
     Option(

@@ -2,26 +2,34 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.core.terms import nearest
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.client.http.timers import Timeouts
+from llm_locust.core.texts import nearest
+from llm_locust.metrics.gates import parse_slo
 from llm_locust.options.access import access_secrets, parse_api_key, parse_headers
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
-from llm_locust.options.option import Values
+from llm_locust.options.option import UP_TO, Values
 from llm_locust.options.report import PRICES, Keep, parse_keep
-from llm_locust.options.scenario import classes_of, scenario_of
-from llm_locust.options.stages.prefix import check_prompts
-from llm_locust.options.table import OPTION, OPTIONS, recorded
-from llm_locust.options.types import UP_TO
-from llm_locust.roofline.roof import roof_of_options
-from llm_locust.scenario import DatasetSource, Scenario
+from llm_locust.options.stages import check_prompts
+from llm_locust.options.table import GRAMMAR, KEYS, OPTION, OPTIONS, recorded
+from llm_locust.roofline.bounds import roof_of_options
+from llm_locust.scenario import (
+    DatasetSource,
+    Scenario,
+    Stop,
+    TrafficClass,
+    load_scenario,
+    sole_class,
+    with_options,
+)
+from llm_locust.scenario.classes import check_once, check_slo_headers, slo_headers
 from llm_locust.scenario.request_kind import (
     DEFAULT_INPUT_TOKENS,
     DEFAULT_OUTPUT_TOKENS,
@@ -30,15 +38,89 @@ from llm_locust.scenario.request_kind import (
     kinds_of,
     request_form,
 )
-from llm_locust.scenario.slo_headers import check_once, check_slo_headers, slo_headers
-from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import key_texts
-from llm_locust.wire.session_header import SessionHeader
+from llm_locust.wire.foreign_text import key_texts
+from llm_locust.wire.headers import SessionHeader, secret_texts
 from llm_locust.workload.datasets.load import LoadDataset, load_dataset
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
 from llm_locust.workload.trajectories.pool import History, TrajectoryPool, load_pool
+
+if TYPE_CHECKING:
+    from locust.argument_parser import LocustArgumentParser
+
+
+# --------------------
+# How a scenario file gets into the options: after the command line and the environment, before defaults.
+# --------------------
+
+
+#: Where a process's options have the scenario's text: Locust sends it to workers, which have no file.
+SCENARIO_TEXT = "llm_scenario"
+
+
+def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | None = None) -> None:
+    """Make what ``--scenario`` says the defaults of ``parser``, which has all options by now.
+
+    On a worker nothing: its options are the master's.
+
+    Args:
+        arguments: of the command line; default: this process's own.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    path = _named(parser, given)
+    if path is None:
+        return
+    try:
+        scenario = load_scenario(path, GRAMMAR)
+    except ValueError as e:
+        parser.error(f"--scenario: {e}")
+    known = {action.dest for action in parser._actions}
+    defaults = {KEYS[key]: value for key, value in scenario.options.items()}
+    rules = stop_rules(scenario.stop)
+    if rules and "stop_when" not in defaults:
+        defaults["stop_when"] = rules
+    assert defaults.keys() <= known, defaults.keys() - known
+    parser.set_defaults(**defaults, **{SCENARIO_TEXT: scenario.text_for_workers()})
+
+
+def scenario_of(options: argparse.Namespace) -> Scenario | None:
+    """The scenario of a run's options (raises ScenarioError)."""
+    text = getattr(options, SCENARIO_TEXT, None)
+    return None if not text else Scenario.from_text(text, GRAMMAR)
+
+
+def classes_of(scenario: Scenario | None, given: Values) -> tuple[TrafficClass, ...]:
+    """The classes of a run's requests: options win over the top level of the scenario, not over a class."""
+    if scenario is None:
+        return sole_class({})
+    said = {row.name: given[row.name] for row in OPTION.values() if row.scope == "classes"}
+    unique = said["unique_head"]
+    return with_options(scenario.classes, said | {"unique_head": None if unique is None else unique == "on"})
+
+
+def stop_rules(stop: Stop) -> str:
+    """The rules as ``--stop-when`` has them; an empty text for none."""
+    words = []
+    if stop.error_rate is not None:
+        words.append(f"error_rate>{stop.error_rate * 100:.12g}% over {stop.error_rate_over_s:.12g}s")
+    if stop.oversaturation:
+        words.append("oversaturation")
+    return ", ".join(words)
+
+
+def _named(parser: "LocustArgumentParser", arguments: list[str]) -> str | None:
+    """The path that the command line, the environment or a configuration file gives."""
+    # Here and not above: settings are read in processes too that must not load Locust, which patches.
+    from locust.argument_parser import get_empty_argument_parser
+
+    finder = get_empty_argument_parser(add_help=False, default_config_files=parser._default_config_files)
+    finder.add_argument(OPTION["scenario"].flag, env_var=OPTION["scenario"].variable)
+    finder.add_argument("--worker", action="store_true", env_var="LOCUST_MODE_WORKER")
+    found: Any
+    found, _ = finder.parse_known_args(arguments)
+    return None if found.worker else found.scenario or None
+
 
 T = TypeVar("T")
 

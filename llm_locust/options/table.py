@@ -14,12 +14,11 @@ from llm_locust.options.access import ACCESS
 from llm_locust.options.arrivals import LOAD
 from llm_locust.options.deployment import DEPLOYMENT
 from llm_locust.options.option import Option
-from llm_locust.options.report import REPORT
+from llm_locust.options.report import REPORT, WEB
 from llm_locust.options.requests import REQUESTS
 from llm_locust.options.run import RUN
-from llm_locust.options.web import WEB
-from llm_locust.scenario import forms
-from llm_locust.scenario.forms import Form, Grammar
+from llm_locust.scenario import readers
+from llm_locust.scenario.readers import Form, Grammar
 
 #: The options by what they are about, in the order of the help.
 GROUPS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
@@ -60,10 +59,10 @@ class LocustOption:
 
 
 LOCUST_OPTIONS = (
-    LocustOption("host", forms.TEXT, meaning="the server, `http://127.0.0.1:8000`"),
-    LocustOption("num_users", forms.WHOLE, key="users", meaning="`--users`", is_load=True),
-    LocustOption("spawn_rate", forms.SPAWN_RATE, meaning="`--spawn-rate`, users per second", is_load=True),
-    LocustOption("run_time", forms.RUN_TIME, meaning="`--run-time`: `90s`, `20m`, `1h30m`", is_load=True),
+    LocustOption("host", readers.TEXT, meaning="the server, `http://127.0.0.1:8000`"),
+    LocustOption("num_users", readers.WHOLE, key="users", meaning="`--users`", is_load=True),
+    LocustOption("spawn_rate", readers.SPAWN_RATE, meaning="`--spawn-rate`, users per second", is_load=True),
+    LocustOption("run_time", readers.RUN_TIME, meaning="`--run-time`: `90s`, `20m`, `1h30m`", is_load=True),
     LocustOption("stop_timeout"),
     LocustOption("processes"),
     LocustOption("expect_workers"),

@@ -8,12 +8,18 @@ a server or a user is cleaned here and escaped by the format that prints it.
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from llm_locust.core.figures import UNDEFINED as UNDEFINED
-from llm_locust.core.figures import figure
+from llm_locust.core.texts import UNDEFINED as UNDEFINED
+from llm_locust.core.texts import figure
+from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.compare.sides import Metric
+from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.summary_types.base import Figures
+from llm_locust.report.section import Line, Section, Table, Tone
 
 SEPARATOR = " · "
 
@@ -30,7 +36,7 @@ def is_defined(value: float | None) -> TypeGuard[float]:
 
 
 def number(value: float | None) -> str:
-    """A figure as :func:`~llm_locust.core.figures.figure` has it, a dash if it is not defined."""
+    """A figure as :func:`~llm_locust.core.texts.figure` has it, a dash if it is not defined."""
     return figure(value)
 
 
@@ -107,3 +113,131 @@ def after(iso: str, origin_iso: str) -> str:
     """How long after ``origin_iso`` a time is: ``+3.10 s``."""
     passed = (datetime.fromisoformat(iso) - datetime.fromisoformat(origin_iso)).total_seconds()
     return f"{'-' if passed < 0 else '+'}{seconds(abs(passed))}"
+
+
+# --------------------
+# Labels of the figures that runs and arms are compared by.
+# --------------------
+
+
+_OTHERS = {
+    "goodput": "Goodput ratio",
+    "on_time": "Tokens on time",
+    "error_rate": "Error rate",
+    "rps": "Requests/s",
+    "output_tps": "Output tokens/s",
+    "output_cps": "Output chars/s",
+    "input_tps": "Input tokens/s",
+    "total_tps": "Tokens/s",
+    "goodput_rps": "Good requests/s",
+    "inputs_per_s": "Inputs/s",
+    "images_per_s": "Images/s",
+}
+
+
+def figure_label(metric: Metric, marked: bool = False) -> str:
+    """``TTFT p99``; ``marked`` puts † behind figures of tokens."""
+    if metric.kind is MetricKind.LATENCY:
+        text = f"{LATENCY[metric.latency].short} {metric.statistic.replace('_', '.')}"
+    else:
+        text = f"Held {metric.limit}" if metric.limit else _OTHERS[metric.name]
+    return text + (" †" if marked and metric.of_tokens else "")
+
+
+# --------------------
+# How sure a percentile is: its 95 % interval, a mark where the data cannot tell one, and another where many
+# of the requests were cut.
+# --------------------
+
+
+MARK = "~"
+_LEAST = {"p50": 40, "p99": 1000}
+MARK_MEANING = (
+    f"{MARK} too few independent samples for a 95 % interval: requests that waited together count as fewer"
+)
+
+
+#: Behind latencies of which more than this share of the requests was cut by the run's end.
+CUT_MARK = "†"
+NOTABLE_CUT = 0.01
+_CUT_MEANING = (
+    f"{CUT_MARK} the end of the run cut more than 1 % of the requests: these are estimates that count them "
+    "in, > is a lower bound"
+)
+
+
+def is_cut(cut_share: float | None) -> bool:
+    """Whether the run's end cut so many of the requests that their latencies are marked."""
+    return (cut_share or 0.0) > NOTABLE_CUT
+
+
+def cut_note(cut_share: float | None) -> Line | None:
+    """What the mark of latencies of cut requests means, where these have it."""
+    return Line(_CUT_MEANING, Tone.WARN) if is_cut(cut_share) else None
+
+
+def mark(stats: Figures, key: str) -> str:
+    """What stands before a percentile without its interval, which its samples cannot bound."""
+    return MARK if stats.figure(key) is not None and stats.intervals().get(key, ()) is None else ""
+
+
+def counted(value: float | None, key: str, n: int) -> str:
+    """A percentile of ``n`` samples whose interval is not known, marked if they are too few for one."""
+    return f"{MARK if value is not None and n < _LEAST[key] else ''}{number(value)}"
+
+
+def estimate(stats: Figures, key: str, *, cut: bool = False) -> str:
+    """A percentile with its marks; ``> 28,200`` where cut requests leave it open but for its lower bound.
+
+    Args:
+        cut: whether it is marked as one of requests of which many were cut.
+    """
+    bound, value = stats.bound(key), stats.figure(key)
+    behind = CUT_MARK if cut and (value is not None or bound is not None) else ""
+    if value is None and bound is not None:
+        return f"> {number(bound)}{behind}"
+    return f"{mark(stats, key)}{number(value)}{behind}"
+
+
+def bounds(stats: Figures, key: str) -> str:
+    """The interval of a percentile: ``53.9–54.6``."""
+    ends = stats.intervals().get(key)
+    return UNDEFINED if ends is None else "–".join("∞" if end is None else number(end) for end in ends)
+
+
+def meaning(*marked: str) -> Iterator[Line]:
+    """What the mark means, where one of these texts has it."""
+    if any(text.startswith(MARK) for text in marked):
+        yield Line(MARK_MEANING, Tone.FAINT)
+
+
+def meaning_in(table: Table) -> Iterator[Line]:
+    """What the mark means, where a figure has it; on a wide page only, where only ``wide`` ones do."""
+    marked = [
+        column.wide
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if not column.left and cell.startswith(MARK)
+    ]
+    if marked:
+        yield Line(MARK_MEANING, Tone.FAINT, wide=all(marked))
+    if any(cell.endswith(CUT_MARK) for row in table.rows for cell in row.cells):
+        yield Line(_CUT_MEANING, Tone.WARN)
+
+
+def explained_once(sections: list[Section]) -> list[Section]:
+    """The sections with the mark's meaning below the first one only that has it.
+
+    On a page without ``wide`` lines that may be a later one than on a page with them.
+    """
+    told: set[bool] = set()
+    return [replace(section, notes=tuple(_untold(section.notes, told))) for section in sections]
+
+
+def _untold(notes: tuple[Line, ...], told: set[bool]) -> Iterator[Line]:
+    for note in notes:
+        if note.text == MARK_MEANING:
+            if False in told or note.wide in told:
+                continue
+            told.add(note.wide)
+        yield note

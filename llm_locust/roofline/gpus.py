@@ -4,7 +4,14 @@ import difflib
 import math
 from dataclasses import dataclass
 
-from llm_locust.roofline.error import RooflineError
+# --------------------
+# Error of this package.
+# --------------------
+
+
+class RooflineError(ValueError):
+    """A GPU, a model or a question without a roofline; one line that says what to write."""
+
 
 _GIB = 1 << 30
 _TERA = 1e12

@@ -1,8 +1,7 @@
 """The scenario file: a run's options, its classes of requests, its warm-up and stop rules, checked."""
 
-from llm_locust.scenario.classes import sole_class, with_options
+from llm_locust.scenario.classes import Mix, choose, sole_class, with_options
 from llm_locust.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
-from llm_locust.scenario.mix import Mix, choose
 from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.parts import (
     Conversation,

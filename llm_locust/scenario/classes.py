@@ -1,20 +1,117 @@
 """The ``classes`` of a scenario, and what they take from its top level and from presets."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
-from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.scenario import forms, readers, values
-from llm_locust.scenario.presets import PRESETS, Preset
-from llm_locust.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, TreeKey
-from llm_locust.scenario.values import Context, Key, one_of
+import numpy as np
+
+from llm_locust.deployment.targets import PREFIXES, Arm, ArmError, checked_name, checked_url
+from llm_locust.metrics.gates import parse_slo
+from llm_locust.scenario import readers, tree
+from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.scenario.tree import Context, Fields, Items, Key, Node, Scalar, ScenarioError, TreeKey, one_of
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.wire.headers import HEADER_FIELDS
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.wire.foreign_text import is_variable
+from llm_locust.wire.headers import HEADER_FIELDS, HeaderError, header_template
+from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.parts import TrafficClass
 
-preset = values.word(*PRESETS)
+# --------------------
+# The usual cases of load with their usual lengths and limits: ``preset: chat``.
+#
+# A class's keys win over the class's preset. Every option of the run, whichever way it is given, wins over
+# a preset at the scenario's top level. Lengths are lognormal, as recorded lengths are to good
+# approximation: few are far longer than the rest. Limits are what a person or a program at the other end
+# notices.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Lengths as :func:`~llm_locust.workload.lengths.parse_lengths` takes them, limits as
+    :func:`~llm_locust.metrics.gates.parse_slo`. An empty ``slo`` sets no limit on a single request."""
+
+    input_tokens: str
+    output_tokens: str
+    slo: str
+
+
+CHAT = Preset(input_tokens="lognormal:1020,0.8", output_tokens="lognormal:129,1.0", slo="ttft=500ms")
+"""A person types and reads along.
+
+Lengths: medians of the conversation part of Microsoft's Azure LLM inference trace of 2023 (Splitwise,
+ISCA 2024), 1,020 and 129 tokens. Limit: half a second to the first token is well below the second after
+which a person's thought is interrupted (Nielsen, Usability Engineering, 1993). People read about
+240 words a minute (Brysbaert 2019), some 5 tokens/s, so that no limit of TPOT is needed as a rule;
+``tpot=50ms`` is one for answers that are skimmed.
+"""
+
+CODE = Preset(input_tokens="lognormal:1500,0.8", output_tokens="lognormal:13,1.0", slo="ttft=100ms")
+"""An editor completes code while a person types.
+
+Lengths: medians of the coding part of the same trace, 1,500 and 13 tokens: much context, a few words.
+Limit: at 100 ms an answer still feels immediate (Nielsen), and the next key is struck some 200 ms after
+the last.
+"""
+
+VOICE = Preset(input_tokens="lognormal:500,0.6", output_tokens="lognormal:40,0.6", slo="ttft=100ms")
+"""A spoken dialogue.
+
+Lengths: instructions with some turns of dialogue, and an answer of two spoken sentences, which are
+assumptions. Limit: speakers leave about 200 ms between two turns (Stivers et al., PNAS 2009). Speech
+recognition, synthesis and the network share that time with the model, which leaves it below 100 ms.
+Speech is slow, some 150 words a minute, so that TPOT is no concern.
+"""
+
+AGENT = Preset(input_tokens="lognormal:6000,0.8", output_tokens="lognormal:150,0.8", slo="ttft=1s tpot=25ms")
+"""A program calls the model step after step and uses tools between.
+
+Lengths: with means of 8,260 and 207 tokens near those of the tool and agent trace of Mooncake (FAST 2025),
+where prompts of 8,600 tokens get answers of 180. Limits: steps add up and nobody reads along, so that
+both parts count: ten steps of 1 s + 150 x 25 ms take 48 s.
+"""
+
+BATCH = Preset(input_tokens="lognormal:2000,0.6", output_tokens="lognormal:300,0.6", slo="")
+"""Documents are worked off and nobody waits for a single one: extraction, labelling, evaluation.
+
+Lengths: a page or two in, a paragraph or two out, which are assumptions. No limit on a single request: what
+counts is throughput, as in ``gate: output_tps>2000``.
+"""
+
+PRESETS: Mapping[str, Preset] = {"chat": CHAT, "code": CODE, "voice": VOICE, "agent": AGENT, "batch": BATCH}
+
+
+# --------------------
+# Loads of public protocols as scenario files, which the package ships: ``preset: chat`` is of this project,
+# a protocol is somebody else's, with its source.
+#
+# A protocol's name stands wherever the path of a scenario does. A run with it rehearses the protocol; only
+# what the protocol's own authors accept is a result of it.
+# --------------------
+
+
+#: Where the files are; ``examples/protocols`` is the same folder.
+FOLDER = Path(__file__).parents[1] / "protocols"
+
+
+def protocol_names() -> tuple[str, ...]:
+    """The names of all protocols, sorted."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def scenario_path(text: str) -> str:
+    """The path of the scenario that ``text`` names: a protocol's, unless there is a file of this name."""
+    if text in protocol_names() and not os.path.exists(text):
+        return str(FOLDER / f"{text}.yaml")
+    return text
+
+
+preset: tree.Reader = tree.word(*PRESETS)
 
 A_PRESET = "a [preset](#presets)"
 
@@ -32,13 +129,13 @@ SHARED: Mapping[str, Key] = {
         "texts of an embeddings request (default 1), documents of a rerank request (default 10); each has "
         "`input_tokens`",
     ),
-    "stream": Key(forms.truth, "true or false", "ask for a stream (default)"),
+    "stream": Key(readers.truth, "true or false", "ask for a stream (default)"),
     "images": Key(readers.images, "[mapping](#images)", "images of noise in every prompt"),
     "shared_prefix": Key(
         readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"
     ),
     "unique_head": Key(
-        forms.truth,
+        readers.truth,
         "true or false",
         "every prompt starts with unique words (default), so that no prefix cache helps",
     ),
@@ -118,7 +215,7 @@ def read_classes(node: Node, shared: Mapping[str, Any], context: Context) -> tup
     """
     classes: dict[str, TrafficClass] = {}
     for key, item in _items(node):
-        entries = values.known(item, "class" if key is None else f"class {key!r}", CLASS_KEYS)
+        entries = tree.known(item, "class" if key is None else f"class {key!r}", CLASS_KEYS)
         found = _class(key, item, entries, shared, context)
         if found.name in classes:
             place = entries["name"].node.place if "name" in entries else item.place
@@ -137,16 +234,16 @@ def _items(node: Node) -> list[tuple[str | None, Node]]:
         return [(None, item) for item in node.nodes]
     if isinstance(node, Fields) and node.entries:
         return [
-            (values.printable(Scalar(name, entry.key), "name"), entry.node)
+            (tree.printable(Scalar(name, entry.key), "name"), entry.node)
             for name, entry in node.entries.items()
         ]
-    raise values.wrong(node, "classes", "a list of at least one class, or a mapping of names to classes")
+    raise tree.wrong(node, "classes", "a list of at least one class, or a mapping of names to classes")
 
 
 def _class(
     key: str | None, node: Node, entries: Mapping[str, TreeKey], shared: Mapping[str, Any], context: Context
 ) -> TrafficClass:
-    own = values.read_entries(entries, CLASS_KEYS, context)
+    own = tree.read_entries(entries, CLASS_KEYS, context)
     if key is None and "name" not in own:
         raise ScenarioError(node.place, "the class lacks 'name'")
     if key is not None and "name" in own:
@@ -196,3 +293,233 @@ def _check_kind(
         f"class {found.name!r} has a {key}, class {first.name!r} {other}: "
         "either all classes have a rate or none has, a class without both having weight 1",
     )
+
+
+# --------------------
+# Which class a request belongs to, drawn by the classes' weights, reproducibly.
+# --------------------
+
+
+#: Sets these draws apart from every other use of the same seed.
+_KEY = int.from_bytes(b"mix", "big")
+
+_BLOCK = 64
+
+
+class Weighted(Protocol):
+    """A class; ``weight`` is None where it has a rate of its own."""
+
+    @property
+    def weight(self) -> float | None: ...
+
+
+T = TypeVar("T", bound=Weighted)
+
+
+class Mix(Generic[T]):
+    """Classes in the shares of their weights.
+
+    Raises:
+        ValueError: no class, one with a rate of its own, or weights without one above 0.
+    """
+
+    def __init__(self, classes: Sequence[T]) -> None:
+        weights = np.array([c.weight for c in classes if c.weight is not None], dtype=np.float64)
+        if len(weights) < len(classes):
+            raise ValueError("a class with a rate of its own has arrivals of its own, and is in no mix")
+        if not (len(weights) and np.all(weights >= 0) and 0 < weights.sum() < np.inf):
+            raise ValueError(f"weights {weights.tolist()}: none may be negative, and one must be above 0")
+        self.classes = tuple(classes)
+        edges = np.cumsum(weights)
+        self._edges = edges / edges[-1]  # the last one is exactly 1, which no draw reaches
+
+    def shares(self) -> tuple[float, ...]:
+        """Of each class: weight / sum of all weights."""
+        return tuple(np.diff(self._edges, prepend=0.0).tolist())
+
+    def choose(self, rng: np.random.Generator) -> T:
+        """One class, by one draw."""
+        return self.classes[int(np.searchsorted(self._edges, rng.random(), side="right"))]
+
+    def of_user(self, seed: int, worker: int, user: int) -> Iterator[T]:
+        """The classes of a user's requests, one after another without end: a closed loop.
+
+        Every (seed, worker, user) has draws of its own.
+        """
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_KEY, worker, user)))
+        while True:
+            for i in np.searchsorted(self._edges, rng.random(_BLOCK), side="right").tolist():
+                yield self.classes[i]
+
+    def of_arrival(self, seed: int, k: int) -> T:
+        """The class of arrival ``k`` of all workers: the same whichever worker sends it, and of how many."""
+        digest = blake2b(f"{seed}/{_KEY}/{k}".encode(), digest_size=8).digest()
+        # 53 bits: what a float in 0 .. 1 holds without being rounded up to 1.
+        fraction = (int.from_bytes(digest) >> 11) * 2.0**-53
+        return self.classes[int(np.searchsorted(self._edges, fraction, side="right"))]
+
+
+def choose(classes: Sequence[T], rng: np.random.Generator) -> T:
+    """One of ``classes`` by weight; for many draws make one :class:`Mix`."""
+    return Mix(classes).choose(rng)
+
+
+# --------------------
+# The ``arms`` of a scenario: names, and in what the requests of each differ.
+# --------------------
+
+
+def read_arms(node: Node, name: str, context: Context) -> tuple[Arm, ...]:
+    """The arms of a mapping whose keys are their names."""
+    entries = tree.mapping(node, name, "a mapping of names to arms, as {cold: {prefix: cold}}").entries
+    return tuple(_arm(key, entry, context) for key, entry in entries.items())
+
+
+def _arm(name: str, entry: TreeKey, context: Context) -> Arm:
+    try:
+        checked_name(name)
+    except ArmError as e:
+        raise ScenarioError(entry.key, f"arms: {e}") from e
+    node = entry.node
+    plain = isinstance(node, Scalar) and node.value is None  # a name alone: as the run is
+    return Arm(name, **({} if plain else tree.read(node, f"arm {name!r}", ARM, context)))
+
+
+def _url(node: Node, name: str, context: Context) -> str:
+    found = tree.text(node, name, "a URL such as http://HOST:8000")
+    return tree.checked(checked_url, name, found.strip(), node.place)
+
+
+def _share(node: Node, name: str, context: Context) -> float:
+    return tree.number(node, name, 0.001, 1000)
+
+
+def _path(node: Node, name: str, context: Context) -> str:
+    found = tree.printable(node, name)
+    if not found.startswith("/") or not found.isascii() or set(found) & set(" ?#"):
+        raise tree.wrong(node, name, "a path such as /chat/completions")
+    return found
+
+
+def _body(node: Node, name: str, context: Context) -> dict[str, Any]:
+    found = readers.body(node, name, context)
+    for field, instead in {"model": "the key model", **dict.fromkeys(LIMIT_FIELDS, "output_tokens")}.items():
+        if field in found:
+            raise ScenarioError(node.place, f"the body of an arm cannot set {field!r}: use {instead}")
+    return found
+
+
+def _header_env(node: Node, name: str, context: Context) -> dict[str, str]:
+    """Header -> variable. No message shows a value, which may be a secret by mistake."""
+    allowed = "a mapping of header names and environment variables"
+    found: dict[str, str] = {}
+    for header, entry in tree.mapping(node, name, allowed).entries.items():
+        try:
+            header_template(header, "")
+        except HeaderError as e:
+            raise ScenarioError(entry.key, str(e)) from e
+        if not isinstance(entry.node, Scalar) or not is_variable(entry.node.text):
+            raise ScenarioError(entry.node.place, f"{name}: {header!r} is not the name of a variable")
+        found[header.lower()] = entry.node.text
+    return found
+
+
+#: What is said of an arm.
+ARM: Mapping[str, Key] = {
+    "url": Key(_url, "URL", "where its requests go (default: the run's `host`); two arms may have the same"),
+    "share": Key(_share, "number", "of the requests, in proportion to the other arms' (default 1)"),
+    "model": Key(readers.name, "text", "the model that it is asked for"),
+    "path": Key(
+        _path, "path", "in place of the endpoint's own, below the base of the API: `/chat/completions`"
+    ),
+    "headers": Key(readers.headers, "mapping", "over those of the same name; templates as those of a class"),
+    "header_env": Key(
+        _header_env, "mapping", "header names, and the environment variables that hold their values"
+    ),
+    "body": Key(_body, "mapping", "merged over the body, field by field; `null` leaves a field out"),
+    "prefix": Key(
+        tree.word(*PREFIXES),
+        "a name",
+        "`cold`: every request begins with six words of its own, so that no prefix cache helps; `warm`: with "
+        "six that all of them share, so that the lengths are equal (default: neither)",
+    ),
+}
+
+
+# --------------------
+# Request headers that tell a gateway the limits of a class: ``x-slo-ttft-ms: 500``.
+#
+# The endpoint pickers of llm-d and of the Gateway API Inference Extension read two, of TTFT and of TPOT, in
+# milliseconds. Their names begin with ``x-slo`` up to llm-d 0.7, and with ``x-llm-d-slo`` from 0.8 on,
+# which reads the older ones too (https://llm-d.ai/docs/api-reference/epp-http-headers).
+# --------------------
+
+
+#: The latencies whose limits have a header.
+METRICS = ("ttft", "tpot")
+
+
+def parse_prefix(text: str) -> str:
+    """What the headers' names begin with, in lower case (raises ValueError)."""
+    prefix = text.strip().lower().rstrip("-")
+    if not prefix or "{" in prefix:
+        raise ValueError(f"{text[:40]!r} is no start of a header name: write such as x-slo")
+    header_template(_name(prefix, "ttft"), "")
+    return prefix
+
+
+def slo_headers(prefix: str | None, limits_s: Mapping[str, float]) -> dict[str, str]:
+    """The headers of requests with these limits, metric -> seconds; none without a prefix."""
+    if prefix is None:
+        return {}
+    return {
+        _name(prefix, metric): f"{limits_s[metric] * 1e3:.12g}" for metric in METRICS if metric in limits_s
+    }
+
+
+def check_slo_headers(
+    prefix: str,
+    kinds: Sequence[RequestKind],
+    limits_s: Mapping[str, Mapping[str, float]],
+    given: Iterable[str],
+) -> None:
+    """Check that the headers can say what the requests are judged by.
+
+    Args:
+        limits_s: class -> metric -> limit, ``""`` for those of the run.
+        given: names of the headers that the run and its arms set themselves.
+
+    Raises:
+        ValueError: no kind has such a limit, a header is set in two places, or lines of a dataset have a
+            class with other limits than their kind.
+    """
+
+    def headers_of(name: str) -> dict[str, str]:
+        return slo_headers(prefix, limits_s.get(name, limits_s[""]))
+
+    if not any(headers_of(kind.slo_class) for kind in kinds):
+        raise ValueError(
+            f"--slo-headers {prefix}: no request has a limit for {' or '.join(METRICS)}; give one by --slo, "
+            "or by the slo of a class"
+        )
+    names = {_name(prefix, metric) for metric in METRICS}
+    check_once(f"--slo-headers {prefix}", names, kinds, given)
+    for kind in kinds:
+        dataset = kind.spec.dataset
+        for line in () if dataset is None else dataset.prompts:
+            if line.slo_class and headers_of(line.slo_class) != headers_of(kind.slo_class):
+                raise ValueError(
+                    f"--slo-headers {prefix}: a line of the dataset is of class {line.slo_class[:40]!r}, "
+                    "whose limits differ from those that its request would name"
+                )
+
+
+def check_once(option: str, names: Set[str], kinds: Sequence[RequestKind], given: Iterable[str]) -> None:
+    """Check that no header of ``names``, which an option sends, is given too (raises ValueError)."""
+    for header in (*given, *(header for kind in kinds for header in kind.headers)):
+        if header.lower() in names:
+            raise ValueError(f"{option}: the header {header!r} is given too; leave out one of them")
+
+
+def _name(prefix: str, metric: str) -> str:
+    return f"{prefix}-{metric}-ms"

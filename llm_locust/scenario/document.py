@@ -5,27 +5,150 @@ What a scenario says comes after the command line and the environment, and befor
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.core.durations import parse_time
-from llm_locust.deployment.arms import Arm
-from llm_locust.scenario import forms, readers, values
-from llm_locust.scenario.about import About, read_about
-from llm_locust.scenario.arms import read_arms
-from llm_locust.scenario.classes import A_PRESET, SHARED, preset, read_classes, sole_class
-from llm_locust.scenario.forms import Grammar
-from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.protocols import scenario_path
-from llm_locust.scenario.tree import Node, Place, ScenarioError, TreeKey, from_plain, plain
-from llm_locust.scenario.values import Context, Key, Reader
-from llm_locust.scenario.yaml_lines import parse_yaml, read_text
+from llm_locust.core.texts import parse_time
+from llm_locust.deployment.targets import Arm
+from llm_locust.scenario import readers, tree
+from llm_locust.scenario.classes import (
+    A_PRESET,
+    PRESETS,
+    SHARED,
+    preset,
+    read_arms,
+    read_classes,
+    scenario_path,
+    sole_class,
+)
+from llm_locust.scenario.readers import Grammar
+from llm_locust.scenario.tree import (
+    Context,
+    Items,
+    Key,
+    Node,
+    Place,
+    Reader,
+    ScenarioError,
+    TreeKey,
+    from_plain,
+    parse_yaml,
+    plain,
+    read_text,
+)
+from llm_locust.wire.foreign_text import without_keys
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import without_keys
 from llm_locust.workload.parts import DatasetSource, TrafficClass
+
+# --------------------
+# Where a scenario comes from: ``about`` at its top level.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where a scenario comes from: one line on what it is, its ``source``, the day on which its figures were
+    compared with that, gates that the source sets for each load (``limits``: a sweep has none of its own),
+    and in what a run with it ``differs`` from what the source asks for."""
+
+    title: str
+    source: str = ""
+    date: str = ""
+    limits: str = ""
+    differs: tuple[str, ...] = ()
+
+
+def read_about(node: Node, name: str, context: Context) -> About:
+    return About(**tree.read(node, name, ABOUT, context, required=("title",)))
+
+
+def _line(node: Node, name: str, context: Context) -> str:
+    found = tree.text(node, name).strip()
+    if not found.isprintable():
+        raise tree.wrong(node, name, "one line of printable characters")
+    return found
+
+
+def _lines(node: Node, name: str, context: Context) -> tuple[str, ...]:
+    nodes = node.nodes if isinstance(node, Items) else (node,)
+    return tuple(_line(item, name, context) for item in nodes)
+
+
+ABOUT: Mapping[str, Key] = {
+    "title": Key(_line, "text", "one line; required"),
+    "source": Key(_line, "text", "where the figures are from"),
+    "date": Key(_line, "text", "when they were compared with the source"),
+    "limits": Key(
+        readers.GATES.read,
+        "gates",
+        "of each load, where the run has several: for `llm-locust report RUN --where stage==N --gate ...`",
+    ),
+    "differs": Key(
+        _lines,
+        "text, or list of texts",
+        "in what a run with the file differs from what the source asks for",
+    ),
+}
+
+
+# --------------------
+# Points of MLPerf Endpoints: the numbers of concurrent requests at which a server is measured.
+#
+# Between the lowest and the highest concurrency lie three regions of equal ratio, counted from the lowest.
+# A set has the lowest (Ultra-Low), at least one point in each region and three more in any, the highest
+# being one of them. Source: mlcommons/endpoints_policies, v1.0.
+# --------------------
+
+
+#: The lowest concurrency is one of these, and the highest is above all of them.
+ULTRA_LOW = range(1, 33)
+
+#: The highest point may be this much above the highest concurrency that was declared.
+MARGIN = 1.10
+
+_MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Regions as (first, last), and a set of points, seven if no region is narrower than two of them.
+
+    A narrow range may leave a region empty, its first above its last. ``highest`` is the margin's end.
+    """
+
+    low: tuple[int, int]
+    medium: tuple[int, int]
+    high: tuple[int, int]
+    highest: int
+    planned: tuple[int, ...]
+
+
+def plan_points(c_min: int, c_max: int) -> Points:
+    """Plan the points from ``c_min`` to ``c_max``: of each region the geometric middle and the end.
+
+    Raises:
+        ValueError: ``c_min`` is not in 1 .. 32, or ``c_max`` not above 32.
+    """
+    if c_min not in ULTRA_LOW:
+        raise ValueError(f"the lowest concurrency is one of 1 .. {ULTRA_LOW[-1]}, not {c_min}")
+    if not ULTRA_LOW[-1] < c_max <= _MOST:
+        raise ValueError(
+            f"the highest concurrency is above {ULTRA_LOW[-1]} and at most {_MOST:,}, not {c_max}"
+        )
+    third = math.log2(c_max - c_min) / 3
+    ends = (round(c_min + 2**third), round(c_min + 2 ** (2 * third)), c_max)
+    firsts = (c_min + 1, ends[0] + 1, ends[1] + 1)
+    planned = {c_min}
+    for first, end in zip(firsts, ends, strict=True):
+        planned |= {round(math.sqrt(first * end)), end} if first <= end else set()
+    low, medium, high = zip(firsts, ends, strict=True)
+    # Rounded before: 1.1 * 1,000 is 1,100.0000000000002 in binary.
+    return Points(low, medium, high, math.ceil(round(MARGIN * c_max, 6)), tuple(sorted(planned)))
+
 
 #: Where the warm-up's prompts come from: draws of its own, or the first of the run's.
 WARM_UP_PROMPTS = ("own", "shared")
@@ -147,8 +270,8 @@ def parse_scenario(text: str, path: str, grammar: Grammar) -> Scenario:
 def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
     context = Context(os.path.dirname(path))
     keys: Mapping[str, Reader] = {**grammar.options, **TOP_KEYS}
-    entries = values.known(root, "a scenario", keys)
-    found = values.read_entries(entries, keys, context)
+    entries = tree.known(root, "a scenario", keys)
+    found = tree.read_entries(entries, keys, context)
     shared = {key: value for key, value in found.items() if key in SHARED}
     classes = sole_class(shared)
     if "classes" in entries:
@@ -202,13 +325,13 @@ def _check_rates(entries: Mapping[str, TreeKey], classes: tuple[TrafficClass, ..
 
 def _warm_up(node: Node, name: str, context: Context) -> tuple[WarmUp, str | None]:
     """The warm-up, and its duration for the option."""
-    found = values.read(node, name, WARM_UP, context)
+    found = tree.read(node, name, WARM_UP, context)
     duration = found.pop("duration", None)
     return WarmUp(**found), duration
 
 
 def _stop(node: Node, name: str, context: Context) -> Stop:
-    found = values.read(node, name, STOP, context)
+    found = tree.read(node, name, STOP, context)
     if "error_rate" in found:
         found["error_rate"], found["error_rate_over_s"] = found["error_rate"]
     return Stop(**found)
@@ -216,19 +339,19 @@ def _stop(node: Node, name: str, context: Context) -> Stop:
 
 def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
     """The share and the seconds of ``>20% over 30s``."""
-    match = _ERROR_RATE.fullmatch(values.text(node, name, _ERROR_RATE_FORM))
+    match = _ERROR_RATE.fullmatch(tree.text(node, name, _ERROR_RATE_FORM))
     if match is None:
-        raise values.wrong(node, name, _ERROR_RATE_FORM)
+        raise tree.wrong(node, name, _ERROR_RATE_FORM)
     share = float(match["share"]) / 100
     try:
         over_s = parse_time(match["time"] or "30s")
     except ValueError as e:
         raise ScenarioError(
-            node.place, f"{name} {values.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"
+            node.place, f"{name} {tree.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"
         ) from e
     if share >= 1 or over_s <= 0:
         raise ScenarioError(
-            node.place, f"{name} {values.shown(node)}: a share below 100% over a time above 0 s"
+            node.place, f"{name} {tree.shown(node)}: a share below 100% over a time above 0 s"
         )
     return share, over_s
 
@@ -238,9 +361,9 @@ def _later(node: Node, name: str, context: Context) -> None:
 
 
 WARM_UP: Mapping[str, Key] = {
-    "duration": Key(forms.duration, "time", "length of the warm-up; not together with `warmup`"),
+    "duration": Key(readers.duration, "time", "length of the warm-up; not together with `warmup`"),
     "prompts": Key(
-        values.word(*WARM_UP_PROMPTS),
+        tree.word(*WARM_UP_PROMPTS),
         "a name",
         "`own` (default): drawn separately from the run's; `shared`: the first of the run's",
     ),
@@ -252,14 +375,14 @@ STOP: Mapping[str, Key] = {
         "`>20% over 30s`: of the requests that ended in the last 30 s, at least 10, more than this share "
         "failed, beyond chance; one that hangs counts when its timeout ends it; default of `over`: 30 s",
     ),
-    "oversaturation": Key(forms.truth, "true or false", "the queue grows without end"),
+    "oversaturation": Key(readers.truth, "true or false", "the queue grows without end"),
 }
 
 #: Keys of the run as a whole that are no options.
 OF_RUN: Mapping[str, Key] = {
     "preset": Key(preset, A_PRESET, "lengths and limits that no option sets"),
     "needs": Key(
-        lambda node, name, _: tuple(values.texts(node, name)),
+        lambda node, name, _: tuple(tree.texts(node, name)),
         "name, or list of names",
         "options that the run must be given besides, such as `trajectories`: it is refused without them",
     ),

@@ -1,39 +1,210 @@
 """What reads the values of a class's keys."""
 
+import json
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
-from llm_locust.core.durations import parse_time
-from llm_locust.core.terms import listed
-from llm_locust.metrics.requests.slo import Slo, parse_slo
-from llm_locust.scenario import forms, values
-from llm_locust.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, TreeKey, plain
-from llm_locust.scenario.values import Context, Key, checked, one_of
+from llm_locust.core.record import MAX_TOKENS
+from llm_locust.core.texts import listed, parse_time
+from llm_locust.metrics.gates import SLO_METRICS, Slo, parse_gates, parse_slo
+from llm_locust.scenario import tree
+from llm_locust.scenario.tree import (
+    Check,
+    Context,
+    Fields,
+    Items,
+    Key,
+    Node,
+    Reader,
+    Scalar,
+    ScenarioError,
+    TreeKey,
+    checked,
+    one_of,
+    plain,
+)
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
-from llm_locust.workload.arrivals import parse_rate
+from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
-from llm_locust.workload.images.asked import ImagesAsked, ImagesError, images_asked, parse_images
-from llm_locust.workload.lengths.times import parse_times
-from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
-from llm_locust.workload.models import ModelSplit, parse_models
+from llm_locust.workload.draws import ORDERS
+from llm_locust.workload.images import ImagesAsked, ImagesError, images_asked, parse_images
+from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
 from llm_locust.workload.parts import (
     EXPECTATIONS,
+    FORMATS,
     Conversation,
     DatasetSource,
     Expected,
+    ModelSplit,
     Validator,
+    parse_models,
 )
-from llm_locust.workload.text.shared_prefix import (
-    Choice,
-    SharedPrefix,
-    SharedPrefixError,
-    parse_shared_prefix,
-)
+from llm_locust.workload.text.synthetic import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
+
+# --------------------
+# Forms that the values of a run's options have in a scenario.
+#
+# What a form reads is what argparse would hold: a text, a whole number, a truth value, a list of texts.
+# --------------------
+
+
+_RUN_TIME = re.compile(r"[0-9]{1,9}s?|(?=.)(?:[0-9]{1,6}h)?(?:[0-9]{1,6}m)?(?:[0-9]{1,9}s)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a value may be, in words for the reference, and what reads it."""
+
+    says: str
+    read: Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a scenario may say of the options of its run.
+
+    Attributes:
+        options: key -> what reads its value.
+        secret: keys whose texts are ``NAME=VALUE`` with a value that may be a secret.
+    """
+
+    options: Mapping[str, Reader]
+    secret: frozenset[str] = frozenset()
+
+
+def text(node: Node, name: str, context: Context, *, parse: Check | None, allowed: str = "a text") -> str:
+    """A text that ``parse`` has nothing against."""
+    found = tree.text(node, name, allowed)
+    if parse is not None:
+        checked(parse, name, found, node.place)
+    return found
+
+
+def texts(node: Node, name: str, context: Context, *, parse: Check | None) -> list[str]:
+    """The same of a text, or of a list of texts."""
+    found = tree.texts(node, name)
+    if parse is not None:
+        for item, at in zip(found, node.nodes if isinstance(node, Items) else (node,), strict=True):
+            checked(parse, name, item, at.place)
+    return found
+
+
+def of_file(node: Node, name: str, context: Context, *, parse: Check) -> str:
+    """A text whose ``file:PATH`` or ``trace:PATH`` starts at the scenario's folder."""
+    found = tree.with_file(node, name, context)
+    checked(parse, name, found, node.place)
+    return found
+
+
+lengths_form = partial(of_file, parse=parse_lengths)
+duration = partial(text, parse=parse_time, allowed="a time such as 30s")
+
+
+def body_form(node: Node, name: str, context: Context) -> str:
+    """The JSON text of a mapping's fields."""
+    fields = json.dumps(plain(tree.mapping(node, name, "a mapping of body fields, as {temperature: 0}")))
+    checked(parse_body, name, fields, node.place)
+    return fields
+
+
+def slo_form(node: Node, name: str, context: Context) -> str:
+    """``ttft=500ms tpot=50ms`` as a text, or as a mapping of metrics."""
+    if isinstance(node, Fields):
+        return " ".join(tree.read(node, name, dict.fromkeys(SLO_METRICS, _limit), context).values())
+    return text(node, name, context, parse=parse_slo, allowed="limits such as ttft=500ms")
+
+
+def _limit(node: Node, name: str, context: Context) -> str:
+    limit = f"{name}={tree.text(node, name, 'a time such as 500ms')}"
+    checked(parse_slo, name, limit, node.place)
+    return limit
+
+
+def _gates(node: Node, name: str, context: Context) -> str:
+    """``goodput>=95% p99_ttft<800ms``; a list of them is joined."""
+    return " ".join(texts(node, name, context, parse=parse_gates))
+
+
+def bounds(node: Node, name: str, context: Context, *, parse: Check) -> str:
+    """``first=60s gap=30s`` as a text, or as a mapping."""
+    if not isinstance(node, Fields):
+        return text(node, name, context, parse=parse)
+    found = tree.read(node, name, dict.fromkeys(("first", "gap", "total"), duration), context)
+    written = " ".join(f"{bound}={limit}" for bound, limit in found.items())
+    checked(parse, name, written, node.place)
+    return written
+
+
+def _dataset(node: Node, name: str, context: Context) -> str:
+    """The path alone; what a mapping says besides is in :attr:`Scenario.dataset`."""
+    if isinstance(node, Fields):
+        return str(tree.read(node, name, DATASET_KEYS, context, required=("file",))["file"])
+    return tree.path(node, name, context)
+
+
+def _run_time(node: Node, name: str, context: Context) -> str:
+    """Locust's ``--run-time``, which takes whole numbers only; another duration is written in seconds."""
+    found = tree.text(node, name, "a time such as 90s, 20m or 1h30m")
+    if _RUN_TIME.fullmatch(found):
+        return found
+    seconds = checked(parse_time, name, found, node.place)
+    if not seconds.is_integer():
+        raise ScenarioError(node.place, f"{name} {found!r}: a run lasts whole seconds, such as 90s or 1h30m")
+    return f"{seconds:.0f}s"
+
+
+def _whole(node: Node, name: str, context: Context, *, least: int) -> int:
+    return tree.whole(node, name, least, 2**63 - 1)
+
+
+def _spawn_rate(node: Node, name: str, context: Context) -> float:
+    rate = tree.number(node, name, 0, 1e6)
+    if rate == 0:
+        raise tree.wrong(node, name, "a number of users per second above 0")
+    return rate
+
+
+def _price(node: Node, name: str, context: Context) -> str:
+    return f"{tree.number(node, name, 0, 1e12):.12g}"
+
+
+def truth(node: Node, name: str, context: Context) -> bool:
+    return tree.truth(node, name)
+
+
+#: What a dataset may say besides its file's name.
+DATASET_KEYS: Mapping[str, Key] = {
+    "file": Key(tree.path, "path", "required"),
+    "order": Key(tree.word(*ORDERS), "a name", one_of(ORDERS, "sequential")),
+    "format": Key(
+        tree.word(*FORMATS),
+        "a name",
+        f"{one_of(FORMATS)}; default: inferred from the file's name and first bytes",
+    ),
+}
+
+TEXT = Form("text", partial(text, parse=None))
+WHOLE = Form("whole number", partial(_whole, least=1))
+WHOLE_FROM_0 = Form("whole number from 0", partial(_whole, least=0))
+NUMBER = Form("number", _price)
+TRUTH = Form("true or false", truth)
+PATH = Form("path", tree.path)
+TIME = Form("time", duration)
+LENGTHS = Form("lengths", lengths_form)
+LIMITS = Form("limits", slo_form)
+GATES = Form("text, or list of texts", _gates)
+BODY = Form("mapping", body_form)
+DATASET = Form("path, or [mapping](scenario.md#dataset)", _dataset)
+ARRIVAL = Form("text", partial(of_file, parse=parse_arrival))
+RUN_TIME = Form("time", _run_time)
+SPAWN_RATE = Form("number", _spawn_rate)
+
 
 MOST_WEIGHT = 1e9
 
@@ -42,49 +213,47 @@ _LAW = re.compile(r"[a-z]+:\S.*")
 
 
 def weight(node: Node, name: str, context: Context) -> float:
-    return values.number(node, name, 0, MOST_WEIGHT)
+    return tree.number(node, name, 0, MOST_WEIGHT)
 
 
 def rate(node: Node, name: str, context: Context) -> str:
-    found = values.text(node, name, "a rate such as 5 or ramp:1..10,60s")
+    found = tree.text(node, name, "a rate such as 5 or ramp:1..10,60s")
     checked(parse_rate, "request_rate", found, node.place)
     return found
 
 
 def name(node: Node, key: str, context: Context) -> str:
-    return values.printable(node, key)
+    return tree.printable(node, key)
 
 
-endpoint = values.word(*DIALECTS)
+endpoint = tree.word(*DIALECTS)
 
 
 def lengths(node: Node, name: str, context: Context) -> Lengths:
-    return parse_lengths(forms.lengths(node, name, context))
+    return parse_lengths(lengths_form(node, name, context))
 
 
 def slo(node: Node, name: str, context: Context) -> Slo:
-    return parse_slo(forms.slo(node, name, context))
+    return parse_slo(slo_form(node, name, context))
 
 
 def body(node: Node, name: str, context: Context) -> dict[str, Any]:
-    return parse_body(forms.body(node, name, context))
+    return parse_body(body_form(node, name, context))
 
 
 def dataset(node: Node, name: str, context: Context) -> DatasetSource:
     """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
     if not isinstance(node, Fields):
-        return DatasetSource(file=values.path(node, name, context))
-    return DatasetSource(**values.read(node, name, forms.DATASET_KEYS, context, required=("file",)))
+        return DatasetSource(file=tree.path(node, name, context))
+    return DatasetSource(**tree.read(node, name, DATASET_KEYS, context, required=("file",)))
 
 
 def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
     """A mapping of the fields of :class:`SharedPrefix`, or its text."""
     try:
         if not isinstance(node, Fields):
-            return parse_shared_prefix(
-                values.text(node, name, "a mapping such as {groups: 10, tokens: 1000}")
-            )
-        return SharedPrefix(**values.read(node, name, SHARED_PREFIX, context))
+            return parse_shared_prefix(tree.text(node, name, "a mapping such as {groups: 10, tokens: 1000}"))
+        return SharedPrefix(**tree.read(node, name, SHARED_PREFIX, context))
     except SharedPrefixError as e:
         raise ScenarioError(node.place, str(e)) from e
 
@@ -93,15 +262,15 @@ def images(node: Node, name: str, context: Context) -> ImagesAsked:
     """A mapping of the settings of :class:`ImagesAsked`, or its text."""
     try:
         if not isinstance(node, Fields):
-            return parse_images(values.text(node, name, "a mapping such as {count: 2, size: 1024x768}"))
-        found = values.read(node, name, IMAGES, context, required=("size",))
+            return parse_images(tree.text(node, name, "a mapping such as {count: 2, size: 1024x768}"))
+        found = tree.read(node, name, IMAGES, context, required=("size",))
         return images_asked(name, *(found.get(key) for key in IMAGES))
     except ImagesError as e:
         raise ScenarioError(node.place, str(e)) from e
 
 
 def _setting(node: Node, name: str, context: Context) -> str:
-    return values.text(node, name, "a text")
+    return tree.text(node, name, "a text")
 
 
 def models(node: Node, name: str, context: Context) -> ModelSplit:
@@ -110,14 +279,14 @@ def models(node: Node, name: str, context: Context) -> ModelSplit:
         read = {model: f"{model}={weight(e.node, name, context)!r}" for model, e in node.entries.items()}
         found = ",".join(read.values())
     else:
-        found = ",".join(values.texts(node, name))
+        found = ",".join(tree.texts(node, name))
     return checked(parse_models, name, found, node.place)
 
 
 def headers(node: Node, name: str, context: Context) -> dict[str, str]:
     """Header names in lower case -> templates. No message shows a value: it may be a secret."""
     found: dict[str, str] = {}
-    for header, entry in values.mapping(node, name, "a mapping of header names and values").entries.items():
+    for header, entry in tree.mapping(node, name, "a mapping of header names and values").entries.items():
         if header.lower() in found:
             raise ScenarioError(entry.key, f"the header {header!r} is there twice")
         found[header.lower()] = _template(header, entry)
@@ -140,12 +309,12 @@ def _template(header: str, entry: TreeKey) -> str:
 
 
 def conversation(node: Node, name: str, context: Context) -> Conversation:
-    return Conversation(**values.read(node, name, CONVERSATION, context, required=("turns",)))
+    return Conversation(**tree.read(node, name, CONVERSATION, context, required=("turns",)))
 
 
 def _time_law(node: Node, name: str, context: Context) -> str:
     """``5s``, or the text of a distribution (``NAME:...``)."""
-    found = values.text(node, name, "a time such as 5s")
+    found = tree.text(node, name, "a time such as 5s")
     checked(parse_times if _LAW.fullmatch(found) else parse_time, name, found, node.place)
     return found
 
@@ -157,23 +326,23 @@ def validators(node: Node, name: str, context: Context) -> tuple[Validator, ...]
 
 
 def _validator(node: Node, name: str, context: Context) -> Validator:
-    entries = values.known(node, name, VALIDATORS)
+    entries = tree.known(node, name, VALIDATORS)
     if len(entries) != 1:
         raise ScenarioError(
             node.place, f"{name}: an item of the list has one of {listed(VALIDATORS)}, not {len(entries)}"
         )
-    ((kind, argument),) = values.read_entries(entries, VALIDATORS, context).items()
+    ((kind, argument),) = tree.read_entries(entries, VALIDATORS, context).items()
     return Validator(kind, argument)
 
 
 def _regex(node: Node, name: str, context: Context) -> str:
-    pattern = values.text(node, name, "a regular expression")
+    pattern = tree.text(node, name, "a regular expression")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # what Python will read otherwise one day
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError, Warning) as e:
-        shown = values.shown(node)
+        shown = tree.shown(node)
         raise ScenarioError(
             node.place, f"{name} {shown}: {e}; allowed is a regular expression of Python"
         ) from e
@@ -181,24 +350,24 @@ def _regex(node: Node, name: str, context: Context) -> str:
 
 
 def _contains(node: Node, name: str, context: Context) -> tuple[str, ...]:
-    found = tuple(values.texts(node, name))
+    found = tuple(tree.texts(node, name))
     if not found:
-        raise values.wrong(node, name, "a text or a list of texts")
+        raise tree.wrong(node, name, "a text or a list of texts")
     return found
 
 
 def _json_schema(node: Node, name: str, context: Context) -> Any:
-    return plain(values.mapping(node, name, "a mapping, as {type: object}"))
+    return plain(tree.mapping(node, name, "a mapping, as {type: object}"))
 
 
 def _max_repetition(node: Node, name: str, context: Context) -> float:
-    return values.number(node, name, 0, 1)
+    return tree.number(node, name, 0, 1)
 
 
 def _function(node: Node, name: str, context: Context) -> str:
-    found = values.text(node, name, "module:function")
+    found = tree.text(node, name, "module:function")
     if not _FUNCTION.fullmatch(found):
-        raise values.wrong(node, name, "module:function, as mychecks:is_sql")
+        raise tree.wrong(node, name, "module:function, as mychecks:is_sql")
     return found
 
 
@@ -218,30 +387,30 @@ def expected(node: Node, name: str, context: Context) -> Expected:
     """How to compare, or a mapping of ``match`` and ``field``."""
     if not isinstance(node, Fields):
         return Expected(match=EXPECTED["match"](node, name, context))
-    return Expected(**values.read(node, name, EXPECTED, context, required=("match",)))
+    return Expected(**tree.read(node, name, EXPECTED, context, required=("match",)))
 
 
-def _whole(node: Node, name: str, context: Context) -> int:
-    return values.whole(node, name, 1, MAX_TOKENS)
+def _readers_whole(node: Node, name: str, context: Context) -> int:
+    return tree.whole(node, name, 1, MAX_TOKENS)
 
 
 _USUAL_PREFIX = SharedPrefix()
 _USUAL_EXPECTED = Expected(match=EXPECTATIONS[0])
 
 SHARED_PREFIX: Mapping[str, Key] = {
-    "groups": Key(_whole, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
+    "groups": Key(_readers_whole, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
     "tokens": Key(
-        _whole,
+        _readers_whole,
         "integer",
         f"their length (default {_USUAL_PREFIX.tokens}), "
         "added to that of `input_tokens` or the dataset's line",
     ),
     "choice": Key(
-        values.word(*get_args(Choice)),
+        tree.word(*get_args(Choice)),
         "a name",
         f"how prefixes are chosen: {one_of(get_args(Choice), _USUAL_PREFIX.choice)}",
     ),
-    "run_unique": Key(forms.truth, "true or false", "each run has its own prefixes (default)"),
+    "run_unique": Key(truth, "true or false", "each run has its own prefixes (default)"),
 }
 IMAGES: Mapping[str, Key] = {
     "count": Key(_setting, "lengths", "images a prompt: `2`, `uniform:1,4` (default 1)"),
@@ -263,14 +432,14 @@ CONVERSATION: Mapping[str, Key] = {
         "a user who waits longer for a first token leaves (default: never)",
     ),
     "history": Key(
-        partial(forms.text, parse=parse_history, allowed=HISTORY_FORMS),
+        partial(text, parse=parse_history, allowed=HISTORY_FORMS),
         "text",
         "`full` (default): each request includes the previous turns; `none`; `last:3`: the last 3 turns",
     ),
 }
 EXPECTED: Mapping[str, Key] = {
     "match": Key(
-        values.word(*EXPECTATIONS), "a name", f"{one_of(EXPECTATIONS)}; `choice` is a letter; required"
+        tree.word(*EXPECTATIONS), "a name", f"{one_of(EXPECTATIONS)}; `choice` is a letter; required"
     ),
     "field": Key(
         name,

@@ -3,18 +3,18 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llm_locust.deployment.arms import Arm, Prefix
-from llm_locust.metrics.requests.slo import Slo
-from llm_locust.scenario import DatasetSource, TrafficClass, Validator
+from llm_locust.deployment.targets import Arm, Prefix
+from llm_locust.metrics.gates import Slo
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.workload.answers.validators import OwnFunction
+from llm_locust.workload.answers import OwnFunction
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
-from llm_locust.workload.datasets.load import Dataset, DatasetError, LoadDataset, load_dataset
-from llm_locust.workload.datasets.row import EXPECTED_FIELD
+from llm_locust.workload.datasets.load import Dataset, LoadDataset, load_dataset
+from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError
 from llm_locust.workload.draws import seed_of
-from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
+from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.parts import DatasetSource, TrafficClass, Validator
 from llm_locust.workload.spec import WorkloadSpec
 
 #: Where neither a dataset nor anybody says lengths.
@@ -67,7 +67,7 @@ class RequestForm:
 
     Attributes:
         path: below the base of the API.
-        prefix: what prompts begin with; see :class:`~llm_locust.deployment.arms.Arm`.
+        prefix: what prompts begin with; see :class:`~llm_locust.deployment.targets.Arm`.
     """
 
     model: str

@@ -69,24 +69,28 @@ from llm_locust.store.frames import (
 from llm_locust.store.frames import (
     FrameRef as FrameRef,
 )
+from llm_locust.store.frames import Seqs as Seqs
 from llm_locust.store.frames import (
     Tear as Tear,
 )
 from llm_locust.store.frames import (
     encode_frame as encode_frame,
 )
+from llm_locust.store.frames import format_ranges as format_ranges
 from llm_locust.store.frames import (
     frame_header as frame_header,
 )
 from llm_locust.store.frames import (
     index_frames as index_frames,
 )
+from llm_locust.store.frames import parse_ranges as parse_ranges
 from llm_locust.store.frames import (
     unique_frames as unique_frames,
 )
 from llm_locust.store.merge import (
     Merged as Merged,
 )
+from llm_locust.store.merge import holds_frames as holds_frames
 from llm_locust.store.merge import (
     merge as merge,
 )
@@ -107,18 +111,6 @@ from llm_locust.store.requests import (
 )
 from llm_locust.store.requests import (
     write_requests as write_requests,
-)
-from llm_locust.store.seqs import (
-    Seqs as Seqs,
-)
-from llm_locust.store.seqs import (
-    format_ranges as format_ranges,
-)
-from llm_locust.store.seqs import (
-    parse_ranges as parse_ranges,
-)
-from llm_locust.store.sources import (
-    holds_frames as holds_frames,
 )
 from llm_locust.store.spool import (
     SPOOLED as SPOOLED,

@@ -1,17 +1,19 @@
 """Merge of all that is left of a run: run directories, workers' spools, files of frames."""
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from llm_locust.core.batch import RecordBatch
+from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.stages import staged
-from llm_locust.store.expired import dropped_facts, holdings_of, read_expired, write_expired
 from llm_locust.store.facts import (
     Holding,
     account,
@@ -23,19 +25,226 @@ from llm_locust.store.facts import (
     holdings,
     tear_text,
 )
-from llm_locust.store.files import REQUESTS_FILE, StoreError, create_run_dir, holds_a_run, write_manifest
+from llm_locust.store.files import (
+    MANIFEST_FILE,
+    REQUESTS_FILE,
+    StoreError,
+    create_run_dir,
+    existing_file,
+    holds_a_run,
+    own_file,
+    read_manifest,
+    read_own_file,
+    write_manifest,
+)
+from llm_locust.store.frame_log import (
+    EXPIRED_SUFFIX,
+    Expired,
+    decode_expired,
+    dropped_facts,
+    holdings_of,
+    read_expired,
+    write_expired,
+)
 from llm_locust.store.frames import (
     BadFrame,
     FrameHeader,
+    FrameIndex,
     FrameRef,
     Tear,
+    covers,
+    index_frames,
+    joined,
+    minus,
+    overlap,
+    parse_ranges,
     placed_batches,
     unique_frames,
     without,
 )
-from llm_locust.store.requests import open_requests, write_requests
-from llm_locust.store.seqs import covers, minus, overlap, parse_ranges
-from llm_locust.store.sources import FRAME_SUFFIX, FoundSources, find, not_elsewhere
+from llm_locust.store.requests import StoredRequests, check_requests, open_requests, write_requests
+from llm_locust.store.spool import WORKER_FILE
+from llm_locust.wire.payload import DECODE_ERRORS
+
+# --------------------
+# Sources of a merge: frames, manifests, workers' final facts and finished runs, wherever they are.
+# --------------------
+
+
+FRAME_SUFFIX = ".frame"  # of a file with one frame, named by its number
+FRAMES_SUFFIX = ".frames"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSources:
+    """Content of the sources, by the files' and directories' real paths.
+
+    Attributes:
+        names: of each file, relative to the source that it was found in.
+        manifests, last_words: by the directory that they are in.
+        finished: directories with the requests of a run and its manifest.
+        expired: of each segment that was dropped what is left of it.
+        unreadable: a line for each file that could not be used, and why.
+    """
+
+    names: Mapping[Path, str]
+    frames: Sequence[FrameRef]
+    tears: Sequence[Tear]
+    manifests: Mapping[Path, Manifest]
+    last_words: Mapping[Path, WorkerFacts]
+    finished: Sequence[Path]
+    expired: Sequence[Expired]
+    unreadable: Sequence[str]
+
+    @property
+    def runs(self) -> list[str]:
+        """Ids of all runs that anything was found of."""
+        runs = {f.header.run for f in self.frames} | {each.run for each in self.expired}
+        return sorted(runs | {m.id for m in self.manifests.values()})
+
+    def of_run(self, run: str) -> "FoundSources":
+        """Content that belongs to this run.
+
+        A directory belongs to the run of its manifest, or else to those of its frames. Without either, its
+        tears may belong to any run, and its workers' final facts to the only run that there is.
+        """
+        runs_of: dict[Path, set[str]] = {}
+        for frame in self.frames:
+            runs_of.setdefault(frame.path.parent, set()).add(frame.header.run)
+        runs_of |= {path: {m.id} for path, m in self.manifests.items()}
+        only = len(self.runs) == 1
+        return FoundSources(
+            self.names,
+            [f for f in self.frames if f.header.run == run],
+            [t for t in self.tears if run in runs_of.get(t.path.parent, {run})],
+            {path: m for path, m in self.manifests.items() if m.id == run},
+            {p: w for p, w in self.last_words.items() if run in runs_of.get(p, {run} if only else ())},
+            [path for path in self.finished if self.manifests[path].id == run],
+            [each for each in self.expired if each.run == run],
+            self.unreadable,
+        )
+
+
+def find(sources: Iterable[Path]) -> FoundSources:
+    """Search directories, recursively, and single files.
+
+    Raises:
+        StoreError: a source does not exist, is a file of another kind, or has a link to one below it.
+        OSError: a file or directory cannot be read.
+    """
+    names = _names(sources)
+    indices = [_index(path) for path in names if path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX)]
+    finished = [path.parent for path in names if path.name == REQUESTS_FILE]
+    unreadable: list[str] = []
+    manifests: dict[Path, Manifest] = {}
+    last_words: dict[Path, WorkerFacts] = {}
+    for directory in sorted({*finished, *(path.parent for path in names if path.name == MANIFEST_FILE)}):
+        try:
+            manifests[directory] = read_manifest(directory)
+        except StoreError as e:
+            unreadable.append(str(e))
+    expired: list[Expired] = []
+    for path in names:
+        if path.name == WORKER_FILE:
+            try:
+                last_words[path.parent] = msgspec.json.decode(read_own_file(path), type=WorkerFacts)
+            except (*DECODE_ERRORS, StoreError) as e:
+                unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
+        elif path.suffix == EXPIRED_SUFFIX:
+            try:
+                expired.append(decode_expired(path))
+            except StoreError as e:
+                unreadable.append(str(e))
+    unreadable += [
+        f"{str(path / REQUESTS_FILE)!r} is left out: only its manifest could say which batches it has"
+        for path in finished
+        if path not in manifests
+    ]
+    return FoundSources(
+        names,
+        [frame for index in indices for frame in index.frames],
+        [tear for index in indices for tear in index.tears],
+        manifests,
+        last_words,
+        [path for path in finished if path in manifests],
+        list({(each.run, each.base): each for each in expired}.values()),
+        unreadable,
+    )
+
+
+def not_elsewhere(found: FoundSources, held: Mapping[str, Holding]) -> list[Expired]:
+    """Dropped segments of which a batch is in no other source.
+
+    Raises:
+        StoreError: a finished run has some of the batches of one, and not all.
+    """
+    here = {worker: list(each.seqs) for worker, each in held.items()}
+    for frame in found.frames:
+        here.setdefault(frame.header.worker, []).append(range(frame.header.seq, frame.header.seq + 1))
+    whole = {worker: joined(seqs) for worker, seqs in here.items()}
+    gone = [
+        each
+        for each in sorted(found.expired, key=lambda each: each.base)
+        if not all(covers(whole.get(w, ()), batches.seqs) for w, batches in each.holdings().items())
+    ]
+    for worker, batches in holdings_of(gone).items():
+        if worker in held and overlap(held[worker].seqs, batches.seqs):
+            raise StoreError(
+                f"a finished run has a part of the batches of worker {worker} that were dropped (--keep): "
+                "add the copy of what was dropped, or leave that run out"
+            )
+    return gone
+
+
+def holds_frames(directory: Path) -> bool:
+    """Whether there are files of frames in the directory or below it, or what is left of dropped ones."""
+    kinds = (FRAME_SUFFIX, FRAMES_SUFFIX, EXPIRED_SUFFIX)
+    return any(path.suffix in kinds for path in _files_below(directory))
+
+
+def _names(sources: Iterable[Path]) -> dict[Path, str]:
+    """Every relevant file, with its shortest name; in an order that does not depend on the sources'."""
+    names: dict[Path, str] = {}
+    for source in sources:
+        root = source.resolve()
+        if root.is_dir():
+            below = {path: path.relative_to(root).as_posix() for path in _files_below(root) if _counts(path)}
+            for path in below:
+                if path.is_symlink():
+                    own_file(path)  # says what to do
+        elif not root.exists():
+            raise StoreError(f"{str(source)!r} does not exist: name run directories, spools or frame files")
+        elif _counts(root):
+            below = {root: root.name}
+        else:
+            raise StoreError(
+                f"{str(source)!r} is not a file of a run: name directories, or files such as "
+                f"batches{FRAMES_SUFFIX}, 00000001{FRAME_SUFFIX} or {MANIFEST_FILE}"
+            )
+        for path, name in below.items():
+            names[path] = min(names.get(path, name), name, key=lambda text: (len(text), text))
+    return dict(sorted(names.items()))
+
+
+def _counts(path: Path) -> bool:
+    return path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX, EXPIRED_SUFFIX) or path.name in (
+        MANIFEST_FILE,
+        WORKER_FILE,
+        REQUESTS_FILE,
+    )
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _index(path: Path) -> FrameIndex:
+    index = index_frames(path)
+    # A file of one frame without content: it does not show what it was made for.
+    if path.suffix == FRAME_SUFFIX and not index.frames and not index.tears:
+        return FrameIndex(tears=(Tear(path, 0, 0),))
+    return index
+
 
 #: Why a run whose load has no recorded end is cut short: nobody knows whether it was to go on.
 NO_END = (
@@ -277,3 +486,78 @@ def _by_worker(finished: _Finished, place: int) -> Iterator[tuple[tuple[str, int
 def _last_end_ns(out: Path) -> int | None:
     parts = open_requests(out).parts(["ended_ns"])
     return max((int(part.ints("ended_ns").max()) for part in parts if len(part)), default=None)
+
+
+# --------------------
+# Recovery of a finished run whose file of requests is damaged.
+# --------------------
+
+
+#: Most row groups listed in the manifest.
+_MOST_NAMED = 20
+
+
+def is_damaged(run: Path) -> bool:
+    """Whether a part of the requests cannot be read (raises StoreError if nothing of them can)."""
+    return any(isinstance(part, str) for part in _parts(open_requests(run)))
+
+
+def salvage(run: Path, out: Path) -> Manifest:
+    """Make a run directory of the readable row groups of ``run``; return its manifest.
+
+    Unreadable row groups are listed in :attr:`~llm_locust.core.manifest.Manifest.torn`, and their records are
+    missing. ``run`` is not changed.
+
+    Raises:
+        StoreError: the file's index cannot be read, so that nothing of it can, or there is no manifest.
+        OSError: ``out`` cannot be written.
+    """
+    stored = open_requests(run)
+    manifest = read_manifest(run)
+    out.mkdir(parents=True, exist_ok=True)
+    lost: list[str] = []
+    received: dict[str, int] = {}
+    write_requests(out / REQUESTS_FILE, _good(stored, lost, received))
+    expired = read_expired(run)
+    for each in expired:
+        write_expired(out, each)
+    dropped = holdings_of(expired)
+    workers = [
+        replace(w, received=received.get(w.id, 0) + dropped.get(w.id, Holding()).rows)
+        for w in manifest.workers
+    ]
+    named = lost[:_MOST_NAMED]
+    if len(lost) > _MOST_NAMED:
+        named.append(f"{REQUESTS_FILE}: {len(lost) - _MOST_NAMED} more row groups cannot be read")
+    manifest = replace(manifest, workers=workers, torn=[*manifest.torn, *named])
+    write_manifest(out, manifest)
+    return manifest
+
+
+def _good(stored: StoredRequests, lost: list[str], received: dict[str, int]) -> Iterator[RecordBatch]:
+    for part in _parts(stored):
+        if isinstance(part, str):
+            lost.append(part)
+            continue
+        labels = part.labels("worker")
+        for name, rows in zip(
+            labels.names, np.bincount(labels.codes, minlength=len(labels.names)), strict=True
+        ):
+            received[name] = received.get(name, 0) + int(rows)
+        yield part
+
+
+def _parts(stored: StoredRequests) -> Iterator[RecordBatch | str]:
+    """Each row group, or a line on why it cannot be read."""
+    path = existing_file(stored.path.parent, REQUESTS_FILE)
+    with path.open("rb") as plain, pq.ParquetFile(plain) as file:
+        for number in range(file.num_row_groups):
+            try:
+                check_requests(plain, file.metadata.row_group(number))
+                table = file.read_row_group(number)
+                table.validate(full=True)
+                yield RecordBatch.from_table(table)
+            except (pa.ArrowException, BatchError, OSError, ValueError) as e:
+                rows = file.metadata.row_group(number).num_rows
+                reason = next(iter(str(e).splitlines()), type(e).__name__)[:200].replace(": ", ", ")
+                yield f"{REQUESTS_FILE}: row group {number} of {rows} records cannot be read ({reason})"

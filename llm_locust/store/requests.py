@@ -10,14 +10,13 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.core.arrow.parquet_pages import PagesError, check_group
-from llm_locust.core.arrow.schema import SCHEMA, SCHEMA_VERSION
+from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION
 from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
+from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
+from llm_locust.core.parquet_input import PagesError, check_group
 from llm_locust.core.record import MAX_ARRIVALS
-from llm_locust.core.replacing import replacing
 from llm_locust.core.stages import staged
-from llm_locust.store.expired import dropped_facts, holdings_of, read_expired, remove_void
 from llm_locust.store.facts import account, added, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
     MANIFEST_FILE,
@@ -26,6 +25,15 @@ from llm_locust.store.files import (
     existing_file,
     read_manifest,
     write_manifest,
+)
+from llm_locust.store.frame_log import (
+    dropped_facts,
+    holdings_of,
+    index_batches,
+    read_expired,
+    remove_void,
+    segments_of,
+    sole_user,
 )
 from llm_locust.store.frames import (
     BadFrame,
@@ -36,7 +44,6 @@ from llm_locust.store.frames import (
     unique_frames,
     without,
 )
-from llm_locust.store.segments import index_batches, segments_of, sole_user
 
 _ROWS_A_GROUP = 65_536
 

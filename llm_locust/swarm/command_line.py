@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llm_locust.options.settings import Settings
 from llm_locust.options.table import OPTIONS
-from llm_locust.wire.secrecy import blanked
+from llm_locust.wire.foreign_text import blanked
 
 _VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
 

@@ -12,21 +12,26 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from llm_locust.host.exhausted import exhausted
+from llm_locust.host import exhausted
 from llm_locust.options.parser import add_arguments
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.securing import guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
-from llm_locust.swarm.process.forking import end_with_parent, meet_on_loopback
 from llm_locust.swarm.process.hush import attach_hush
-from llm_locust.swarm.process.leaving import give_exits_back, leave, take_exits
+from llm_locust.swarm.process.leaving import (
+    end_with_parent,
+    give_exits_back,
+    leave,
+    meet_on_loopback,
+    take_exits,
+)
 from llm_locust.swarm.process.log_lines import take_log
 from llm_locust.swarm.process.monitoring import keep_monitoring
 from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
 from llm_locust.swarm.process.tuning import interrupt_threads
-from llm_locust.swarm.roles.rejoining import limit_search
-from llm_locust.swarm.tracing.setup import attach_tracing
-from llm_locust.swarm.users.joining import users_join
+from llm_locust.swarm.roles.worker import limit_search
+from llm_locust.swarm.tracing_setup import attach_tracing
+from llm_locust.swarm.users.users import users_join
 
 
 def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
@@ -92,7 +97,7 @@ def _be_all_in_one(environment: Environment) -> None:
 
 def _show(environment: Environment) -> None:
     """Add progress on the terminal, pages and metrics to a process that has the live numbers."""
-    from llm_locust.swarm.live.watch import store_of
+    from llm_locust.swarm.live import store_of
     from llm_locust.swarm.run.progress import show_progress
     from llm_locust.swarm.web.extension import extend
 

@@ -6,11 +6,12 @@ is remarked on, and what says that the server gave the answer up is a failure.
 
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from llm_locust.wire.payload import error_text, json_text, name_of
+from llm_locust.wire.payload import PayloadError, count_of, error_text, json_text, name_of, parse
 
 _MAX_CHARS = 80
 
@@ -139,3 +140,124 @@ def sounds_failed(text: str) -> bool:
 def _plain(text: str) -> str:
     """Letters and digits only, without the name of an enumeration before them."""
     return _PREFIX.sub("", _LETTERS.sub("", text.lower()), count=1)
+
+
+# --------------------
+# What servers say outside of their API: errors in any form, and data of their own beside an answer.
+# --------------------
+
+
+_SAID_MAX_CHARS = 1000
+
+#: Names of an error, and of its parts, in letters only.
+_ERROR_KEY = re.compile(
+    "err|errors?(?:msg|message|code|type|info|details?)?|errmsg|errcode|exception|failure|failed"
+)
+_SEPARATORS = re.compile("[-_ ]")
+
+#: Values of ``code`` beside a message that is none of an error.
+_GOOD_CODE = re.compile("ok|okay|success|succeeded|0+|1|1[0-9]{2}|2[0-9]+", re.IGNORECASE)
+
+#: Names of a code and of its text in an object that says how a request went: ``base_resp`` of MiniMax.
+_CODE_KEYS = ("status_code", "statusCode", "code", "errcode", "ret")
+_CODE_TEXTS = ("status_msg", "statusMsg", "message", "msg", "errmsg")
+
+#: Values of ``status`` and the like that say that something failed.
+_FAILED = re.compile(r"err(or)?|fail(ed|ure)?|abort(ed)?|exception|fatal", re.IGNORECASE)
+
+#: Names of what an answer's text or tokens stand under, in any API that is known.
+_CONTENT = ("content", "text", "delta", "token", "generated_text", "response", "output", "outputs")
+_CONTENT_OBJECTS = ("message", "candidates", "completion", "answer")
+
+#: The start of an error object that was cut off, or is not JSON to the end.
+_CUT_ERROR = re.compile(rb'\s*\{\s*"(?:error|errors|detail)"\s*:')
+
+#: Names of events and of fields of an event stream that announce an error.
+_ERROR_NAME = re.compile(
+    rb"(?:.*[._:\s-])?\w*(?:error|errors|exception)|fail(?:ed|ure)|abort(?:ed)?|fatal", re.IGNORECASE
+)
+
+
+def error_in(payload: dict[str, Any]) -> str | None:
+    """The message of an object that is an error rather than a part of an answer; None where it is none."""
+    if (
+        any(says_error(value) and _is_error_key(name) for name, value in payload.items())
+        or any(_says_failed(payload.get(key)) for key in ("object", "type", "status", "state", "event"))
+        or any(_is_bad_status(payload.get(key)) for key in ("code", "status", "status_code", "statusCode"))
+        or payload.get("success") is False
+        or bad_result(payload) is not None
+        or (payload.get("detail") and len(payload) == 1)
+    ):
+        return error_text(payload) or "an error without a message"
+    results = (bad_result(value) for value in payload.values() if isinstance(value, dict))
+    return next((said for said in results if said is not None), None)
+
+
+def says_error(value: Any) -> bool:
+    """Whether what stands under the name of an error is one: not null, nothing, or an object of such."""
+    return any(value.values()) if isinstance(value, dict) else bool(value)
+
+
+def bad_result(value: dict[str, Any]) -> str | None:
+    """The text beside a code that is no good one; None where there is no such code or text."""
+    said = next((text for key in _CODE_TEXTS if (text := name_of(value.get(key))) is not None), None)
+    if said is None or _GOOD_CODE.fullmatch(said) is not None:
+        return None
+    return said if any(_is_bad_code(value.get(key)) for key in _CODE_KEYS) else None
+
+
+def _is_error_key(name: str) -> bool:
+    return _ERROR_KEY.fullmatch(_SEPARATORS.sub("", name[:40]).lower()) is not None
+
+
+def _says_failed(kind: Any) -> bool:
+    return isinstance(kind, str) and (_FAILED.fullmatch(kind) is not None or kind.endswith("_error"))
+
+
+def _is_bad_status(code: Any) -> bool:
+    number = int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else count_of(code)
+    return number is not None and 400 <= number < 600
+
+
+def _is_bad_code(code: Any) -> bool:
+    is_one = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
+    return is_one and _GOOD_CODE.fullmatch(str(code)) is None
+
+
+def has_content(payload: dict[str, Any]) -> bool:
+    """Whether an object has anything that may be a part of an answer, in whatever API."""
+    return (
+        "choices" in payload
+        or any(payload.get(key) for key in _CONTENT)
+        or any(isinstance(payload.get(key), dict | list) and payload[key] for key in _CONTENT_OBJECTS)
+    )
+
+
+@lru_cache(maxsize=256)
+def is_error_name(name: bytes) -> bool:
+    """Whether the name of an event, or of a field of a stream, announces an error: ``Stream-Error``."""
+    return len(name) <= 64 and _ERROR_NAME.fullmatch(name.strip()) is not None
+
+
+def said_in(data: bytes) -> str:
+    """The message of what was sent as an error: JSON of any form, or text."""
+    with suppress(PayloadError):
+        return error_text(parse(data))
+    return data[:_SAID_MAX_CHARS].decode("utf-8", "replace").strip()
+
+
+def error_among(text: bytes) -> str | None:
+    """The message of an error object in a text: all of it, one of its lines, or cut off. None without one."""
+    for part in (text, *text.splitlines()):
+        part = re.sub(rb"^\s*data:", b"", part).strip()
+        if not part.startswith((b"{", b"[")):
+            continue
+        value: Any = None
+        with suppress(PayloadError):
+            value = parse(part)
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, dict) and not value.get("choices") and (said := error_in(value)) is not None:
+            return said
+    cut = _CUT_ERROR.match(re.sub(rb"^\s*data:", b"", text))
+    return text[cut.start() :][:_SAID_MAX_CHARS].decode("utf-8", "replace").strip() if cut else None

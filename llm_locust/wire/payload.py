@@ -4,8 +4,10 @@ Everything here takes any value that JSON can hold and raises nothing but :class
 """
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -297,3 +299,160 @@ def _without_surrogates(text: str) -> str:
     kept = np.ones(len(raw), np.bool_)
     kept[at[pairs] + 4] = kept[at[pairs] + 5] = False  # six bytes have become four
     return raw[kept].tobytes().decode()
+
+
+# --------------------
+# JSON lists of typed objects, of which no more than a few are made, however many a server sends.
+# --------------------
+
+
+T = TypeVar("T")
+
+
+class Few(msgspec.Struct, Generic[T], array_like=True, gc=False):
+    """Up to four objects. Five are made: the rest of the list is skipped."""
+
+    first: T | msgspec.UnsetType = msgspec.UNSET
+    second: T | msgspec.UnsetType = msgspec.UNSET
+    third: T | msgspec.UnsetType = msgspec.UNSET
+    fourth: T | msgspec.UnsetType = msgspec.UNSET
+    fifth: T | msgspec.UnsetType = msgspec.UNSET
+
+    def all(self) -> list[T]:
+        """The objects.
+
+        Raises:
+            PayloadError: there are more.
+        """
+        found: tuple[T | msgspec.UnsetType, ...] = msgspec.structs.astuple(self)
+        if found[-1] is not msgspec.UNSET:
+            raise PayloadError(f"more than {len(found) - 1} objects")
+        return [item for item in found if not isinstance(item, msgspec.UnsetType)]
+
+
+class Several(Few[T], Generic[T], array_like=True, gc=False):
+    """Up to 16 objects. To make 17 takes no longer than to make five, in a document that comes once."""
+
+    o6: T | msgspec.UnsetType = msgspec.UNSET
+    o7: T | msgspec.UnsetType = msgspec.UNSET
+    o8: T | msgspec.UnsetType = msgspec.UNSET
+    o9: T | msgspec.UnsetType = msgspec.UNSET
+    o10: T | msgspec.UnsetType = msgspec.UNSET
+    o11: T | msgspec.UnsetType = msgspec.UNSET
+    o12: T | msgspec.UnsetType = msgspec.UNSET
+    o13: T | msgspec.UnsetType = msgspec.UNSET
+    o14: T | msgspec.UnsetType = msgspec.UNSET
+    o15: T | msgspec.UnsetType = msgspec.UNSET
+    o16: T | msgspec.UnsetType = msgspec.UNSET
+    o17: T | msgspec.UnsetType = msgspec.UNSET
+
+
+# --------------------
+# Whole answers: JSON objects of known form, of which little is read and much may be skipped.
+#
+# A skeleton is decoded first: structs for the objects that lead to the fields that are read, and ``Raw``
+# for these. Of all else, log probabilities above all, nothing is made. So the size of what is to be read is
+# known in advance.
+# --------------------
+
+
+#: A field of a skeleton: its JSON, or not sent.
+Sent = msgspec.Raw | msgspec.UnsetType
+
+#: Most bytes of what is read, as it stands in the JSON.
+MAX_READ_BYTES = 2 << 20
+
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def whole_object(
+    decode: Callable[[bytes], msgspec.Struct], data: bytes, *, needed: str = "", retry: bool = True
+) -> dict[str, Any]:
+    """What the skeleton that ``decode`` gives has of a JSON object, fields that were not sent left out.
+
+    An object that does not fit it (more than 16 objects in a list, a list where an object should be) is read
+    as :func:`~llm_locust.wire.payload.parse_object` does, within the bounds of that.
+
+    Args:
+        needed: an object without this field does not fit.
+
+    Raises:
+        PayloadError: no JSON object, or more than can be read at once.
+    """
+    leaves: list[tuple[Any, Any]] = []
+    try:
+        found: dict[str, Any] = _outline(decode(data), leaves)
+    except (*DECODE_ERRORS, PayloadError):
+        return parse_object(data, retry=retry)
+    if needed and needed not in found:
+        return parse_object(data, retry=retry)
+    if sum(len(memoryview(where[key])) for where, key in leaves) > MAX_READ_BYTES:
+        raise PayloadError(f"more than {MAX_READ_BYTES >> 20} MiB of text in one JSON document")
+    for where, key in leaves:
+        where[key] = _value(where[key])
+    return found
+
+
+def _outline(value: Any, leaves: list[tuple[Any, Any]]) -> Any:
+    """A skeleton as dicts and lists, and where in it there is JSON that was not read."""
+    if isinstance(value, Few):
+        return [_outline(item, leaves) for item in value.all()]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    sent = {key: item for key, item in msgspec.structs.asdict(value).items() if item is not msgspec.UNSET}
+    for key, item in sent.items():
+        if isinstance(item, msgspec.Raw):
+            leaves.append((sent, key))
+        else:
+            sent[key] = _outline(item, leaves)
+    return sent
+
+
+def _value(sent: msgspec.Raw) -> Any:
+    with suppress(*DECODE_ERRORS):
+        return _decode_text(sent)  # of any length, and with any number of commas
+    return parse(bytes(sent))
+
+
+# --------------------
+# Answers of APIs that give a result for each input (a vector, a score) and generate no token.
+# --------------------
+
+
+#: Most inputs of one request, as in OpenAI's API.
+MAX_INPUTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class AskedResults:
+    """What a request asks for.
+
+    Attributes:
+        inputs: its texts, documents.
+        results: the number of results that its answer must have.
+        dimensions: of each vector, where the request says so.
+    """
+
+    inputs: int
+    results: int
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What an answer has: ``count`` results, the largest index among them, and the vectors' dimensions."""
+
+    count: int
+    last: int
+    dimensions: int | None = None
+
+
+def mismatch(asked: AskedResults, got: Results) -> str | None:
+    """How an answer differs from what was asked for; None where it does not."""
+    if got.count != asked.results:
+        return f"the answer has {got.count:,} results, {asked.results:,} were asked for"
+    if got.last >= asked.inputs:
+        return f"a result has index {got.last}, the request has {asked.inputs:,} inputs"
+    if asked.dimensions is not None and got.dimensions != asked.dimensions:
+        return f"vectors of {got.dimensions:,} dimensions, {asked.dimensions:,} were asked for"
+    return None

@@ -8,12 +8,11 @@ from array import array
 from collections.abc import Sequence
 
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.draft import Decided, Draft, Reply, ToolCall
-from llm_locust.wire.said import said_in
+from llm_locust.wire.draft import Decided, Draft, Reply
+from llm_locust.wire.ends import said_in
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import Usage
 
-__all__ = ["Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
+__all__ = ["ReplyReader", "read_body", "reply_reader"]
 
 
 #: The texts of so many bytes of a stream are joined at a time, in about 1 ms.

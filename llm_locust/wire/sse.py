@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from llm_locust.wire.ends import sounds_failed
+from llm_locust.wire.ends import is_error_name, sounds_failed
 from llm_locust.wire.payload import DocumentSize
-from llm_locust.wire.said import is_error_name
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -14,7 +14,7 @@ import msgspec
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
 from llm_locust.wire.images import in_json
-from llm_locust.wire.results import AskedResults
+from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.text.prompts import Prompt, as_text, texts_of
 
 _CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")

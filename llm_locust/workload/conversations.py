@@ -16,8 +16,7 @@ import numpy as np
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.datasets.sharegpt import ShareGptConversation
 from llm_locust.workload.draws import generator
-from llm_locust.workload.lengths.times import TimeDistribution, parse_times
-from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
+from llm_locust.workload.lengths import Lengths, TimeDistribution, parse_lengths, parse_times
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
 from llm_locust.workload.text.prompts import Prompt, head_tag, with_head
 

@@ -1,8 +1,16 @@
-"""Random generators by key: equal keys draw the same, different ones independently."""
+"""Random draws by key, and the order in which a data set's lines are sent."""
 
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import count
+from typing import Literal, get_args
 
 import numpy as np
+
+# --------------------
+# Random generators by key: equal keys draw the same, different ones independently.
+# --------------------
+
 
 #: Third number of a key: the purpose of the draws. A user's lengths have a key of two numbers: its worker and
 #: itself. Draws shared by all workers have worker 0 and user 0.
@@ -22,3 +30,46 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:
     """Create a generator for draws that are equal on every worker."""
     return generator(seed, 0, 0, purpose, *key)
+
+
+# --------------------
+# Order in which a dataset's lines are sent, and their distribution among the workers.
+# --------------------
+
+
+Order = Literal["sequential", "shuffled", "weighted"]
+
+ORDERS: tuple[str, ...] = get_args(Order)
+
+_BLOCK = 64
+
+
+def sequential(lines: int, worker_index: int, worker_count: int) -> Iterator[int]:
+    """Lines i, i + W, i + 2W .. of worker i of W, repeated: each line belongs to one worker.
+
+    Only with more workers than lines do some share one.
+    """
+    while True:
+        yield from range(worker_index % lines, lines, worker_count)
+
+
+def shuffled(lines: int, worker_index: int, worker_count: int, seed: int) -> Iterator[int]:
+    """All lines in a random order, a new one each epoch; shared out as in :func:`sequential`.
+
+    Every worker draws the same order: within an epoch each line is sent by exactly one worker.
+    """
+    for epoch in count():
+        order = swarm_generator(seed, ORDER, epoch).permutation(lines)
+        yield from order[worker_index % lines :: worker_count].tolist()
+
+
+def weighted(weights: Sequence[float], worker_index: int, seed: int) -> Iterator[int]:
+    """Lines drawn with replacement, with probabilities proportional to their weights.
+
+    Every worker draws from all lines, so that the shares are right for any number of workers.
+    """
+    rng = generator(seed, worker_index, 0, ORDER)
+    total = np.cumsum(np.asarray(weights, dtype=np.float64))
+    while True:
+        drawn = np.searchsorted(total, rng.random(_BLOCK) * total[-1], side="right")
+        yield from np.minimum(drawn, len(total) - 1).tolist()

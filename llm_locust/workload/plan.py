@@ -5,7 +5,7 @@ the same, and none depends on when another one acts, nor on when or in which thr
 dataset belongs to the worker: its users take the next line in the order of their requests, and line k has the
 same lengths whichever user takes it. Two runs with one seed and worker count send the same, except for the
 run-unique starts that prevent prefix cache hits, and for what is learned from the server's counts
-(:class:`~llm_locust.workload.text.calibration.Calibration`).
+(:class:`~llm_locust.workload.text.synthetic.Calibration`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.core.prefix import PrefixShare
+from llm_locust.core.manifest import PrefixShare
 from llm_locust.core.record import LengthPair
-from llm_locust.workload import inputs
+from llm_locust.workload import parts
 from llm_locust.workload.body import output_limit
 from llm_locust.workload.datasets.load import Dataset
 from llm_locust.workload.draws import (
@@ -33,16 +33,21 @@ from llm_locust.workload.draws import (
     seed_of,
     swarm_generator,
 )
-from llm_locust.workload.inputs import WorkloadError
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.parts import WorkloadError
 from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.ahead import Ahead, Order
-from llm_locust.workload.text.calibration import Calibration
 from llm_locust.workload.text.prompts import Corpus, Prompt, head_tag, head_words, with_head
-from llm_locust.workload.text.shared_prefix import SharedTexts
-from llm_locust.workload.text.synthetic import AboutWriter, ExactWriter, Writer
+from llm_locust.workload.text.synthetic import (
+    AboutWriter,
+    Ahead,
+    Calibration,
+    ExactWriter,
+    Order,
+    SharedTexts,
+    Writer,
+)
 
-__all__ = ["DEFAULT_INPUT_TOKENS", "Workload", "WorkloadError", "WorkloadSpec"]
+__all__ = ["DEFAULT_INPUT_TOKENS", "Workload"]
 
 #: Input length if neither lengths nor a dataset are given.
 DEFAULT_INPUT_TOKENS = parse_lengths("512")
@@ -62,7 +67,7 @@ class Workload:
         worker_count: number of workers.
         salt: a text unique to the run; only the prompts' heads and shared prefixes depend on it.
         executor: makes prompts ahead in other threads if a tokenizer makes that slow; see
-            :mod:`llm_locust.workload.text.ahead`. Prompts are the same without it.
+            :mod:`llm_locust.workload.text.synthetic`. Prompts are the same without it.
         calibration: of another workload for the same endpoint, which then learns for both.
 
     Raises:
@@ -159,9 +164,9 @@ class Workload:
         synthetic = self.spec.dataset is None and self.spec.tokenizer is None
         if not synthetic or asked is None or (prompt.text is None and endpoint.generates):
             return
-        number = inputs.counted_alone(prompt, endpoint)
+        number = parts.counted_alone(prompt, endpoint)
         if self.calibration.wants(asked / number):
-            self.calibration.learn(inputs.words_alone(prompt, endpoint), input_tokens / number)
+            self.calibration.learn(parts.words_alone(prompt, endpoint), input_tokens / number)
 
     def replayed(
         self,
@@ -213,7 +218,7 @@ class Workload:
         return self._written(asked, output, rng, " ".join(filter(None, (prefix, head))))
 
     def _sizes(self, user: int) -> Iterator[int]:
-        return inputs.sizes(self.spec.inputs, self.spec.endpoint, self._generator(user, INPUTS))
+        return parts.sizes(self.spec.inputs, self.spec.endpoint, self._generator(user, INPUTS))
 
     def _inputs(self, user: int, k: int, lengths: list[int]) -> Prompt:
         """A request of several texts, each with a head and a prefix of its own.
@@ -224,16 +229,16 @@ class Workload:
         if shared is not None:
             lengths = [length + shared.tokens for length in lengths]
         asked = sum(lengths)
-        if has_query := inputs.has_query(self.spec.endpoint):
-            asked += len(lengths) * inputs.QUERY_TOKENS
+        if has_query := parts.has_query(self.spec.endpoint):
+            asked += len(lengths) * parts.QUERY_TOKENS
             # What a server puts around the two is in the document's length already.
-            lengths = [inputs.QUERY_TOKENS + round(self.calibration.fit.overhead), *lengths]
+            lengths = [parts.QUERY_TOKENS + round(self.calibration.fit.overhead), *lengths]
         leads = []
         for number in range(len(lengths)):
             head = head_words(self._salt, *self._key, user, k, number) if self.spec.unique_head else ""
             prefix = "" if has_query and not number else self._prefix(rng)
             leads.append(" ".join(filter(None, (prefix, head))))
-        made = inputs.synthetic(self._writer, lengths, leads, rng)
+        made = parts.synthetic(self._writer, lengths, leads, rng)
         if not has_query:
             return made
         return replace(made, asked_input_tokens=asked, counted_input_tokens=None)
@@ -254,7 +259,7 @@ class Workload:
         outputs = self._outputs(self._generator())
         lines = dataset.stream(worker, worker_count, self.spec.order, seed)
         if not self.spec.endpoint.generates:
-            lines = inputs.grouped(lines, self._sizes(0), self.spec.endpoint)
+            lines = parts.grouped(lines, self._sizes(0), self.spec.endpoint)
         for k, line in enumerate(lines):
             yield partial(self._line_prompt, line, k, next(outputs))
 
@@ -262,7 +267,7 @@ class Workload:
         prompt = self._bound_to(line, output)
         if self.spec.unique_head:
             tag = head_tag(self._salt, *self._key, k)
-            prompt = with_head(prompt, tag) if self.spec.endpoint.generates else inputs.headed(prompt, tag)
+            prompt = with_head(prompt, tag) if self.spec.endpoint.generates else parts.headed(prompt, tag)
         prompt = self.spec.illustrated(prompt, self._generator(0, IMAGES, k), self._salt)
         shared = self.spec.shared_prefix
         if shared is None:

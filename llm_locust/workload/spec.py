@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.prefix import PrefixShare
+from llm_locust.core.manifest import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.body import BodyTemplate, body_template
-from llm_locust.workload.datasets.load import Dataset, DatasetError
-from llm_locust.workload.images.asked import ImagesAsked
-from llm_locust.workload.inputs import WorkloadError, check_inputs, has_query
-from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
-from llm_locust.workload.models import ModelSplit
-from llm_locust.workload.ordering import ORDERS, Order
-from llm_locust.workload.text.exact import prompt_count
+from llm_locust.workload.datasets.load import Dataset
+from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.draws import ORDERS, Order
+from llm_locust.workload.images import ImagesAsked
+from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.parts import ModelSplit, WorkloadError, check_inputs, has_query
 from llm_locust.workload.text.prompts import Prompt, PromptError, as_text, with_images
-from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.synthetic import SharedPrefix, prompt_count
 from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError
 
 #: Inputs of a request that take longer to make than an event loop should wait.
@@ -33,9 +32,9 @@ class WorkloadSpec:
     Attributes:
         tokenizer: counts prompts, so that they have exactly the asked lengths. Without it a word
             is taken for a token, and with ``calibrate`` that is corrected by the server's own counts.
-        calibrate: see :class:`~llm_locust.workload.text.calibration.Calibration`; false, and two runs of one
+        calibrate: see :class:`~llm_locust.workload.text.synthetic.Calibration`; false, and two runs of one
             seed send the same texts without a tokenizer too.
-        order: of a dataset's lines, see :mod:`llm_locust.workload.ordering`.
+        order: of a dataset's lines, see :mod:`llm_locust.workload.draws`.
         unique_head: put a run-unique start before every prompt: six words that count before
             synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
         inputs: texts of an embeddings request, or documents of a rerank request; default: one, or ten.

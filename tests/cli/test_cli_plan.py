@@ -13,7 +13,7 @@ from server_cases import rows
 
 from llm_locust.cli.main import main
 from llm_locust.core.stages import with_stages
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 
 RATES = (5.0, 10.0, 20.0, 40.0)

@@ -8,7 +8,7 @@ import pytest
 
 from llm_locust.cli import run as command
 from llm_locust.cli.parser import CommandParser
-from llm_locust.cli.starting.locust_arguments import LOCUSTFILES, locust_arguments, said_elsewhere
+from llm_locust.cli.starting import LOCUSTFILES, locust_arguments, said_elsewhere
 from llm_locust.options.table import GRAMMAR, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.scenario.document import parse_scenario

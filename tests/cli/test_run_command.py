@@ -12,7 +12,7 @@ import pytest
 from swarm_process import wait_until
 
 from llm_locust.cli.main import main
-from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
+from llm_locust.cli.starting import SimulatorError, start_simulator
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def simulators(of: int) -> Iterator[psutil.Process]:
 #: Starts a simulator, and becomes another program, as a run does.
 _BECOMES_ANOTHER = """
 import os, sys
-from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
+from llm_locust.cli.starting import SimulatorError, start_simulator
 
 start_simulator()
 code = "import time; print('another', flush=True); time.sleep(600)"

@@ -3,7 +3,7 @@
 import gevent
 import pytest
 
-from llm_locust.client.cutting import Cutting
+from llm_locust.client.call import Cutting
 
 
 class Calls:

@@ -8,12 +8,12 @@ import pytest
 from calls import GOOD, HEAD, Caller, caller, stop, token
 from scripted import Script, ScriptedServer, Step, chunk, json_response, response_head, write
 
+from llm_locust.client.call import LiveCall
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.client.stream import LiveCall
+from llm_locust.client.http.timers import Timeouts
 
 OURS = (BodyDecoder, ClientError, Connection, Exchange, LiveCall)
 

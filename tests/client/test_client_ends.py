@@ -22,7 +22,7 @@ from llm_locust.client.http.errors import (
     ResponseError,
 )
 from llm_locust.core.record import Doubt, Outcome
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
+from llm_locust.wire.dialects.results import EMBEDDINGS
 
 each_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from scripted import ScriptedServer, json_response, script_header, write
 
-from llm_locust.client.http.pool import Pool, Target
-from llm_locust.client.models import list_models
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.probing import list_models
 
 BOTH = ["/api/v1/models", "/api/models"]
 

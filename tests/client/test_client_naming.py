@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from llm_locust.client.naming import REPLICA_HEADERS, ReplicaNames, replica_of
-from llm_locust.core.replica_headers import MOST_HEADER_VALUES, MOST_REPLICA_HEADERS, HeaderFacts
+from llm_locust.client.recording import REPLICA_HEADERS, ReplicaNames, replica_of
+from llm_locust.core.manifest import MOST_HEADER_VALUES, MOST_REPLICA_HEADERS, HeaderFacts
 
 NAMES = [name.encode() for name in ("x-mine", *REPLICA_HEADERS)]
 

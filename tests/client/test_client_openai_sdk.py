@@ -35,10 +35,12 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.http.pool import Pool, Target
-from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.call import LlmClient
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
-from llm_locust.client.stream import Call, LlmClient
+from llm_locust.client.recording import Call
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.wire.dialects.dialect import Dialect
 

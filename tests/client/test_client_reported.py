@@ -25,7 +25,7 @@ from scripted import (
 )
 
 from llm_locust.client import decoder
-from llm_locust.client.http import timeouts
+from llm_locust.client.http import timers
 from llm_locust.core.record import Doubt, Outcome, TokenSource
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
@@ -445,7 +445,7 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 @pytest.fixture
 def ask(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Caller]:
-    monkeypatch.setattr(timeouts, "_LOOK_S", 0.05)
+    monkeypatch.setattr(timers, "_LOOK_S", 0.05)
     monkeypatch.setattr(decoder, "_OVER_NS", 1_000_000)
     with caller(server.url) as found:
         yield found

@@ -28,13 +28,15 @@ from scripted import (
     write,
 )
 
-from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.call import LlmClient
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
 from llm_locust.client.openai_sdk import MeasuredTransport
+from llm_locust.client.recording import Answer, Call
 from llm_locust.client.routes import Chooser, Route, Routes
-from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import Outcome
 from llm_locust.deployment.targets import make_chooser
-from llm_locust.wire.session_header import SessionHeader
+from llm_locust.wire.headers import SessionHeader
 
 pytestmark = pytest.mark.alone
 

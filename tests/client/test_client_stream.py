@@ -29,14 +29,13 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client import decoder, stream
-from llm_locust.client.counting import MAX_LOOP_CHARS
-from llm_locust.client.http import connection, timeouts, turns
+from llm_locust.client import call, decoder
+from llm_locust.client.decoder import MAX_LOOP_CHARS
+from llm_locust.client.http import connection, timers
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
-from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.client.http.turns import LoopTurn
-from llm_locust.client.stream import Answer
+from llm_locust.client.http.timers import LoopTurn, Timeouts
+from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
@@ -282,7 +281,7 @@ def test_an_answer_is_not_decoded_before_its_end_while_it_flows(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look each second at each of a thousand answers cost a fifth of all that the client does."""
-    monkeypatch.setattr(timeouts, "_LOOK_S", 0.02)
+    monkeypatch.setattr(timers, "_LOOK_S", 0.02)
     with caller(server.url) as ask:
         job = ask.spawn(stream_script(ttft_ms=0, gap_ms=5, tokens=100))
         while not (ask.client.live and all(live._exchange.read_count > 0 for live in ask.client.live)):
@@ -298,7 +297,7 @@ def test_an_answer_is_not_decoded_before_its_end_while_it_flows(
 def test_an_answer_that_is_over_ends_though_its_response_goes_on(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, again_ns: int
 ) -> None:
-    monkeypatch.setattr(timeouts, "_LOOK_S", 0.05)
+    monkeypatch.setattr(timers, "_LOOK_S", 0.05)
     monkeypatch.setattr(connection, "_LOOK_AGAIN_NS", again_ns)
     rest = COMMENTS if again_ns < 10**12 else [Step(stall=True)]
     whole = HEAD + chunk(token() + stop())
@@ -415,7 +414,7 @@ def test_a_response_that_stays_open_after_its_answer_is_told(
     outcome: Outcome,
     is_left_open: bool,
 ) -> None:
-    monkeypatch.setattr(timeouts, "_LOOK_S", 0.02)
+    monkeypatch.setattr(timers, "_LOOK_S", 0.02)
     monkeypatch.setattr(decoder, "_OVER_NS", 1 * MS)
     with caller(server.url, timeouts=Timeouts(gap_s=0.3)) as ask:
         record = ask.ask([write(0, HEAD + chunk(body)), *then]).record
@@ -479,7 +478,7 @@ def test_a_users_own_timeout_cancels_and_passes_through(ask: Caller) -> None:
 def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "DECODING_S", 1e-9)  # each step takes more than its share of a turn
+    monkeypatch.setattr(timers, "DECODING_S", 1e-9)  # each step takes more than its share of a turn
     seen, left = list[str](), [True, False]
 
     def step() -> bool:
@@ -489,7 +488,7 @@ def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
     exchange = SimpleNamespace(step=step, bytes_received=0)
     client = SimpleNamespace(count_tokens=None)
     gevent.spawn(seen.append, "other")
-    stream.LiveCall.settle(
+    call.LiveCall.settle(
         cast(Any, SimpleNamespace(_answer=None, _end=lambda: None, _exchange=exchange, _client=client))
     )
     assert seen == ["step", "other", "step"]

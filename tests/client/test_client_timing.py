@@ -12,7 +12,7 @@ from reads import read
 
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.timing import Moments, arrivals, completed_by, read_times, timeline
+from llm_locust.client.recording import Moments, arrivals, completed_by, read_times, timeline
 
 MS = 1_000_000
 START = ClockPair(10**18, 5000 * MS)

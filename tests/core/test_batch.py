@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from record_strategies import record, records
 
 from llm_locust.core import batch as batch_module
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.record import MAX_ARRIVALS, MAX_TEXT_CHARS, MOMENTS, RequestRecord, moved
 

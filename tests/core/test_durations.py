@@ -9,21 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.cli.compare import add_arguments as add_compare_arguments
-from llm_locust.core.durations import UNITS_NS, parse_duration, parse_time, parse_time_ns
+from llm_locust.core.texts import UNITS_NS, parse_duration, parse_time, parse_time_ns
 from llm_locust.deployment.profiler import ProfileSpan
-from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.gates import parse_gates, parse_slo
 from llm_locust.metrics.question import parse_window
-from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.select.where import parse_where
 from llm_locust.options.arrivals import parse_slice
-from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.options.option import parse_timeouts
+from llm_locust.options.run import parse_stop_rules
 from llm_locust.options.table import GRAMMAR
-from llm_locust.options.types import parse_timeouts
 from llm_locust.scenario.document import parse_scenario
-from llm_locust.sim.faults.faults import parse_fault_plan
-from llm_locust.sim.faults.plan import parse_plan
+from llm_locust.sim.faults import parse_fault_plan, parse_plan
 from llm_locust.workload.arrivals import parse_rate
-from llm_locust.workload.lengths.times import parse_times
+from llm_locust.workload.lengths import parse_times
 
 
 @pytest.mark.parametrize(

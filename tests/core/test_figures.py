@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.figures import figure, probability, quantity
+from llm_locust.core.texts import figure, probability, quantity
 
 
 @pytest.mark.parametrize(

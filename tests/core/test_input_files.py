@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core import input_files
-from llm_locust.core.input_files import (
+from llm_locust.core import files
+from llm_locust.core.files import (
     DATASET,
     FREE_BLANK_LINES,
     SETTINGS,
@@ -94,7 +94,7 @@ def test_a_packed_file_may_expand_to_some_times_its_size_only(
 ) -> None:
     path = written(tmp_path, gzip.compress(b"the same line\n" * 100_000))
     assert sum(map(len, input_lines(path, FileReading(DATASET, path)))) == 1_400_000
-    monkeypatch.setattr(input_files, "FREELY_EXPANDED", 1 << 20)
+    monkeypatch.setattr(files, "FREELY_EXPANDED", 1 << 20)
     assert "cannot be read: it expands to more than" in refusal(path, DATASET)
     with pytest.raises(InputError, match="200 times its size; unpack it first"):
         read_input(path, DATASET)
@@ -133,7 +133,7 @@ def test_time_and_memory_are_bounded_and_a_trace_that_the_load_reads_is_not_time
 def test_where_the_system_does_not_tell_a_process_its_memory_only_time_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_files, "_STATM", tmp_path / "none")
+    monkeypatch.setattr(files, "_STATM", tmp_path / "none")
     path = written(tmp_path, b"line\n" * 10_000)
     assert len(list(input_lines(path, FileReading(replace(DATASET, held_bytes=0), path)))) == 10_000
     assert "not read within 0 s" in refusal(path, replace(DATASET, seconds=0))
@@ -190,7 +190,7 @@ def test_a_long_reading_says_how_far_it_is(
     path = written(tmp_path, (b"y" * 99 + b"\n") * 50_000)
     list(input_lines(path, FileReading(DATASET, path)))
     assert caplog.messages == []
-    monkeypatch.setattr(input_files, "QUIET_S", 0.0)
+    monkeypatch.setattr(files, "QUIET_S", 0.0)
     list(input_lines(path, FileReading(DATASET, path)))
     assert [text.split(":")[0] for text in caplog.messages] == [f"reading dataset {str(path)!r}"]
     assert "976 KiB, 10,000 lines" in caplog.messages[0]
@@ -219,7 +219,7 @@ def test_a_folder_has_its_files_by_name_without_hidden_ones(
     names = [str(path.relative_to(tmp_path)) for path in folder_files(tmp_path, "trajectories", below=True)]
     assert names == ["a", "b/1", "b/2", "c"]
     assert [path.name for path in folder_files(tmp_path, "dataset")] == ["a", "c"]
-    monkeypatch.setattr(input_files, "MOST_FILES", 3)
+    monkeypatch.setattr(files, "MOST_FILES", 3)
     with pytest.raises(InputError, match="more than 3 files and folders"):
         folder_files(tmp_path, "trajectories", below=True)
     with pytest.raises(InputError, match="cannot be read: No such file"):
@@ -229,11 +229,11 @@ def test_a_folder_has_its_files_by_name_without_hidden_ones(
 @pytest.mark.parametrize(
     ("name", "bounds"),
     [
-        ("trace", input_files.TRACE),
-        ("trajectories", input_files.TRAJECTORIES),
+        ("trace", files.TRACE),
+        ("trajectories", files.TRAJECTORIES),
         ("dataset", DATASET),
-        ("lengths", input_files.LENGTHS),
-        ("tokenizer file", input_files.TOKENIZER),
+        ("lengths", files.LENGTHS),
+        ("tokenizer file", files.TOKENIZER),
         ("scenario, profile, faults, model's shape", SETTINGS),
     ],
 )
@@ -241,11 +241,11 @@ def test_the_page_has_the_bounds(name: str, bounds: FileBounds) -> None:
     page = (Path(__file__).parents[2] / "docs" / "data-files.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} | "))
     cells = [cell.strip() for cell in row.strip("|").split("|")][1:]
-    of_lines = (input_files._size(bounds.line_bytes), f"{bounds.lines:,}", f"{bounds.items:,}")
-    assert cells[0] == input_files._size(bounds.expanded_bytes)
+    of_lines = (files._size(bounds.line_bytes), f"{bounds.lines:,}", f"{bounds.items:,}")
+    assert cells[0] == files._size(bounds.expanded_bytes)
     assert tuple(cells[1:4]) in (of_lines, ("", "", ""))
     assert cells[4] == f"{bounds.seconds:g} s"
-    assert cells[5] in (input_files._size(bounds.held_bytes), "read as the load needs it")
+    assert cells[5] in (files._size(bounds.held_bytes), "read as the load needs it")
 
 
 def test_a_whole_file_is_bounded_too(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.core.own_files import OwnFileError, own_file
+from llm_locust.core.files import OwnFileError, own_file
 
 
 def test_a_regular_file_is_its_own(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.core.pipeline import PipelineFacts, is_page, pipeline_of
+from llm_locust.core.manifest import PipelineFacts, is_page, pipeline_of
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 PAGE = "https://ci.example/job/7"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.core.prefix import ReplicaCache
+from llm_locust.core.manifest import ReplicaCache
 
 
 @pytest.mark.parametrize(

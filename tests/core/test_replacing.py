@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.replacing import replacing
 from llm_locust.store import Spool, StoreError, create_run_dir, write_manifest, write_text
 from llm_locust.store.files import check_folder_name
 from llm_locust.store.upload.transfer import upload_run

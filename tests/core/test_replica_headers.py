@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.core.replica_headers import (
+from llm_locust.core.manifest import (
     MOST_HEADER_VALUES,
     MOST_REPLICA_HEADERS,
     HeaderFacts,

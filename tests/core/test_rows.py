@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record, records
 
-from llm_locust.core.arrow.schema import SCHEMA
-from llm_locust.core.batch import RecordBatch
+from llm_locust.core.arrow import SCHEMA
+from llm_locust.core.batch import ColumnSource, RecordBatch, RecordRows
 from llm_locust.core.record import MOMENTS, RequestRecord
-from llm_locust.core.rows import ColumnSource, RecordRows
 
 many = st.lists(records(), max_size=3)  # drawing a record takes a millisecond or two
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from llm_locust.core import small_yaml
-from llm_locust.core.input_files import SETTINGS
-from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
+from llm_locust.core import files
+from llm_locust.core.files import SETTINGS, SmallYamlError, read_small_yaml
 
 
 @pytest.fixture(autouse=True)
 def _few_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """FileReading 10,000 values takes a second."""
-    monkeypatch.setattr(small_yaml, "MAX_VALUES", 1_000)
+    monkeypatch.setattr(files, "MAX_VALUES", 1_000)
 
 
 @pytest.mark.parametrize(

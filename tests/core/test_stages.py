@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from metrics_cases import batch, failed, manifest, ns, request, stage
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.prefix import PrefixShare
+from llm_locust.core.manifest import PrefixShare
 from llm_locust.core.record import LengthPair
 from llm_locust.core.stages import finished, of_lengths, records_missing, resumed, staged, with_stages
 

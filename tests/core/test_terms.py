@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.terms import Word, named_values, nearest, split_terms
+from llm_locust.core.texts import Word, named_values, nearest, split_terms
 
 
 def parts(text: str) -> list[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llm_locust.deployment.arms import Arm, ArmError, RandomArm, check_arms
+from llm_locust.deployment.targets import Arm, ArmError, RandomArm, check_arms
 
 
 def test_an_arm_is_a_name_a_url_and_a_share() -> None:

@@ -11,8 +11,7 @@ import pytest
 from page_server import hang, serving
 from scripted import TlsFiles
 
-from llm_locust.deployment.discovery import ApiServer, DiscoveryError, targets_of
-from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget
+from llm_locust.deployment.discovery import ApiServer, DiscoveryError, Endpoint, ScrapeTarget, targets_of
 
 Ask = Callable[..., list[ScrapeTarget]]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.deployment.endpoints import Endpoint, EndpointError, Pods, ScrapeTarget, targets_of
+from llm_locust.deployment.discovery import Endpoint, EndpointError, Pods, ScrapeTarget, scrape_targets_of
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_password_is_refused_and_not_repeated() -> None:
 
 
 def test_a_plain_url_is_one_target_whose_name_is_resolved_when_it_is_connected_to() -> None:
-    assert targets_of(Endpoint.parse("http://nowhere.invalid:8000")) == [
+    assert scrape_targets_of(Endpoint.parse("http://nowhere.invalid:8000")) == [
         ScrapeTarget("nowhere.invalid:8000", "http", "nowhere.invalid", "nowhere.invalid", 8000, "/metrics")
     ]
 
@@ -81,6 +81,6 @@ def test_a_dns_url_is_every_address_of_its_name_once(monkeypatch: pytest.MonkeyP
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    targets = targets_of(Endpoint.parse("dns+http://vllm:8000/metrics"))
+    targets = scrape_targets_of(Endpoint.parse("dns+http://vllm:8000/metrics"))
     assert [target.name for target in targets] == ["10.0.0.1:8000", "10.0.0.2:8000", "[fd00::1]:8000"]
     assert {target.host for target in targets} == {"vllm"}

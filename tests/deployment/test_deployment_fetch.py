@@ -5,12 +5,11 @@ import time
 import pytest
 from page_server import Behaviour, drip, endless, hang, page, serving
 
-from llm_locust.deployment.endpoints import Endpoint, targets_of
-from llm_locust.deployment.fetch import FetchError, Page, fetch
+from llm_locust.deployment.discovery import Endpoint, FetchError, Page, fetch, scrape_targets_of
 
 
 def get(port: int, timeout_s: float = 5.0) -> Page:
-    (target,) = targets_of(Endpoint.parse(f"http://127.0.0.1:{port}/metrics"))
+    (target,) = scrape_targets_of(Endpoint.parse(f"http://127.0.0.1:{port}/metrics"))
     return fetch(target, timeout_s)
 
 

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget, targets_of
-from llm_locust.deployment.roles import metrics_urls
+from llm_locust.deployment.discovery import Endpoint, ScrapeTarget, metrics_urls, scrape_targets_of
 from llm_locust.deployment.scrape import ScrapePlan, scrape
-from llm_locust.metrics.deployment.pools.roles import ROLE_SAMPLE, role_now
+from llm_locust.metrics.deployment.pools import ROLE_SAMPLE, role_now
 
 P, D = "http://10.0.0.7:8000", "http://10.0.0.8:8000"
 
@@ -40,7 +39,7 @@ def test_a_role_without_metrics_and_two_of_one_server_are_refused(
 
 
 def test_the_role_of_a_url_goes_to_each_of_its_targets_and_into_their_samples_also_without_a_page() -> None:
-    (target,) = targets_of(Endpoint.parse("prefill=http://127.0.0.1:1/metrics"))
+    (target,) = scrape_targets_of(Endpoint.parse("prefill=http://127.0.0.1:1/metrics"))
     assert (target.name, target.role) == ("127.0.0.1:1", "prefill")
     samples, reason = scrape(target, ScrapePlan(endpoints=[], timeout_s=1.0))
     (said,) = (sample for sample in samples if sample.name == ROLE_SAMPLE)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, ns, request
 from server_cases import WINDOW
 
-from llm_locust.deployment.samples_check import CheckedSamples
-from llm_locust.deployment.samples_file import SCHEMA
+from llm_locust.deployment.samples import SCHEMA, CheckedSamples
 from llm_locust.metrics.deployment.server_metrics import server_metrics
 from llm_locust.metrics.deployment.server_series import read_server_series
 

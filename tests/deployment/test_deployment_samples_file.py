@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llm_locust.deployment.samples_file import (
+from llm_locust.deployment.samples import (
     SCHEMA,
     SamplesError,
     SampleWriter,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from page_server import Behaviour, drip, hang, page, serving
 
-from llm_locust.deployment.endpoints import Endpoint, targets_of
-from llm_locust.deployment.samples_file import ServerSample
+from llm_locust.deployment.discovery import Endpoint, scrape_targets_of
+from llm_locust.deployment.samples import ServerSample
 from llm_locust.deployment.scrape import ScrapePlan, Scraper, scrape
 
 PAGE = page('vllm:num_requests_running{engine="1",a="0"} 3\nother 9\n')
@@ -24,7 +24,7 @@ def endpoint(port: int, host: str = "127.0.0.1", scheme: str = "http") -> Endpoi
 def one(behaviour: Behaviour, **more: Any) -> tuple[dict[str, float], str | None, list[ServerSample]]:
     with serving(behaviour) as port:
         plan = ScrapePlan(endpoints=[endpoint(port)], timeout_s=0.2, **more)
-        samples, reason = scrape(targets_of(plan.endpoints[0])[0], plan)
+        samples, reason = scrape(scrape_targets_of(plan.endpoints[0])[0], plan)
     return {s.name: s.value for s in samples}, reason, samples
 
 

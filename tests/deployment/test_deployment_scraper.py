@@ -17,7 +17,7 @@ import pytest
 from page_server import hang, page, serving
 
 from llm_locust.deployment import scraper
-from llm_locust.deployment.samples_file import read_samples
+from llm_locust.deployment.samples import read_samples
 
 SIM = [sys.executable, "-m", "llm_locust.sim", "--port", "0", "--replicas", "2", "--replica-ports", "0"]
 FAST = ["--ttft-base", "0ms", "--step-base", "1ms", "--step-per-seq", "0ms", "--prefill-per-token", "0ms"]

@@ -14,11 +14,10 @@ from llm_locust.cli.main import main
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.doctor import calibration, checks
-from llm_locust.doctor.asked import Examination, TimeLeft
 from llm_locust.doctor.calibration import Calibrated, calibrate, compare, judge_calibration, measure
-from llm_locust.doctor.finding import Finding, Status
+from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
 from llm_locust.doctor.known_server import TTFT_NS, Logged
-from llm_locust.host.open_files import FileLimits, descriptors_for
+from llm_locust.host import FileLimits, descriptors_for
 
 MS = 1_000_000
 SENT = 1_700_000_000_000_000_000

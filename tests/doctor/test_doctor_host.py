@@ -5,16 +5,32 @@ from pathlib import Path
 import pytest
 
 from llm_locust.client.probing import StampTrial
-from llm_locust.doctor.clocks import ServerTime, judge_clock_source, judge_reader, judge_server_clock
-from llm_locust.doctor.clocks import judge_stamps as judge_kernel_stamps
-from llm_locust.doctor.cpu import Cpu, LoopLag, judge_loop, judge_quota, judge_steal, judge_throttling
 from llm_locust.doctor.finding import Finding, Status
-from llm_locust.doctor.limits import judge_files, judge_memory, judge_ports
-from llm_locust.host.cgroups import cpu_limit_cores
-from llm_locust.host.clock_source import ClockSource, clock_source
-from llm_locust.host.memory import memory_available_bytes
-from llm_locust.host.open_files import FileLimits
-from llm_locust.host.ports import Ports, ephemeral_ports
+from llm_locust.doctor.machine import (
+    Cpu,
+    LoopLag,
+    ServerTime,
+    judge_clock_source,
+    judge_files,
+    judge_loop,
+    judge_memory,
+    judge_ports,
+    judge_quota,
+    judge_reader,
+    judge_server_clock,
+    judge_steal,
+    judge_throttling,
+)
+from llm_locust.doctor.machine import judge_stamps as judge_kernel_stamps
+from llm_locust.host import (
+    ClockSource,
+    FileLimits,
+    Ports,
+    clock_source,
+    cpu_limit_cores,
+    ephemeral_ports,
+    memory_available_bytes,
+)
 
 MIB = 1 << 20
 

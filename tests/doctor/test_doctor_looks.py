@@ -30,11 +30,18 @@ from scripted import (
 )
 
 from llm_locust.client.http.target import Target
-from llm_locust.doctor.asked import OutOfTimeError, TimeLeft
-from llm_locust.doctor.checks import HOST_CHECKS, SERVER_CHECKS, Result, Seen, examine
-from llm_locust.doctor.finding import Finding, Status
+from llm_locust.doctor.checks import (
+    HOST_CHECKS,
+    SERVER_CHECKS,
+    Result,
+    Seen,
+    as_json,
+    examine,
+    exit_code,
+    print_results,
+)
+from llm_locust.doctor.finding import Finding, OutOfTimeError, Status, TimeLeft
 from llm_locust.doctor.looks import NO_TIME, look_around, look_at_server
-from llm_locust.doctor.page import as_json, exit_code, print_results
 
 KEY = "sk-a-key-of-this-test"
 
@@ -278,7 +285,7 @@ def test_a_server_that_accepts_and_never_answers_takes_the_time_of_all_looks_and
 def test_a_request_that_does_not_end_by_its_own_limits_is_ended_by_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_locust.doctor.requests.DoctorRequester.stream", lambda *_: gevent.sleep(1e6))
+    monkeypatch.setattr("llm_locust.doctor.streams.DoctorRequester.stream", lambda *_: gevent.sleep(1e6))
     with scripted_server(routes=routes(streamed())) as server:
         found = looked(server.url, seconds=2.0)
     assert found["models"].status is Status.OK

@@ -4,8 +4,8 @@ import pytest
 
 from llm_locust.cli import doctor
 from llm_locust.cli.main import main
-from llm_locust.doctor.asked import Examination
 from llm_locust.doctor.checks import Result
+from llm_locust.doctor.finding import Examination
 
 KEY = "sk-a-key-of-this-test"
 

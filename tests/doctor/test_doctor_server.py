@@ -11,14 +11,20 @@ from doctor_cases import answer, asked, listing
 from test_doctor_host import judged
 
 from llm_locust.client.http.dial import Address
-from llm_locust.client.models import Listing
-from llm_locust.client.probing import Session
-from llm_locust.doctor.certificate import Certificate, TlsSeen, judge_tls
+from llm_locust.client.probing import Listing, Session
 from llm_locust.doctor.finding import Status
 from llm_locust.doctor.kubernetes import Access, judge_kubernetes, look_at_kubernetes
-from llm_locust.doctor.network import Attempt, Resolved, judge_dns, judge_tcp, try_addresses
-from llm_locust.doctor.proxies import proxy_of, unbuffering
-from llm_locust.doctor.target import chosen_model, judge_key, judge_models
+from llm_locust.doctor.network import (
+    Attempt,
+    Certificate,
+    Resolved,
+    TlsSeen,
+    judge_dns,
+    judge_tcp,
+    judge_tls,
+    try_addresses,
+)
+from llm_locust.doctor.streams import chosen_model, judge_key, judge_models, proxy_of, unbuffering
 
 V4: Address = (socket.AF_INET, ("10.0.0.7", 8000))
 V4_TOO: Address = (socket.AF_INET, ("10.0.0.8", 8000))

@@ -8,8 +8,8 @@ from test_doctor_host import judged
 
 from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.doctor.finding import Status
-from llm_locust.doctor.requests import SeenStream
 from llm_locust.doctor.streams import (
+    SeenStream,
     judge_end,
     judge_first_token,
     judge_keep_alive,

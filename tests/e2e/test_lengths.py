@@ -14,7 +14,7 @@ import pytest
 from e2e.servers import Server
 from e2e.swarm import QUESTIONS, ROOT, Run, load
 from llm_locust.metrics.question import Question
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.report.run.analysis import analyse
 
 pytestmark = pytest.mark.e2e

@@ -21,21 +21,18 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.options.table import NOT_LOAD
 from llm_locust.report.compare import pareto
-from llm_locust.report.compare.data import as_data
-from llm_locust.report.compare.headline import answer
-from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.compare.outcome import answer, compare_runs
 from llm_locust.report.compare.page import page
-from llm_locust.report.compare.tables import sections
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.compare.tables import as_data, sections
+from llm_locust.report.console import print_report, print_sections
+from llm_locust.report.inputs import open_source
+from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import shown_json
-from llm_locust.report.render.console import print_report, print_sections
-from llm_locust.report.render.markdown import markdown_of
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import write_reports
+from llm_locust.report.run.analysis import analyse, write_reports
 from llm_locust.report.run.join import join_parts
 from llm_locust.report.sections.headline import verdict as in_words
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE
-from llm_locust.store.parts import parts_of
+from llm_locust.store.facts import parts_of
 
 HERE = Path(__file__).parent
 RUNS, EXPECTED = HERE / "runs", HERE / "expected"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.host.cgroups import cpu_limit_cores, memory_left_bytes
+from llm_locust.host import cpu_limit_cores, memory_left_bytes
 
 MIB = 1 << 20
 

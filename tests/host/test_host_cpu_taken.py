@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.host.cpu_taken import CpuTaken, RunQueueWaits, Taken
+from llm_locust.host import CpuTaken, RunQueueWaits, Taken
 
 STAT = "cpu  {user} 0 100 5000 50 0 0 {steal} 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"
 LIMIT = "nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec 123\n"

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from llm_locust.host.exhausted import exhausted
+from llm_locust.host import exhausted
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,12 @@ from llm_locust.swarm.channel.channel import (
     GuardedClient,
     GuardedServer,
     OpenClient,
+    check,
+    unpacked,
 )
-from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import MessageError
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofSession, answer, hello, welcomed
-from llm_locust.swarm.process import forking
+from llm_locust.swarm.process import signals
 
 SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES
@@ -48,7 +49,7 @@ def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: 
     assert securing.channel_secret(options()) is None
     assert securing.channel_secret(options(worker=True)) is None
     # As in a forked child: of a master, and of a process that was itself given --worker.
-    monkeypatch.setattr(forking, "_PARENT", 1)
+    monkeypatch.setattr(signals, "_PARENT", 1)
     child = options(processes=2, worker=True)
     monkeypatch.setattr(securing, "_is_worker_by_command", lambda: False)
     assert securing.channel_secret(child) == family

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, readings
-from llm_locust.roofline.model_file import read_model
-from llm_locust.sim.faults.faults import parse_fault_plan
-from llm_locust.sim.faults.plan import parse_plan
-from llm_locust.sim.settings.profile_file import read_profile
+from llm_locust.roofline.model import read_model
+from llm_locust.sim.faults import parse_fault_plan, parse_plan
+from llm_locust.sim.settings import read_profile
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.body import body_template
-from llm_locust.workload.datasets.load import Dataset, DatasetError, load_conversations, load_dataset
-from llm_locust.workload.lengths.file import LengthError, read_lengths
+from llm_locust.workload.datasets.load import Dataset, load_conversations, load_dataset
+from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.lengths import LengthError, read_lengths
 from llm_locust.workload.text.prompts import PromptError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -25,21 +25,17 @@ from prometheus_client import generate_latest
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
 from llm_locust.core.other_requests import OtherRequests
-from llm_locust.live.counts import SCALARS
-from llm_locust.live.keys import LiveKey
+from llm_locust.live.counts import SCALARS, LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
 from llm_locust.live.prometheus import registry
-from llm_locust.live.series import Charts
-from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import LiveRun
-from llm_locust.live.store import LiveStore
+from llm_locust.live.store import Charts, LiveStore, snapshot
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.locust_messages import KINDS as LOCUST_KINDS
-from llm_locust.swarm.channel.locust_messages import check, unpacked
+from llm_locust.swarm.channel.channel import KINDS as LOCUST_KINDS
+from llm_locust.swarm.channel.channel import Reported, check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
-from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.run.roster import Roster
 

@@ -27,15 +27,14 @@ from roofline_cases import MODELS
 import llm_locust
 from llm_locust.cli.main import main
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.manifest import CanaryFacts, HealthCell, NodeHealth, ServerCall
-from llm_locust.core.task_exceptions import TaskException
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
-from llm_locust.live.ending import live_end
+from llm_locust.core.manifest import CanaryFacts, HealthCell, NodeHealth, ServerCall, TaskException
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.live.store import live_end
 from llm_locust.metrics.summary_types.summary import SummaryError, read_summary
-from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
-from llm_locust.report.run.build import build_report
+from llm_locust.report.inputs import LIVE_FILE, write_live_end
+from llm_locust.report.run.analysis import build_report
 from llm_locust.report.sections.headline import verdict
-from llm_locust.roofline.model_file import read_model
+from llm_locust.roofline.model import read_model
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

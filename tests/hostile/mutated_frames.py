@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from record_strategies import record
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store import (

@@ -14,7 +14,7 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import MAX_ARRIVALS, RequestRecord
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,
@@ -29,7 +29,7 @@ from llm_locust.store import (
     write_requests,
 )
 from llm_locust.store.requests import compact
-from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Recorder
+from llm_locust.swarm.delivery.unacked import BATCH_ARRIVALS, Recorder
 from llm_locust.wire.dialects.chat import CHAT
 
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from mutated_frames import damaged, payloads
 from record_strategies import record
 
-from llm_locust.core.arrow.schema import SCHEMA
-from llm_locust.core.arrow.stream import StreamError, read_stream
+from llm_locust.core.arrow import SCHEMA, StreamError, read_stream
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.metrics.columns import Part
 from llm_locust.store import FRAMES_FILE, FrameHeader, encode_frame

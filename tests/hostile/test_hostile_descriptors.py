@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from run_infos import run_info
 
-from llm_locust.host.open_files import MARGIN, descriptors_for
+from llm_locust.host import MARGIN, descriptors_for
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.run.descriptors import ensure_descriptors

@@ -14,7 +14,7 @@ from report_cases import write_run
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import Manifest
-from llm_locust.report.run.build import build_report
+from llm_locust.report.run.analysis import build_report
 from llm_locust.store import MANIFEST_FILE, StoreError, frame_header, read_manifest, write_manifest
 from llm_locust.store.frames import _PREFIX, FrameHeader, encode_frame
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, read

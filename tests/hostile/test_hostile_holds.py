@@ -12,12 +12,12 @@ from calls import HEAD, caller, stop, token
 from holding import cpu_s, is_short
 from scripted import ScriptedServer, Step, chunk, last_chunk, write
 
-from llm_locust.client.http.turns import TURN
+from llm_locust.client.http.timers import TURN
 from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord, TokenSource
-from llm_locust.live.reporting import LiveCounts
+from llm_locust.live.messages import LiveCounts
 from llm_locust.live.state import LiveRun
 from llm_locust.store import FrameHeader
-from llm_locust.swarm.delivery.recorder import Recorder
+from llm_locust.swarm.delivery.unacked import Recorder
 
 
 def answer(tokens: int, seed: int) -> RequestRecord:

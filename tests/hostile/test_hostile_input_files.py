@@ -11,11 +11,12 @@ from process_limits import little_memory
 
 from llm_locust.client.http.target import TargetError
 from llm_locust.client.http.tls import tls_context
-from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
+from llm_locust.core.files import SmallYamlError, read_small_yaml
 from llm_locust.scenario import ScenarioError
-from llm_locust.scenario.yaml_lines import read_text
-from llm_locust.workload.datasets.load import DatasetError, load_conversations, load_dataset
-from llm_locust.workload.lengths.file import LengthError, read_lengths
+from llm_locust.scenario.tree import read_text
+from llm_locust.workload.datasets.load import load_conversations, load_dataset
+from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.lengths import LengthError, read_lengths
 from llm_locust.workload.text.tokenizer import TokenizerError, load_tokenizer
 from llm_locust.workload.traces import TraceError, open_trace
 from llm_locust.workload.trajectories.pool import load_pool

@@ -15,17 +15,19 @@ from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.live.keys import LiveKey
+from llm_locust.live.counts import LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.dropped import MOST_SENDERS, OTHERS, DroppedMessages
 from llm_locust.swarm.channel.messages import (
+    MOST_SENDERS,
+    OTHERS,
     AckMessage,
     BatchMessage,
     CountsMessage,
+    DroppedMessages,
     HelloMessage,
     MessageError,
     PingMessage,

@@ -12,11 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
-from llm_locust.wire.dialects.rerank import RERANK
-from llm_locust.wire.dialects.result_lists import MAX_BYTES
-from llm_locust.wire.reply import Reply, read_body
-from llm_locust.wire.results import AskedResults, Results, mismatch
+from llm_locust.wire.dialects.results import EMBEDDINGS, MAX_BYTES, RERANK
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.payload import AskedResults, Results, mismatch
+from llm_locust.wire.reply import read_body
 
 
 def read(dialect: Dialect, answer: Any) -> Reply:

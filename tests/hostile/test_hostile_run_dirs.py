@@ -14,9 +14,9 @@ from report_cases import write_run
 from roofline_cases import MODELS
 
 from llm_locust.cli.main import main
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
-from llm_locust.live.ending import live_end
-from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
+from llm_locust.deployment.samples import SERVER_METRICS_FILE
+from llm_locust.live.store import live_end
+from llm_locust.report.inputs import LIVE_FILE, write_live_end
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
 
 

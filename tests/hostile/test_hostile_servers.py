@@ -18,7 +18,7 @@ from cases import OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import is_short
 from scripted import Script, ScriptedServer, Step, scripted_server
 
-from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
 
 CASES = list(cases())
@@ -152,7 +152,7 @@ def test_many_hostile_answers_at_once_share_the_loop(hostile: ScriptedServer) ->
 def test_long_answers_that_end_at_once_have_their_records_in_turns_of_their_own(
     hostile: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_locust.client.stream.LONG_ANSWER_BYTES", 100)
+    monkeypatch.setattr("llm_locust.client.call.LONG_ANSWER_BYTES", 100)
     script = script_of(Case("", framed([(TOKEN, 9), *once(STOP)], "end"), ()))
     loop, turns = gevent.get_hub().loop, list[float]()
     with asking(hostile.url) as ask:

@@ -22,7 +22,7 @@ ODD = "\x1b]0;owned\x07\x1b[31m\x9b32mmodel\r\u202ex\n2nd line"
 
 LOG = """
 import json, logging, sys
-from llm_locust.swarm.process.hush import Hush
+from llm_locust.swarm.process.hush import (Hush)
 
 odd = json.loads(sys.argv[1])
 line = logging.LogRecord("locust", logging.INFO, "", 1, "a table\\n\\tof %s", (odd,), None)
@@ -37,7 +37,7 @@ print(json.dumps([line.getMessage(), trace.exc_text]))
 GREENLET = """
 import gevent, json, sys
 sys.stderr = sys.stdout
-from llm_locust.swarm.process.hush import attach_hush, hush
+from llm_locust.swarm.process.hush import (attach_hush, hush)
 from locust.env import Environment
 from locust.log import setup_logging
 

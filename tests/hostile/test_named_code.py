@@ -10,7 +10,7 @@ from llm_locust.options.settings import UsageError
 from llm_locust.scenario import TrafficClass, Validator
 from llm_locust.scenario.request_kind import RequestKind, kinds_of
 from llm_locust.swarm.process.own_code import check_named_functions, own_folders
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 
 CHECKS = """

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.client.http.pool import Target, TargetError
-from llm_locust.deployment.endpoints import Endpoint, EndpointError
+from llm_locust.client.http.target import Target, TargetError
+from llm_locust.deployment.discovery import Endpoint, EndpointError
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
-from llm_locust.wire.secrecy import (
+from llm_locust.wire.foreign_text import (
     blanked,
     blanked_name,
     is_variable,

@@ -9,8 +9,7 @@ import pytest
 from flask import Blueprint, Flask
 
 from llm_locust.swarm.web import own_origin
-from llm_locust.swarm.web.links import LINKED, pages_for_links
-from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback, no_page
+from llm_locust.swarm.web.own_origin import LINKED, OwnOrigin, is_loopback, no_page, pages_for_links
 
 FOREIGN = "https://evil.example"
 

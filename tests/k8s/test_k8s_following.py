@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cluster_cases import RUNNING, ended, pod, waiting
 
-from llm_locust.k8s.following.log import Resumed
-from llm_locust.k8s.following.signals import asked_to_end
-from llm_locust.k8s.following.state import read_state
+from llm_locust.k8s.following.cluster import read_state
+from llm_locust.k8s.following.files import Resumed
+from llm_locust.k8s.following.run import asked_to_end
 
 
 def test_a_run_under_way_has_no_trouble() -> None:

@@ -15,7 +15,7 @@ from warm_process import warm_code
 
 from llm_locust.cli import k8s as command
 from llm_locust.cli import upload as upload_command
-from llm_locust.core.durations import parse_time
+from llm_locust.core.texts import parse_time
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.options.table import GRAMMAR
 from llm_locust.report.run import serving

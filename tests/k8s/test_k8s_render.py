@@ -19,8 +19,7 @@ from llm_locust.cli import k8s as command
 from llm_locust.cli.main import main
 from llm_locust.k8s.kubectl import render as render_folder
 from llm_locust.k8s.overlay import image_change
-from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
-from llm_locust.k8s.target import ServerTarget
+from llm_locust.k8s.plan import MOST_BYTES, RenderError, ServerTarget, files_of
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 

@@ -13,7 +13,7 @@ from metrics_cases import request
 from report_cases import summary
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.verdict import verdict
+from llm_locust.live.state import verdict
 
 
 def whole(**known: Any) -> list[RequestRecord]:

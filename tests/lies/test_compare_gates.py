@@ -29,14 +29,14 @@ from report_cases import seen_worker, write_run
 from llm_locust.cli import compare as command
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.relative_gates import (
     GateResult,
     State,
     evaluate_relative,
     parse_relative_gates,
 )
-from llm_locust.report.compare.words import gate_reason
+from llm_locust.metrics.compare.sides import Compared
+from llm_locust.report.compare.outcome import gate_reason
 
 
 def judged(text: str, base: Compared, new: Compared) -> GateResult:

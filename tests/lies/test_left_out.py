@@ -10,8 +10,8 @@
 from metrics_cases import batch, manifest, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.measured import measure
+from llm_locust.metrics.parts import breakdown
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed

@@ -14,11 +14,11 @@ import pytest
 from metrics_cases import batch, columns, manifest, ns, request
 from report_cases import summary as report_summary
 
-from llm_locust.client.occupancy import Occupancy
+from llm_locust.client.call import Occupancy
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.sections.littles_law import littles_law
+from llm_locust.metrics.sections.validity import littles_law
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 

@@ -26,7 +26,7 @@ from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.window import Window
-from llm_locust.report.render.console import print_report
+from llm_locust.report.console import print_report
 
 SECONDS = 60.0
 STALL = 30.0, 39.0

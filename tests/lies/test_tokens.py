@@ -33,7 +33,7 @@ from scripted.raw import best_of
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.peers.compat import vllm_values
+from llm_locust.metrics.peers import vllm_values
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise

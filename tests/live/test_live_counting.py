@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 from live_cases import LIMITS, counts_of
 from metrics_cases import batch, columns, failed, manifest, request, requests
 
+from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.core.run_facts import TrajectoryFacts
-from llm_locust.live.counting import count
-from llm_locust.live.counts import METRICS, NOTHING, SCALARS, Counts
-from llm_locust.live.figures import figures
-from llm_locust.live.keys import OTHERS, KeyLimit, LiveKey
-from llm_locust.live.state import LiveRun
-from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
-from llm_locust.metrics.requests.latency import itl, per_request
-from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
+from llm_locust.live.counts import METRICS, NOTHING, OTHERS, SCALARS, Counts, KeyLimit, LiveKey
+from llm_locust.live.messages import count
+from llm_locust.live.state import LiveRun, figures
+from llm_locust.metrics.gates import SLO_METRICS, Slo
+from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.latency import MeasuredFrom, itl, per_request
 from llm_locust.metrics.stats.sketch import Sketch
 from llm_locust.metrics.summary import summarise
 

@@ -8,9 +8,11 @@ from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.counting import STEPS
-from llm_locust.live.keys import LiveKey
+from llm_locust.live.counts import LiveKey
 from llm_locust.live.messages import (
+    PASS_ROWS,
+    STEPS,
+    LiveCounts,
     LiveReport,
     LiveSlice,
     PackedCounts,
@@ -18,7 +20,6 @@ from llm_locust.live.messages import (
     decode_report,
     encode_report,
 )
-from llm_locust.live.reporting import PASS_ROWS, LiveCounts
 from llm_locust.live.state import LiveRun
 
 

@@ -5,7 +5,7 @@ import operator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.live.rings import Ring
+from llm_locust.live.counts import Ring
 
 times = st.lists(st.floats(0, 5000), max_size=60)
 EVER = (float("-inf"), float("inf"))

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from live_cases import START_S, Run
 
-from llm_locust.live.series import MOST_LINES, Charts
-from llm_locust.live.store import MOST_SERVERS
-from llm_locust.metrics.deployment.server_now import ServerNow
-from llm_locust.swarm.web.feed import Feed
+from llm_locust.live.store import MOST_LINES, MOST_SERVERS, Charts
+from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.swarm.web.numbers import Feed
 
 
 def second(run: Run, *servers: ServerNow) -> None:

@@ -10,8 +10,7 @@ from live_cases import START_S, Run, observation, worker
 from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.counts import SCALARS
-from llm_locust.live.keys import OTHERS, LiveKey
+from llm_locust.live.counts import OTHERS, SCALARS, LiveKey
 from llm_locust.live.messages import (
     LiveReport,
     LiveSlice,
@@ -20,10 +19,17 @@ from llm_locust.live.messages import (
     decode_report,
     encode_report,
 )
-from llm_locust.live.series import SPANS, Charts
-from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import GONE, MISSING, LiveRun
-from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS, LiveStore
+from llm_locust.live.store import (
+    HOUR_CELLS,
+    MOST_MARKS,
+    RECENT_CELLS,
+    RUN_CELLS,
+    SPANS,
+    Charts,
+    LiveStore,
+    snapshot,
+)
 from llm_locust.metrics.columns import OUTCOMES
 
 

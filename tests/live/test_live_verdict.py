@@ -7,10 +7,9 @@ from metrics_cases import failed, request
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.record import Outcome
 from llm_locust.live.counts import NOTHING, Counts
-from llm_locust.live.state import MISSING, WorkerState
-from llm_locust.live.verdict import LiveVerdict, verdict
+from llm_locust.live.state import MISSING, LiveVerdict, WorkerState, verdict
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.requests.slo import Slo
 
 
 def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0) -> Counts:

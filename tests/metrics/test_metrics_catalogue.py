@@ -8,12 +8,18 @@ import pytest
 from metrics_cases import batch, columns, failed, manifest, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, LIVE, from_scheduled
-from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED
-from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.latency_metric import LatencyMetric, View
-from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.metrics.select.request_fields import FIELDS
+from llm_locust.metrics.catalogue import (
+    FORMULAS,
+    LATENCIES,
+    LATENCY,
+    LIVE,
+    LatencyMetric,
+    View,
+    from_scheduled,
+)
+from llm_locust.metrics.compare.sides import METRICS, NOT_COMPARED
+from llm_locust.metrics.gates import parse_gates, parse_slo
+from llm_locust.metrics.select.where import FIELDS
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.run.run_data import COMPUTED_COLUMNS
 

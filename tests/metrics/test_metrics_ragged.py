@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.core.batch import Ragged
-from llm_locust.metrics import ragged as module
-from llm_locust.metrics.ragged import gather, offsets_of, pieces
+from llm_locust.metrics import columns as module
+from llm_locust.metrics.columns import gather, offsets_of, pieces
 
 lists = st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=10)
 

@@ -18,12 +18,10 @@ from roofline_cases import MODELS
 from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
-from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.manifest import TaskException, TrajectoryFacts, WorkerFacts
 from llm_locust.core.other_requests import OtherRequests
 from llm_locust.core.record import Outcome
-from llm_locust.core.run_facts import TrajectoryFacts
-from llm_locust.core.task_exceptions import TaskException
-from llm_locust.live.ending import live_end
+from llm_locust.live.store import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
@@ -38,7 +36,7 @@ from llm_locust.metrics.summary_types.reference import (
     write_reference,
 )
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
-from llm_locust.roofline.model_file import read_model
+from llm_locust.roofline.model import read_model
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "summary-keys.md"

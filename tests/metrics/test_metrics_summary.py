@@ -17,9 +17,8 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import GateError
+from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary import summarise
 
 CONTRACT: dict[str, set[str]] = {

@@ -6,9 +6,8 @@ import pytest
 from metrics_cases import batch, failed, manifest, request
 from msgspec.structs import replace
 
-from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, TaskException, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.core.task_exceptions import TaskException
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.run import AnalysisFacts

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from llm_locust.core.batch import Labels
-from llm_locust.metrics import whole as module
-from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.whole import Whole
+from llm_locust.metrics import columns as module
+from llm_locust.metrics.columns import Floats, Whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.options.scenario import SCENARIO_TEXT
-from llm_locust.options.settings import parse_settings
+from llm_locust.options.settings import SCENARIO_TEXT, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 from llm_locust.workload.spec import WorkloadSpec

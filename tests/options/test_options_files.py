@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from llm_locust.options.scenario import SCENARIO_TEXT
-from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 from llm_locust.swarm.run.load_watch import checked_trace, tell_files
-from llm_locust.workload.traces import plausible
+from llm_locust.workload.traces import trace as plausible
 from llm_locust.workload.trajectories.trajectory import Turn
 
 LINES = '{"prompt": "a", "domain": "x", "lora": 7}\n{\n{"prompt": "b", "domain": "y"}\n'

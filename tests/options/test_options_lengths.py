@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_locust.cli.starting.locust_arguments import Said, locust_arguments
-from llm_locust.options.scenario import SCENARIO_TEXT
-from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.cli.starting import Said, locust_arguments
+from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 from llm_locust.swarm.run.load_watch import check_load

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.options.stop_rules import (
+from llm_locust.options.run import (
     ErrorRate,
     Oversaturation,
     Quota,

@@ -14,9 +14,9 @@ from swarm_process import wait_until
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.store import SUMMARY_FILE, StoreError, read_manifest
-from llm_locust.store.parts import parts_of
+from llm_locust.store.facts import parts_of
 from pods.cases import named, rendered
 from pods.cluster import Cluster, log, playing, volume
 

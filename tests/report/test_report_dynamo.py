@@ -17,7 +17,7 @@ from llm_locust.core.stages import with_stages
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
-from llm_locust.report.inputs.sources import Run, Source
+from llm_locust.report.inputs import Run, Source
 from llm_locust.report.run.analysis import Analysis, analyse
 
 #: One user, then two loads of two context lengths.

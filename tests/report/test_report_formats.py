@@ -17,10 +17,10 @@ from llm_locust.core.stages import with_stages
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.formats.benchmarks import vllm_json
 from llm_locust.report.formats.junit import junit as junit_of
 from llm_locust.report.formats.table import FORMAT
-from llm_locust.report.formats.vllm import vllm_json
-from llm_locust.report.inputs.sources import Run, Source, open_source
+from llm_locust.report.inputs import Run, Source, open_source
 from llm_locust.report.run.analysis import Analysis, analyse
 
 

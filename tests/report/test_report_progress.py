@@ -11,11 +11,9 @@ from rich.console import Console
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.live.counts import METRICS
-from llm_locust.live.figures import AgentFigures, LiveLatency
-from llm_locust.live.snapshot import snapshot
-from llm_locust.live.stages import State
-from llm_locust.live.state import MISSING, LiveRun, Observation
-from llm_locust.metrics.agents.walks import PerTurn
+from llm_locust.live.state import MISSING, AgentFigures, LiveLatency, LiveRun, Observation, State
+from llm_locust.live.store import snapshot
+from llm_locust.metrics.agents import PerTurn
 from llm_locust.report.progress import PresentStage, Progress, ProgressPanel, line
 
 

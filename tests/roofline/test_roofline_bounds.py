@@ -5,10 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roofline_cases import PLAIN_GPU, llama_8b, plain_roof, roofs, shape
 
-from llm_locust.roofline.bounds import decode_bound, mean_context, prefill_bound, ridge_batch, saturation
-from llm_locust.roofline.error import RooflineError
-from llm_locust.roofline.gpus import gpu_named
-from llm_locust.roofline.roof import Roof, roof_of_options
+from llm_locust.roofline.bounds import (
+    Roof,
+    decode_bound,
+    mean_context,
+    prefill_bound,
+    ridge_batch,
+    roof_of_options,
+    saturation,
+)
+from llm_locust.roofline.gpus import RooflineError, gpu_named
 
 BATCHES = st.integers(1, 4096)
 CONTEXTS = st.integers(0, 200_000)

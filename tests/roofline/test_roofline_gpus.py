@@ -2,8 +2,7 @@
 
 import pytest
 
-from llm_locust.roofline.error import RooflineError
-from llm_locust.roofline.gpus import GPUS, Gpu, gpu_named
+from llm_locust.roofline.gpus import GPUS, Gpu, RooflineError, gpu_named
 
 
 @pytest.mark.parametrize("name", ["h100", "H100", "h100-sxm", "H100 SXM", " h100_sxm "])

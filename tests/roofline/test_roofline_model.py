@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roofline_cases import llama_8b, mixtral, roofs, shape
 
-from llm_locust.roofline.error import RooflineError
-from llm_locust.roofline.roof import Roof
+from llm_locust.roofline.bounds import Roof
+from llm_locust.roofline.gpus import RooflineError
 
 
 def test_llama_3_8b_by_hand() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from roofline_cases import MODELS
 
-from llm_locust.roofline.error import RooflineError
-from llm_locust.roofline.model_file import model_of, read_model
+from llm_locust.roofline.gpus import RooflineError
+from llm_locust.roofline.model import model_of, read_model
 
 LINES = (
     "parameters: 8.03e9",

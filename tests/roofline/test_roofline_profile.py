@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given
 from roofline_cases import PLAIN_GPU, llama_8b, roofs, shape
 
-from llm_locust.roofline.bounds import decode_bound
-from llm_locust.roofline.error import RooflineError
-from llm_locust.roofline.gpus import gpu_named
-from llm_locust.roofline.profile import step_costs
-from llm_locust.roofline.roof import Roof
+from llm_locust.roofline.bounds import Roof, decode_bound, step_costs
+from llm_locust.roofline.gpus import RooflineError, gpu_named
 
 
 def test_llama_3_8b_on_an_h100_by_hand() -> None:

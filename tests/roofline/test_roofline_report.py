@@ -5,7 +5,7 @@ from typing import Any
 from report_cases import summary, told
 
 from llm_locust.report.section import Tone
-from llm_locust.report.sections.roofline import bottleneck, roofline
+from llm_locust.report.sections.resources import bottleneck, roofline
 
 PART: dict[str, Any] = {
     "model": "Llama 3 8B",

@@ -11,7 +11,7 @@ from protocol_files import needed_files, needs
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario import load_scenario
-from llm_locust.scenario.protocols import protocol_names, scenario_path
+from llm_locust.scenario.classes import protocol_names, scenario_path
 from llm_locust.workload.plan import Workload
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from llm_locust.deployment.arms import Arm
-from llm_locust.options.scenario import SCENARIO_TEXT
-from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.deployment.targets import Arm
+from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, parse_scenario
 from llm_locust.scenario.request_kind import request_form

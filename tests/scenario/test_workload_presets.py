@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from llm_locust.metrics.requests.slo import Slo, parse_slo
-from llm_locust.scenario.presets import PRESETS, Preset
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.metrics.gates import Slo, parse_slo
+from llm_locust.scenario.classes import PRESETS, Preset
+from llm_locust.workload.lengths import parse_lengths
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS.keys())

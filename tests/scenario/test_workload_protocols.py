@@ -10,10 +10,9 @@ from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
-from llm_locust.scenario.points import plan_points
-from llm_locust.scenario.protocols import FOLDER, protocol_names, scenario_path
-from llm_locust.workload.arrivals.parse import parse_rate
-from llm_locust.workload.arrivals.sweep import parse_sweep
+from llm_locust.scenario.classes import FOLDER, protocol_names, scenario_path
+from llm_locust.scenario.document import plan_points
+from llm_locust.workload.arrivals.parse import parse_rate, parse_sweep
 
 ROOT = Path(__file__).parents[2]
 

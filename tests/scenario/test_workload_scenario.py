@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.gates import Slo
 from llm_locust.options.reference import SCENARIO_KEYS, SCENARIO_TABLE, with_scenario_tables
-from llm_locust.options.stop_rules import LEAST_ENDED
+from llm_locust.options.run import LEAST_ENDED
 from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS
 from llm_locust.scenario import (
     Conversation,
@@ -31,10 +31,9 @@ from llm_locust.scenario import (
     load_scenario,
     parse_scenario,
 )
-from llm_locust.scenario.classes import CLASS_KEYS
+from llm_locust.scenario.classes import CLASS_KEYS, PRESETS
 from llm_locust.scenario.document import STOP, TOP_KEYS
-from llm_locust.scenario.presets import PRESETS
-from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.synthetic import SharedPrefix
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.input_files import SETTINGS
-from llm_locust.scenario.tree import Fields, Place, ScenarioError, from_plain, plain
-from llm_locust.scenario.yaml_lines import MAX_DEPTH, parse_yaml, read_text
+from llm_locust.core.files import SETTINGS
+from llm_locust.scenario.tree import (
+    MAX_DEPTH,
+    Fields,
+    Place,
+    ScenarioError,
+    from_plain,
+    parse_yaml,
+    plain,
+    read_text,
+)
 
 
 def complaint(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.host.cpu_taken import CpuTaken
+from llm_locust.host import CpuTaken
 from scripted.process import ScriptedServer
 from scripted.script import Script, script_header
 from scripted.truth import ServedRequest

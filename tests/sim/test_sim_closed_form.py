@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 
 from llm_locust.sim.answers.jobs import ModelLimits, resolve
-from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
 from llm_locust.wire.dialects.chat import COMPLETIONS
 
 MS = 1_000_000
@@ -38,7 +39,7 @@ P, N_OUT = 100, 50
 class Served:
     """A request's times in virtual ns."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     token_ns: list[int] = field(default_factory=list)
 
     @property
@@ -50,7 +51,7 @@ class Served:
         return (self.token_ns[-1] - self.token_ns[0]) / (len(self.token_ns) - 1)
 
 
-def serve(engine: Engine, sequences: Iterator[Sequence] | list[Sequence]) -> list[Served]:
+def serve(engine: Engine, sequences: Iterator[EngineSequence] | list[EngineSequence]) -> list[Served]:
     """Give the engine the sequences, in the order of their ``ready_ns``, and run it to the end."""
     served = {sequence: Served(sequence) for sequence in sequences}
     for sequence in served:
@@ -63,10 +64,10 @@ def serve(engine: Engine, sequences: Iterator[Sequence] | list[Sequence]) -> lis
 
 def closed_loop(users: int, rounds: int) -> list[Served]:
     """Each user sends its next request as soon as the last one is answered."""
-    engine, served = Engine(PROFILE, 0), dict[Sequence, Served]()
+    engine, served = Engine(PROFILE, 0), dict[EngineSequence, Served]()
 
     def send(ready_ns: int) -> None:
-        sequence = Sequence(P, N_OUT, ready_ns)
+        sequence = EngineSequence(P, N_OUT, ready_ns)
         served[sequence] = Served(sequence)
         engine.submit(sequence)
 
@@ -103,7 +104,7 @@ def test_a_saturated_engine_works_in_rounds_and_what_waits_waits_for_whole_ones(
     and tokens/s = N_max·n / round, where round = n·TPOT + N_max·P·f.
     """
     slots, rounds = PROFILE.max_num_seqs, 6
-    served = serve(Engine(PROFILE, 0), [Sequence(P, N_OUT, 0) for _ in range(slots * rounds)])
+    served = serve(Engine(PROFILE, 0), [EngineSequence(P, N_OUT, 0) for _ in range(slots * rounds)])
     tpot_ns = B + slots * PER_SEQ
     round_ns = N_OUT * tpot_ns + slots * P * F
     for k in range(rounds):
@@ -119,10 +120,11 @@ def saturated_requests_per_s(mean_output: float) -> float:
     return 1e9 / (mean_output * (B + slots * PER_SEQ) / slots + P * F)
 
 
-def poisson(rate_per_s: float, count: int, seed: int, output: Callable[[], int]) -> Iterator[Sequence]:
+def poisson(rate_per_s: float, count: int, seed: int, output: Callable[[], int]) -> Iterator[EngineSequence]:
     gaps_s = np.random.default_rng(seed).exponential(1 / rate_per_s, count)
     return (
-        Sequence(P, output(), ready_ns) for ready_ns in np.rint(np.cumsum(gaps_s) * 1e9).astype(int).tolist()
+        EngineSequence(P, output(), ready_ns)
+        for ready_ns in np.rint(np.cumsum(gaps_s) * 1e9).astype(int).tolist()
     )
 
 
@@ -180,7 +182,7 @@ def test_one_server_at_a_time_queues_as_m_d_1(rho: float) -> None:
     engine = Engine(replace(PROFILE, max_num_seqs=1), 0)
     waits_ns = lindley_ns(arrivals_ns, service_ns)
     first_ns = arrivals_ns[:5_000]
-    sequences = [Sequence(P, 1, ready_ns) for ready_ns in first_ns.tolist()]
+    sequences = [EngineSequence(P, 1, ready_ns) for ready_ns in first_ns.tolist()]
     for sequence in sequences:
         engine.submit(sequence)
     while engine.start_step() is not None:
@@ -197,7 +199,8 @@ def test_a_prefix_cache_saves_exactly_the_time_of_the_tokens_that_it_has() -> No
     engine = Engine(replace(PROFILE, prefix_cache=True), 0)
     keys = tuple(range(shared // size))
     sequences = [
-        Sequence(shared + own, 2, k * S, block_hashes=(*keys, 1_000 + 2 * k, 1_001 + 2 * k)) for k in range(5)
+        EngineSequence(shared + own, 2, k * S, block_hashes=(*keys, 1_000 + 2 * k, 1_001 + 2 * k))
+        for k in range(5)
     ]
     served = serve(engine, sequences)
     cached = shared // size * size
@@ -216,7 +219,7 @@ def test_adapters_in_turn_find_a_prompt_once_less_for_each(models: int) -> None:
     for k in range(n):
         asked = {"model": limits.models[k % models], "prompt": f"{shared} {k:03d} end", "max_tokens": 2}
         job = resolve(COMPLETIONS, json.dumps(asked).encode(), f"{k}", limits, random.Random(k), size)
-        sequences.append(Sequence(job.prompt_tokens, 2, k * S, block_hashes=job.block_hashes))
+        sequences.append(EngineSequence(job.prompt_tokens, 2, k * S, block_hashes=job.block_hashes))
     serve(engine, sequences)
     assert engine.counters.prefix_hits == (n - models) * (800 // size * size)
     assert engine.counters.prefix_queries == n * 802
@@ -225,7 +228,7 @@ def test_adapters_in_turn_find_a_prompt_once_less_for_each(models: int) -> None:
 def test_noise_leaves_the_throughput_and_spreads_the_gaps() -> None:
     """The factor's mean is 1 and its standard deviation sqrt(exp(σ²) - 1)."""
     sigma = 0.1
-    (served,) = serve(Engine(replace(PROFILE, noise=sigma), 5), [Sequence(P, 20_000, 0)])
+    (served,) = serve(Engine(replace(PROFILE, noise=sigma), 5), [EngineSequence(P, 20_000, 0)])
     gaps_ns = np.array([b - a for a, b in itertools.pairwise(served.token_ns)])
     assert gaps_ns.mean() == pytest.approx(B + PER_SEQ, rel=0.003)
     assert gaps_ns.std() / gaps_ns.mean() == pytest.approx(np.sqrt(np.expm1(sigma**2)), rel=0.03)

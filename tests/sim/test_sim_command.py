@@ -17,10 +17,8 @@ import pytest
 
 from llm_locust.sim import command
 from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.sim.engine.engine import EngineProfile
-from llm_locust.sim.faults.events import Event
-from llm_locust.sim.faults.faults import FAULTS
-from llm_locust.sim.faults.plan import Action
+from llm_locust.sim.engine.scheduler import EngineProfile
+from llm_locust.sim.faults import FAULTS, Action, Event
 from llm_locust.sim.routing import POLICIES
 from llm_locust.sim.truth import TruthEntry
 

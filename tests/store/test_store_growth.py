@@ -8,7 +8,7 @@ from metrics_cases import request
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.store import write_requests
-from llm_locust.store.growth import growth_of, size_of, size_text
+from llm_locust.store.files import growth_of, size_of, size_text
 
 
 def batch_of(rows: int, tokens: int) -> RecordBatch:

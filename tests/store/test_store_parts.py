@@ -6,7 +6,7 @@ import pytest
 from metrics_cases import manifest, ns
 
 from llm_locust.store import StoreError, write_manifest
-from llm_locust.store.parts import course_of, next_part, parts_of
+from llm_locust.store.facts import course_of, next_part, parts_of
 
 
 def part(folder: Path, number: int, **facts: object) -> Path:

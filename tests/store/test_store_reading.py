@@ -13,7 +13,7 @@ import pytest
 from metrics_cases import batch, failed, request
 from report_cases import records, write_run
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise

@@ -9,7 +9,7 @@ from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,
@@ -19,7 +19,7 @@ from llm_locust.store import (
     write_manifest,
     write_requests,
 )
-from llm_locust.store.salvage import is_damaged, salvage
+from llm_locust.store.merge import is_damaged, salvage
 
 GROUP = 65_536
 

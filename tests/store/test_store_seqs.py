@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.store.seqs import (
+from llm_locust.store.frames import (
     Seqs,
     covers,
     format_ranges,

@@ -9,7 +9,8 @@ from metrics_cases import manifest, ns, request
 
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
 
 REQUESTS = 400
 PROFILE = EngineProfile(noise=0.02)
@@ -38,10 +39,10 @@ def run_of(deployment: Deployment, seed: int) -> tuple[list[RequestRecord], Mani
     connecting_ns = 0 if deployment.is_connection_kept else round(deployment.rtt_s * 1e9)
     half_ns = round(deployment.rtt_s * 0.5e9)
     sequences = [
-        Sequence(int(p), int(n), int(at) + connecting_ns + half_ns + deployment.profile.ttft_base_ns)
+        EngineSequence(int(p), int(n), int(at) + connecting_ns + half_ns + deployment.profile.ttft_base_ns)
         for at, p, n in zip(at_ns, inputs, outputs, strict=True)
     ]
-    tokens_ns: dict[Sequence, list[int]] = {sequence: [] for sequence in sequences}
+    tokens_ns: dict[EngineSequence, list[int]] = {sequence: [] for sequence in sequences}
     count = len(deployment.slow_factors)
     for index, slow_factor in enumerate(deployment.slow_factors):
         _serve(Engine(deployment.profile, seed + index), slow_factor, sequences[index::count], tokens_ns)
@@ -60,7 +61,10 @@ def run_of(deployment: Deployment, seed: int) -> tuple[list[RequestRecord], Mani
 
 
 def _serve(
-    engine: Engine, slow_factor: float, sequences: Ordered[Sequence], tokens_ns: dict[Sequence, list[int]]
+    engine: Engine,
+    slow_factor: float,
+    sequences: Ordered[EngineSequence],
+    tokens_ns: dict[EngineSequence, list[int]],
 ) -> None:
     engine.slow_factor = slow_factor
     for sequence in sequences:

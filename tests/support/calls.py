@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, write
 
+from llm_locust.client.call import LlmClient
 from llm_locust.client.http.connection import Connection
-from llm_locust.client.http.pool import Pool, Target
-from llm_locust.client.stream import Answer, Call, LlmClient
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import RequestRecord
 
 MS = 1_000_000

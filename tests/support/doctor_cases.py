@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.client.models import Listing
-from llm_locust.client.request import Plain
+from llm_locust.client.probing import Listing, Plain
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.doctor.asked import Examination
-from llm_locust.doctor.requests import SeenStream
+from llm_locust.doctor.finding import Examination
+from llm_locust.doctor.streams import SeenStream
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.reply import Reply, read_body
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import read_body
 
 
 def asked(**of: Any) -> Examination:

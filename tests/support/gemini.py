@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_locust import Dialect
-from llm_locust.wire.choice_drafts import DeltaKind
-from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
+from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.wire.draft import Draft, read_leniently
+from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.payload import (
     PayloadError,
     count_of,
@@ -61,7 +60,7 @@ def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, A
 def _content(message: Message) -> dict[str, Any]:
     role, content = message.get("role"), message.get("content")
     if role == "tool":
-        result = {"name": message.get("tool_call_id"), "response": {"result": text_in(content)}}
+        result = {"name": message.get("tool_call_id"), "response": {"result": text_of_content(content)}}
         return {"role": "user", "parts": [{"functionResponse": result}]}
     calls = [{"functionCall": _call(call)} for call in objects_in(message.get("tool_calls"))]
     return {"role": "model" if role == "assistant" else role, "parts": [*_parts(content), *calls]}

@@ -13,7 +13,7 @@ from llm_locust.client.outcome import Asked, doubt_of, judge
 from llm_locust.core.record import Doubt, Outcome
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.reply import Reply
+from llm_locust.wire.draft import Reply
 
 
 @dataclass

@@ -7,14 +7,13 @@ from typing import Any
 from metrics_cases import batch
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.counting import count
-from llm_locust.live.counts import Counts
-from llm_locust.live.keys import KeyLimit, LiveKey
-from llm_locust.live.reporting import LiveCounts
+from llm_locust.live.counts import Counts, KeyLimit, LiveKey
+from llm_locust.live.messages import LiveCounts, count
 from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.latency import MeasuredFrom
 
 START_S = 1_795_000_000.0
 LIMITS = Limits(Slo(ttft_s=0.1, tpot_s=0.05))

@@ -11,9 +11,8 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.columns import Floats, Part
-from llm_locust.metrics.stats.censoring import Durations, summarise
+from llm_locust.metrics.stats.censoring import PERCENTILES, Durations, summarise
 from llm_locust.metrics.stats.intervals import in_order
-from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 ORIGIN_NS = 1_795_000_000_000_000_000
 

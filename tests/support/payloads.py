@@ -6,7 +6,8 @@ from typing import Any
 
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.reply import Reply, reply_reader
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import reply_reader
 from llm_locust.wire.sse import SseEvent
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
-from llm_locust.scenario.protocols import scenario_path
+from llm_locust.scenario.classes import scenario_path
 
 FILES = {
     "trajectories": {"messages": [{"role": "user", "content": "Fix it."}], "target_output_tokens": 9},

@@ -25,7 +25,7 @@ from llm_locust.swarm.channel.messages import RunInfo, StagedMessage
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.roles.load_generator import LoadGenerator
-from llm_locust.swarm.users.joining import users_join
+from llm_locust.swarm.users.users import users_join
 
 #: A small load of each: one user, or a request every other second, with short answers.
 SMALL = ("--warmup=0s", "--output-tokens=16")

@@ -10,13 +10,11 @@ from typing import Any
 
 import aiohttp
 
-from llm_locust.sim.engine.engine import EngineProfile
-from llm_locust.sim.faults.events import events_path
-from llm_locust.sim.faults.faults import parse_fault_plan
-from llm_locust.sim.faults.plan import parse_plan
+from llm_locust.sim.command import Addresses, Simulation
+from llm_locust.sim.engine.scheduler import EngineProfile
+from llm_locust.sim.faults import events_path, parse_fault_plan, parse_plan
 from llm_locust.sim.gateway.fleet import Fleet
-from llm_locust.sim.server import Addresses, Simulation
-from llm_locust.sim.settings.deployment import FaultSettings, SimSettings
+from llm_locust.sim.settings import FaultSettings, SimSettings
 
 #: An engine so fast that tests need not wait; 1 ms a step, none for the prompt.
 FAST = EngineProfile(

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from llm_locust.core.manifest import StageFacts
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.driver import StageTimes
 

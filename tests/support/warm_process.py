@@ -37,11 +37,11 @@ from weakref import WeakSet
 #: What is imported before the first process of a kind starts.
 PRELOADED = {
     "locust": (
-        *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.scenario_user"),
+        *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
-        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.web.extension", "llm_locust.live.reporting"),
-        *("llm_locust.swarm.roles.local", "llm_locust.swarm.live.local", "llm_locust.swarm.run.progress"),
+        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.web.extension", "llm_locust.live.messages"),
+        *("llm_locust.swarm.roles.local", "llm_locust.swarm.live", "llm_locust.swarm.run.load_watch"),
         *("gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),
     "llm_locust": (
@@ -58,9 +58,9 @@ PRELOADED = {
 
 #: What a module drew for its process as it was imported, and how a fork draws its own.
 _OWN = (
-    ("llm_locust.swarm.process.forking", "_PARENT", os.getpid),
+    ("llm_locust.swarm.process.signals", "_PARENT", os.getpid),
     ("llm_locust.swarm.channel.securing", "_FAMILY_SECRET", lambda: secrets.token_bytes(32)),
-    ("llm_locust.core.replacing", "_STARTED_S", time.time),
+    ("llm_locust.core.files", "_STARTED_S", time.time),
 )
 
 _LENGTH = 4
@@ -336,7 +336,7 @@ def _make_report() -> None:
     """Make a report of a small run, and print it: what the first one prepares is a quarter of its work."""
     run = import_module("finish_cases").write_frames(Path(tempfile.mkdtemp(prefix="warm-run-")))
     made = import_module("llm_locust.report.run.finish").finish_run(run)
-    import_module("llm_locust.report.render.console").print_report(made.summary, run, io.StringIO())
+    import_module("llm_locust.report.console").print_report(made.summary, run, io.StringIO())
     shutil.rmtree(run)
 
 
@@ -369,7 +369,7 @@ if __name__ == "__main__":
     _listener = socket.socket(socket.AF_UNIX)  # before gevent makes all others its own
     sys.executable = f"{_folder}/python"
     if _source == "report":
-        import_module("llm_locust.report.without_pandas").forgo_pandas()
+        import_module("llm_locust.report.output").forgo_pandas()
     for _each in PRELOADED[_source]:
         import_module(_each)
     if _source == "locust":

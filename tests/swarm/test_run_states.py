@@ -5,7 +5,7 @@ from pathlib import Path
 from llm_locust.options.table import OPTION
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S
-from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S
+from llm_locust.swarm.delivery.shipping import RESEND_AFTER_S
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "run-states.md").read_text()
 

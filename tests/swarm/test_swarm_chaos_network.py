@@ -24,9 +24,9 @@ from llm_locust.store import SUMMARY_FILE
 #: Workers end when they have heard nothing of their master for 30 s. A report may take longer.
 PATIENT = """
 from llm_locust.locustfiles.chat import Chat
-from llm_locust.swarm.process import master_watch
+from llm_locust.swarm.process import loops
 
-master_watch.GIVE_UP_S = 600.0
+loops.GIVE_UP_S = 600.0
 """
 
 CUT_S = 5.0

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from scripted import ScriptedServer
 from swarm_process import Process, Result, in_parallel, locust, simulation
 
-from llm_locust.client.stream import Answer
+from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.users.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import reply_reader
-from llm_locust.workload.answers.expected import expected_answer
-from llm_locust.workload.answers.validators import CompiledValidator, checks_of
+from llm_locust.workload.answers import CompiledValidator, checks_of, expected_answer
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
 

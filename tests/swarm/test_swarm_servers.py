@@ -13,7 +13,7 @@ from page_server import hang, page, serving
 from swarm_process import Process, Result, Simulation, forked, in_parallel, locust, simulation, wait_until
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
 
 #: Users that end before the run does, so that the simulation is at rest when it is asked a last time.
 LOCUSTFILE = """

@@ -14,9 +14,9 @@ from chaos import UNHURRIED, wait_batches, wait_more
 from swarm_process import Process, Simulation, as_worker, free_port, locust, simulation
 
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.store import read_manifest
-from llm_locust.store.parts import parts_of
+from llm_locust.store.facts import parts_of
 
 RUN_TIME_S = 600  # the soak is ended when all has happened
 

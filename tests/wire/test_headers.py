@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.head import call_fields, header_value, make_head, with_lines
 from llm_locust.client.recording import Call
+from llm_locust.client.routes import call_fields, header_value, make_head, with_lines
 from llm_locust.wire.headers import (
     HEADER_FIELDS,
     RESERVED,

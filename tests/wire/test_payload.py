@@ -7,7 +7,8 @@ import pytest
 from payloads import body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.names import clean_name, one_line
+from llm_locust.wire.draft import ToolCall
+from llm_locust.wire.foreign_text import clean_name, one_line
 from llm_locust.wire.payload import (
     DocumentSize,
     PayloadError,
@@ -18,7 +19,7 @@ from llm_locust.wire.payload import (
     objects,
     parse,
 )
-from llm_locust.wire.reply import FOLD_BYTES, ToolCall, read_body, reply_reader
+from llm_locust.wire.reply import FOLD_BYTES, read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
 
 FILLER = b" " * (64 << 10)  # a smaller document may have anything

@@ -12,8 +12,10 @@ from strategies import chat_chunks, json_values, spoiled, streams
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.wire.reply import Reply, ReplyReader, Usage, read_body, reply_reader
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import ReplyReader, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseEvent
+from llm_locust.wire.usage import Usage
 
 #: APIs whose answers are tokens; test_hostile_results.py has the others.
 GENERATING = [dialect for dialect in DIALECTS.values() if dialect.generates]

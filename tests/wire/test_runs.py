@@ -6,9 +6,8 @@ import pytest
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.reply import ReplyReader, reply_reader
-from llm_locust.wire.runs import EventRun, run_of
+from llm_locust.wire.runs import EventRun, Pieces, run_of
 from llm_locust.wire.sse import SseDecoder
 
 RUN = EventRun(CHAT.read_events, Pieces(), b'{"t":"', b'"}')

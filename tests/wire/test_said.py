@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.ends import AnswerEnd, worse
-from llm_locust.wire.reply import Reply, reply_reader
-from llm_locust.wire.said import error_in
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.ends import AnswerEnd, error_in, worse
+from llm_locust.wire.reply import reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 WORD = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":" w"}}]}\n\n'

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.wire.headers import HeaderError
-from llm_locust.wire.session_header import MOST_BYTES, MOST_CHARS, Fate, SessionHeader, SessionTokens
+from llm_locust.wire.headers import MOST_BYTES, MOST_CHARS, Fate, HeaderError, SessionHeader, SessionTokens
 
 HEADER = SessionHeader.parse("X-Session-Token")
 COOKIE = SessionHeader.parse("cookie:llm-d-session")

@@ -10,7 +10,8 @@ from payloads import DONE, ROLE, STOP, body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.reply import Reply, read_body, reply_reader
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.usage import CountFault, OutputCount, Usage, gather, most_tokens, usage_of
 
 FULL = {"prompt_tokens": 19, "completion_tokens": 15, "total_tokens": 34}

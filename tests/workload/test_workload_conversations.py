@@ -25,11 +25,11 @@ from llm_locust.workload.conversations import (
     with_history,
 )
 from llm_locust.workload.datasets.sharegpt import ShareGptConversation, ShareGptTurn
-from llm_locust.workload.lengths.times import TimesError
-from llm_locust.workload.lengths.tokens import LengthError, parse_lengths
-from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.lengths import LengthError, TimesError, parse_lengths
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.synthetic import SharedPrefix
 
 PLACE = ConversationId(7, 0, 3, 0)
 

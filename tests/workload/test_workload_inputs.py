@@ -8,11 +8,13 @@ import pytest
 
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
-from llm_locust.wire.dialects.rerank import RERANK
-from llm_locust.workload.datasets.load import DatasetError, load_dataset
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
+from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
+from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.parts import WorkloadError
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt, texts_of
 
 

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from llm_locust.options.settings import UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
-from llm_locust.workload.models import (
-    MOST_MODELS,
-    ModelChooser,
-    ModelSplitError,
-    models_text,
-    parse_models,
-)
+from llm_locust.workload.parts import MOST_MODELS, ModelChooser, ModelSplitError, models_text, parse_models
 
 NAMES = st.lists(
     st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8), min_size=1, max_size=9, unique=True

@@ -6,7 +6,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.ordering import sequential, shuffled, weighted
+from llm_locust.workload.draws import sequential, shuffled, weighted
 
 sizes = st.tuples(st.integers(1, 60), st.integers(1, 12))
 

@@ -14,11 +14,14 @@ from small_tokenizers import write_folder
 from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import COMPLETIONS
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.workload.datasets.load import Dataset, DatasetError
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
+from llm_locust.workload.datasets.load import Dataset
+from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.parts import WorkloadError
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import HEAD_WORDS, Prompt
-from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.synthetic import SharedPrefix
 from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
 
 SYNTHETIC = WorkloadSpec(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from llm_locust.core.prefix import BLOCK_TOKENS, LEAST_OWN, PrefixShare
+from llm_locust.core.manifest import BLOCK_TOKENS, LEAST_OWN, PrefixShare
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt

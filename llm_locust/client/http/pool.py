@@ -9,11 +9,11 @@ from gevent.lock import RLock
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
-from llm_locust.client.http.target import Target, TargetError
+from llm_locust.client.http.target import Target
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
-from llm_locust.host.open_files import no_connection
+from llm_locust.host import no_connection
 
-__all__ = ["Pool", "Target", "TargetError", "tls_context"]
+__all__ = ["Pool", "tls_context"]
 
 #: Time after which a name is resolved again.
 RESOLVE_AFTER_S = 30.0

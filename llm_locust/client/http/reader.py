@@ -26,8 +26,8 @@ from weakref import WeakKeyDictionary
 import gevent
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, READ, stamp_ns
-from llm_locust.core.run_facts import StampFacts
-from llm_locust.host.exhausted import NO_THREAD
+from llm_locust.core.manifest import StampFacts
+from llm_locust.host import NO_THREAD
 
 try:
     from llm_locust.client import _reader

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_locust.client.http.target import TargetError
-from llm_locust.core.input_files import InputError, open_plain
+from llm_locust.core.files import InputError, open_plain
 
 _READ_SIZE = 65_536
 

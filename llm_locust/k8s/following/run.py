@@ -3,27 +3,69 @@
 import argparse
 import re
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
 
 from llm_locust.k8s.checks import LONGEST_NAME, whole_seconds
-from llm_locust.k8s.following.cluster import ClusterRun
-from llm_locust.k8s.following.fetch import CopyError, ended_code, fetch, release
-from llm_locust.k8s.following.log import PodLog
-from llm_locust.k8s.following.reader import fetch_from_volume
-from llm_locust.k8s.following.signals import StopSignals, asked_to_end
-from llm_locust.k8s.following.state import RunState
+from llm_locust.k8s.following.cluster import ClusterRun, RunState
+from llm_locust.k8s.following.files import CopyError, PodLog, ended_code, fetch, fetch_from_volume, release
 from llm_locust.k8s.kubectl import Kubectl, KubectlError, render
 from llm_locust.k8s.overlay import write_overlay
-from llm_locust.k8s.plan import NAMESPACE, OverlayPlan
-from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.k8s.plan import NAMESPACE, OverlayPlan, RenderError
 from llm_locust.report.output import one_line
+
+# --------------------
+# Ctrl-C and SIGTERM of a command that has to clean up.
+# --------------------
+
+
+class StopSignals:
+    """What the user has asked for since the start: the first Ctrl-C to end in order, the second and SIGTERM
+    to end at once."""
+
+    def __init__(self) -> None:
+        self.to_end = False
+        self.at_once = False
+        self._news = threading.Event()
+
+    def note(self, number: int) -> None:
+        if self.to_end or number == signal.SIGTERM:
+            self.at_once = True
+        self.to_end = True
+        self._news.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most until something new is asked for."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+
+@contextmanager
+def asked_to_end() -> Iterator[StopSignals]:
+    """Note signals instead of dying of them."""
+    asked = StopSignals()
+
+    def note(number: int, _: FrameType | None) -> None:
+        asked.note(number)
+
+    former = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
 
 #: How long a master waits for its files to be fetched.
 HOLD_S = 900

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.metrics.catalogue import LATENCY, from_scheduled, shown_in
+from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.latency_metric import View
-from llm_locust.metrics.requests.cut import at_least
-from llm_locust.metrics.requests.goodput import Judgement, MeasuredFrom
+from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.latency import MeasuredFrom, at_least
 
 #: Metrics that have a curve. The surface is of TTFT and TPOT.
 CURVES = tuple(metric.key for metric in shown_in(View.CURVES))

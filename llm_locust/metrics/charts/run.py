@@ -6,9 +6,22 @@ import numpy as np
 
 from llm_locust.core.batch import Labels, Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.catalogue import shown_in
-from llm_locust.metrics.charts.axis import TimeAxis
-from llm_locust.metrics.charts.distributions import distributions
+from llm_locust.metrics.catalogue import View, shown_in
+from llm_locust.metrics.charts.course import (
+    TimeAxis,
+    failures_over_time,
+    percentiles_over_time,
+    rates_over_time,
+)
+from llm_locust.metrics.charts.distributions import (
+    Relation,
+    RequestDetails,
+    TokenFacts,
+    distributions,
+    read_tokens,
+    tpot_by_load,
+    ttft_by_input,
+)
 from llm_locust.metrics.charts.limits import (
     CURVES,
     LimitCurve,
@@ -17,15 +30,82 @@ from llm_locust.metrics.charts.limits import (
     limit_curve,
     limit_surface,
 )
-from llm_locust.metrics.charts.over_time import failures_over_time, percentiles_over_time, rates_over_time
-from llm_locust.metrics.charts.relations import Relation, tpot_by_load, ttft_by_input
-from llm_locust.metrics.charts.slowest import SlowRequest, slow_request, slowest
-from llm_locust.metrics.charts.tokens import TokenFacts, read_tokens
-from llm_locust.metrics.columns import Floats, Rows
-from llm_locust.metrics.deployment.replicas import replicas
-from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
+from llm_locust.metrics.deployment.routing import replicas
 from llm_locust.metrics.measured import Measured, measured_from
-from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+
+# --------------------
+# The requests that took longest, each with what its time went to.
+# --------------------
+
+
+MOST_SHOWN = 20
+
+#: What a request's time goes to, in order; each ends where the next one begins.
+PHASES = ("queue", "connect", "first byte", "first token", "tokens", "end")
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRequest:
+    """One request; times are in seconds. ``phases`` has :data:`PHASES`, which add up to ``total_s``."""
+
+    request_id: str
+    name: str
+    slo_class: str
+    replica: str
+    worker: str
+    outcome: str
+    scheduled_s: float  # on the axis of the columns
+    total_s: float
+    phases: dict[str, float]
+    longest_gap_s: float
+    input_tokens: float
+    output_tokens: float
+
+
+def slowest(c: Columns, judged: Rows) -> Rows:
+    """Those of ``judged`` with the longest time from scheduled to ended, longest first."""
+    total_s = c.ended_s[judged] - c.scheduled_s[judged]
+    return judged[np.argsort(-total_s, kind="stable")[:MOST_SHOWN]]
+
+
+def slow_request(c: Columns, row: int, details: RequestDetails, worker: str) -> SlowRequest:
+    return SlowRequest(
+        request_id=details.request_id,
+        name=_text(c.name.names, c.name.codes[row]),
+        slo_class=_text(c.slo_class.names, c.slo_class.codes[row]),
+        replica=_text(c.replica.names, c.replica.codes[row]),
+        worker=worker,
+        outcome=OUTCOMES[c.outcome[row]].value,
+        scheduled_s=float(c.scheduled_s[row]),
+        total_s=float(c.ended_s[row] - c.scheduled_s[row]),
+        phases=dict(zip(PHASES, _phases(c, row, details).tolist(), strict=True)),
+        longest_gap_s=details.longest_gap_s,
+        input_tokens=float(c.input_tokens[row]),
+        output_tokens=float(c.output_tokens[row]),
+    )
+
+
+def _phases(c: Columns, row: int, details: RequestDetails) -> Floats:
+    """What was waited for in vain has all the time to the end; what is not known, that to the next moment."""
+    sent_s = c.sent_s[row]
+    moments = [
+        c.scheduled_s[row],
+        c.started_s[row],
+        sent_s,
+        details.headers_s,
+        sent_s + c.first_event_s[row],
+        sent_s + c.last_event_s[row],
+    ]
+    # From the end backwards: none is later than the one after it.
+    reached = np.fmin.accumulate(np.append(moments, c.ended_s[row])[::-1])[::-1]
+    phases: Floats = np.diff(reached.astype(np.float64))
+    return np.round(phases, 9)  # whole nanoseconds, without what floats add
+
+
+def _text(names: tuple[str, ...], code: int) -> str:
+    return names[code] if code >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ errors of both runs in it; each end is a one-sided 95 % bound. The gate
 - is **unknown** otherwise: noise could hide what the gate is there to find.
 
 Where every sample of new is over the limit times every sample of base, or within it, that decides by itself
-(:mod:`~llm_locust.metrics.compare.ranks`).
+(:mod:`~llm_locust.metrics.compare.comparison`).
 
 One broken gate of several fails the comparison, so that each is broken at a level of 5 % / gates
 (Bonferroni): together they break wrongly in at most one of twenty. The comparison passes only if all hold,
@@ -20,7 +20,7 @@ therefore can make a broken one unknown, and never held.
 
 Failed requests count as above any upper limit on a percentile of an answer's latency, in both runs; see
 :class:`State`. A percentile whose samples cannot bound it is judged by ranks
-(:func:`~llm_locust.metrics.compare.ranks.tail_p`): the gate then breaks or is unknown.
+(:func:`~llm_locust.metrics.compare.comparison.tail_p`): the gate then breaks or is unknown.
 """
 
 import math
@@ -31,11 +31,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from llm_locust.core.terms import Term, listed, nearest, split_terms
-from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED, Metric
-from llm_locust.metrics.compare.compared import Compared
-from llm_locust.metrics.compare.comparison import Row, compare_figures, explained, joint_confidence
-from llm_locust.metrics.compare.ranks import apart_p, tail_p
+from llm_locust.core.texts import Term, listed, nearest, split_terms
+from llm_locust.metrics.compare.comparison import (
+    Row,
+    apart_p,
+    compare_figures,
+    explained,
+    joint_confidence,
+    tail_p,
+)
+from llm_locust.metrics.compare.sides import METRICS, NOT_COMPARED, Compared, Metric
 from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
 from llm_locust.metrics.stats.estimates import Difference, Estimate, alike, change, difference
 

@@ -1,20 +1,30 @@
-"""How many replicas a rate needs, from the loads that a deployment took.
-
-The capacity of the deployment under test is shared out among its replicas, and a rate needs as many of them
-as the lower end of its interval asks for. That more replicas take proportionally more is an assumption: a
-balancer that spreads unevenly, or anything that replicas share, makes it too good.
-"""
+"""Capacity of a deployment: the replicas that a rate needs, and what limits a request."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
+from typing import Any
 
-from llm_locust.metrics.curves.probe import Probe, Shown
-from llm_locust.metrics.curves.steps import SearchResult
-from llm_locust.metrics.stages.repeats import over
+import numpy as np
+
+from llm_locust.metrics.charts.distributions import FittedLine, load_while_streaming, theil_sen
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.curves.edge import SearchResult
+from llm_locust.metrics.curves.objective import Probe, Shown
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.stages.figures import over
+from llm_locust.metrics.summary_types.deployment import LikelyCause
 from llm_locust.metrics.summary_types.search import UslFigures
 from llm_locust.metrics.summary_types.stages import Stage
+
+# --------------------
+# How many replicas a rate needs, from the loads that a deployment took.
+#
+# The capacity of the deployment under test is shared out among its replicas, and a rate needs as many of
+# them as the lower end of its interval asks for. That more replicas take proportionally more is an
+# assumption: a balancer that spreads unevenly, or anything that replicas share, makes it too good.
+# --------------------
 
 
 class NoCapacityError(ValueError):
@@ -196,3 +206,250 @@ def need(
         cost_per_hour=cost,
         cost_per_million=None if cost is None else cost / (rate * 3600) * 1e6,
     )
+
+
+# --------------------
+# Where the time of a request goes, and so what limits it, by the records alone.
+#
+# From started to the last token, each answer's time is the sum of five parts:
+#
+# - **connection**: sent − started, and one round trip of the TTFT (`rtt`);
+# - **fixed**: what a prompt without length waits for while nobody else waits: the median of TTFT − rtt −
+#   prefill over requests that were sent while no other waited for its first token. If there are fewer than
+#   :data:`FEWEST_ALONE` of those, it is the least of all requests: then there was always a queue;
+# - **prefill**: the slope of TTFT − rtt over input tokens (Theil and Sen) × the request's input tokens. If
+#   all
+#   prompts are about as long, it cannot be told from the fixed part and is in that;
+# - **queue**: the rest of the TTFT;
+# - **decode**: from the first to the last token.
+#
+# The part with the largest share of the mean time names the limit. Prompts also delay others: where engines
+# are busy with prompts for half of the time or more, and the mean TPOT is twice its 5th percentile or more,
+# a queue and slow decoding are prefill's. What makes all of this moot comes first: a client that measured
+# itself, then a replica that is out or slower than the others. A request that is late because its
+# connection took long is not the client's fault.
+# --------------------
+
+
+#: Fewer answers say nothing of where their time went.
+FEWEST_ANSWERS = 50
+
+#: Of all requests at least so many must have been answered: those that hung have no parts.
+LEAST_ANSWERED = 0.5
+
+#: Requests that were sent while no other waited, from which on the fixed part is their median.
+FEWEST_ALONE = 20
+
+#: Share of the time that an engine spends on prompts, from which on these delay the other requests. Each step
+#: then takes 1 / (1 − share) times as long, which must show in the TPOT: behind an address there may be more
+#: engines than are known.
+BUSY = 0.5
+
+#: Causes of unevenness that are a fault of the replicas or the balancer, not a way to share out requests.
+_FAULTS = frozenset({"out", "slow", "sticky"})
+
+#: Points of a slope: all their pairs are looked at.
+_MOST_POINTS = 400
+
+#: Amounts whose 5th and 95th percentile differ by less than this share are one amount.
+_LEAST_SPREAD = 0.1
+
+#: A delay is explained by what is this share of it.
+_MOST_OF = 0.9
+
+PARTS = ("connection", "fixed", "prefill", "queue", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The parts of each answer's time in seconds, shape (answers,), and what the split is made of.
+
+    ``slope`` is TTFT over input tokens, None where all prompts are about as long. ``always_queued``: too few
+    requests were sent while no other waited.
+    """
+
+    parts: Mapping[str, Floats]
+    slope: FittedLine | None
+    always_queued: bool
+
+
+def bottleneck(
+    m: Measured,
+    client: Mapping[str, Any],
+    causes: Sequence[LikelyCause],
+    prefills: int = 0,
+    *,
+    of_selection: bool = False,
+) -> dict[str, Any]:
+    """The ``bottleneck`` of a summary; ``{"missing": why}`` where the records cannot tell.
+
+    Args:
+        client: the part of the summary, for its ``verdict``.
+        causes: of what is uneven among the replicas.
+        prefills: servers that only prefill: prompts then delay each other there, and no decoding.
+        of_selection: these are only some of the requests: who else waited is not known.
+    """
+    if of_selection:
+        return {"missing": "only some of the requests are looked at, and who else waited is unknown"}
+    c, population = m.c, m.population(np.arange(len(m.c)))
+    known = c.streamed & (c.events > 0) & ~np.isnan(c.sent_s)
+    answers = _in_order(c, population.ok[known[population.ok]])
+    scheduled = len(population.all)
+    if why := _too_few(len(answers), scheduled):
+        return {"missing": why}
+    waiting = _waiting(c)
+    split = _split(c, answers, known & c.ok, waiting)
+    mean_s = {part: float(values.mean()) for part, values in split.parts.items()}
+    if not (total_s := sum(mean_s.values())) > 0:
+        return {"missing": "the answers took no time"}
+    busy = _prefill_busy(c, answers, split.slope, m.window.seconds, prefills)
+    fault = next((cause for cause in causes if cause.kind in _FAULTS), None)
+    # Rounded, because loads that differ by the rounding of sums alone have no slope.
+    load, tpot_s = np.round(load_while_streaming(c)[answers], 6), m.values["tpot"][answers]
+    largest = max(PARTS, key=lambda part: mean_s[part])
+    if largest in ("queue", "decode") and busy is not None and not prefills and _are_delayed(busy, tpot_s):
+        largest = "prefill"
+    if client["verdict"] == "invalid" and not (
+        largest == "connection" and _is_connecting(c, answers, client)
+    ):
+        largest = "client"
+    elif fault is not None:
+        largest = "balancer"
+    return {
+        "verdict": largest,
+        "answers": len(answers),
+        "left_out": scheduled - len(answers),
+        "mean_ms": _rounded(total_s * 1e3),
+        "parts_ms": {part: _rounded(mean_s[part] * 1e3) for part in PARTS},
+        "shares": {part: _rounded(mean_s[part] / total_s) for part in PARTS},
+        "always_queued": split.always_queued,
+        "waiting_mean": _rounded(float(waiting[answers].mean())),
+        "new_connections": _rounded(float((~c.reused[answers]).mean())),
+        "prefill_us_per_token": _slope(split.slope, 1e6),
+        "prefill_busy": None if busy is None else _rounded(busy),
+        "tpot_us_per_request": _slope(_line(load, tpot_s), 1e6),
+        "tpot_us_per_context_token": _slope(_line(_context(c, answers), tpot_s), 1e6),
+        "cause": fault.text if fault is not None else None,
+    }
+
+
+def _too_few(answers: int, scheduled: int) -> str:
+    """Why so many answers of so many requests cannot tell; empty where they can."""
+    if answers < FEWEST_ANSWERS:
+        return f"{answers} streamed answers in the window; {FEWEST_ANSWERS} are needed"
+    if answers < LEAST_ANSWERED * scheduled:
+        return (
+            f"only {answers} of {scheduled} requests were answered by a stream: "
+            "what held up the others is not in their records"
+        )
+    return ""
+
+
+def _in_order(c: Columns, rows: Rows) -> Rows:
+    """In the order of the run: that in which workers delivered has no effect on a sample."""
+    ordered: Rows = rows[np.lexsort((c.ended_s[rows], c.scheduled_s[rows]))]
+    return ordered
+
+
+def _are_delayed(busy: float, tpot_s: Floats) -> bool:
+    """Whether prompts make steps longer, by the time spent on them and by the pace of the answers."""
+    known = tpot_s[~np.isnan(tpot_s)]
+    if busy < BUSY or not len(known):
+        return False
+    return bool(known.mean() >= np.percentile(known, 5) / (1 - BUSY))
+
+
+def _is_connecting(c: Columns, answers: Rows, client: Mapping[str, Any]) -> bool:
+    """Whether the client is called invalid only because requests were sent late, as connecting took long."""
+    late_s = (c.sent_s - c.scheduled_s)[answers]
+    connecting_s = np.where(c.reused, 0.0, np.nan_to_num(c.connected_s - c.started_s))[answers]
+    explained = connecting_s.sum() >= _MOST_OF * late_s.sum() > 0
+    return bool(explained) and len(client["reasons"]) == 1 and client["schedule_delay_ms_p99"] is not None
+
+
+def _split(c: Columns, answers: Rows, known: Mask, waiting: Rows) -> _Split:
+    rtt_s = np.minimum(np.nan_to_num(c.rtt_s), np.nan_to_num(c.first_event_s))
+    served_s = c.first_event_s - rtt_s
+    calm = answers[waiting[answers] <= np.median(waiting[answers])]
+    slope = _line(c.input_tokens[calm], served_s[calm])
+    per_token_s = max(0.0, slope.slope) if slope is not None and not slope.is_flat else 0.0
+    prefill_s = per_token_s * np.nan_to_num(c.input_tokens)
+    rest_s = served_s - prefill_s
+    alone = np.flatnonzero(known & (waiting == 0))
+    always_queued = len(alone) < FEWEST_ALONE
+    least_s = float(rest_s[known].min() if always_queued else np.median(rest_s[alone]))
+    fixed_s = np.clip(least_s, 0.0, served_s[answers])
+    prefill_s = np.minimum(prefill_s[answers], served_s[answers] - fixed_s)
+    return _Split(
+        {
+            "connection": np.maximum(0.0, c.sent_s - c.started_s)[answers] + rtt_s[answers],
+            "fixed": fixed_s,
+            "prefill": prefill_s,
+            "queue": served_s[answers] - fixed_s - prefill_s,
+            "decode": np.maximum(0.0, c.last_token_s - c.first_event_s)[answers],
+        },
+        slope,
+        always_queued,
+    )
+
+
+def _waiting(c: Columns) -> Rows:
+    """How many other requests waited for their first token, on the same replica, as each was sent.
+
+    Where a request has no replica's name, all are taken as one.
+    """
+    sent = ~np.isnan(c.sent_s)
+    place = c.replica.codes if (c.replica.codes[sent] >= 0).all() else np.zeros(len(c), dtype=np.int32)
+    first_s = np.where(np.isnan(c.first_event_s), c.ended_s, c.sent_s + c.first_event_s)
+    found = np.zeros(len(c), dtype=np.int64)
+    for one in np.unique(place[sent]).tolist():
+        rows = np.flatnonzero(sent & (place == one))
+        at_s = c.sent_s[rows]
+        begun = np.searchsorted(np.sort(at_s), at_s, side="left")
+        found[rows] = np.maximum(0, begun - np.searchsorted(np.sort(first_s[rows]), at_s, side="right"))
+    return found
+
+
+def _prefill_busy(
+    c: Columns, answers: Rows, slope: FittedLine | None, seconds: float, prefills: int
+) -> float | None:
+    """Share of the window in which an engine computes prompts, if each replica with a name, or each server
+    that only prefills, is one engine."""
+    if slope is None or slope.is_flat or not seconds > 0:
+        return None
+    codes = c.replica.codes[answers]
+    engines = prefills or max(1, len(np.unique(codes[codes >= 0])))
+    return max(0.0, slope.slope) * float(np.nansum(c.input_tokens[answers])) / seconds / engines
+
+
+def _context(c: Columns, answers: Rows) -> Floats:
+    """Tokens that an answer's steps attend to, in the mean: its prompt and half of its output."""
+    context: Floats = c.input_tokens[answers] + c.paced_tokens[answers] / 2
+    return context
+
+
+def _line(x: Floats, y: Floats) -> FittedLine | None:
+    """Through a sample of the points, the same each time; None where x hardly varies, or points are few."""
+    known = ~np.isnan(x) & ~np.isnan(y)
+    x, y = x[known], y[known]
+    if not len(x):
+        return None
+    low, high = np.percentile(x, [5, 95])
+    if not high - low > _LEAST_SPREAD * abs(high):
+        return None
+    chosen = np.random.default_rng(0).permutation(len(x))[:_MOST_POINTS]
+    return theil_sen(x[chosen], y[chosen])
+
+
+def _slope(line: FittedLine | None, scale: float) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    return {
+        "slope": _rounded(line.slope * scale),
+        "ci95": [_rounded(line.low * scale), _rounded(line.high * scale)],
+    }
+
+
+def _rounded(value: float) -> float:
+    """To ten digits: sums of floats differ in their last ones by the order of the records."""
+    return float(f"{value:.10g}")

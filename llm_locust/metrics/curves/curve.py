@@ -2,16 +2,241 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
-from llm_locust.metrics.curves.usl import UslFit, fit_usl
-from llm_locust.metrics.stages.lengths import pair_of
+from llm_locust.metrics.stages.checks import pair_of
 from llm_locust.metrics.stats.intervals import CONFIDENCE
 from llm_locust.metrics.stats.trend import student_t
+
+# --------------------
+# The universal scalability law, fitted to throughput over concurrency (Gunther 1993).
+#
+# X(N) = γ N / (1 + α (N − 1) + β N (N − 1)): γ is the throughput of one request at a time, **contention** α
+# the share of the work that is done one after the other, **coherency** β what each pair of requests costs.
+# With β > 0 the throughput has its peak at N = √((1 − α) / β) and falls beyond it; with β = 0 it approaches
+# γ / α.
+#
+# N / X is linear in the parameters, so that the fit is least squares of its relative errors with α, β ≥ 0.
+# --------------------
+
+
+#: Three parameters and one degree of freedom.
+FEWEST_LOADS = 4
+
+#: The largest concurrency over the smallest from which the law can be seen.
+LEAST_SPAN = 4.0
+
+_DRAWS = 1_000
+_ENDS = (0.025, 0.975)
+
+Ends = tuple[float, float]
+
+
+class NoFitError(ValueError):
+    """Throughputs that the law cannot be fitted to; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usl:
+    """The law's parameters, requests/s and shares."""
+
+    gamma: float
+    alpha: float
+    beta: float
+
+    def at(self, n: Floats) -> Floats:
+        """Throughput at a concurrency."""
+        found: Floats = self.gamma * n / (1 + self.alpha * (n - 1) + self.beta * n * (n - 1))
+        return found
+
+    @property
+    def peak(self) -> float:
+        """Concurrency with the highest throughput; infinite where more never hurts."""
+        if self.alpha >= 1:
+            return 1.0
+        return math.sqrt((1 - self.alpha) / self.beta) if self.beta > 0 else math.inf
+
+    @property
+    def plateau(self) -> float:
+        """The highest throughput: at the peak, or what it approaches; infinite where it grows for ever."""
+        if math.isfinite(self.peak):
+            return float(self.at(np.array([max(1.0, self.peak)]))[0])
+        return self.gamma / self.alpha if self.alpha > 0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class UslFit:
+    """The law, the fits of the bootstrap, and the root mean square of the relative residuals."""
+
+    law: Usl
+    draws: tuple[Usl, ...]
+    residual: float
+
+    def ends(self, name: str) -> Ends:
+        """The 95 % interval of a parameter, ``peak`` or ``plateau``; an end may be infinite.
+
+        A parameter that cannot be negative is biased under noise, so that most draws may be on one side of
+        the fit: the interval is widened to hold it.
+        """
+        value = getattr(self.law, name)
+        low, high = np.quantile([getattr(each, name) for each in self.draws], _ENDS, method="inverted_cdf")
+        return min(float(low), value), max(float(high), value)
+
+    def at(self, n: float) -> tuple[float, Ends]:
+        """Throughput at a concurrency, with its 95 % interval."""
+        point = np.array([n])
+        drawn = [each.at(point)[0] for each in self.draws]
+        low, high = np.quantile(drawn, _ENDS, method="inverted_cdf").tolist()
+        return float(self.law.at(point)[0]), (low, high)
+
+
+def fit_usl(n: Floats, x: Floats, errors: Floats, seed: int = 0) -> UslFit:
+    """Fit the law to throughputs ``x`` at concurrencies ``n``.
+
+    The error of each throughput is the larger of its own and of the residuals, which have what the law
+    misses.
+
+    Args:
+        errors: standard errors of the logarithms of ``x``.
+
+    Raises:
+        NoFitError: there are too few concurrencies, or they are too near to each other.
+    """
+    kept = (n >= 1) & (x > 0)
+    n, x, errors = n[kept], x[kept], errors[kept]
+    if len(np.unique(n)) < FEWEST_LOADS:
+        raise NoFitError(
+            f"{FEWEST_LOADS} loads with a result and a concurrency of 1 or more are needed, "
+            f"there {'is' if len(np.unique(n)) == 1 else 'are'} {len(np.unique(n))}"
+        )
+    if n.max() < LEAST_SPAN * n.min():
+        raise NoFitError(
+            f"the concurrency went from {quantity(n.min())} to {quantity(n.max())}: it needs to grow at "
+            f"least {LEAST_SPAN:g}-fold"
+        )
+    (law,) = _fits(n, x[None])
+    residuals = np.log(x / law.at(n))
+    residual = math.sqrt(float((residuals**2).sum()) / (len(n) - 3))
+    sigma = np.maximum(errors, residual)
+    fitted, noise = law.at(n), np.random.default_rng(seed).standard_normal((_DRAWS, len(n)))
+    return UslFit(law, _fits(n, fitted * np.exp(sigma * noise)), residual)
+
+
+def _fits(n: Floats, x: Floats) -> tuple[Usl, ...]:
+    """Least squares of (fit − N / X) over N / X; the best of the fits whose parameters are not negative.
+
+    Args:
+        n: shape (loads,).
+        x: shape (fits, loads).
+    """
+    terms = np.stack([np.ones(len(n)), n - 1, n * (n - 1)], axis=1) * (x / n)[..., None]
+    best, least = np.tile([1.0, 0.0, 0.0], (len(x), 1)), np.full(len(x), np.inf)
+    for columns in ((0, 1, 2), (0, 1), (0, 2), (0,)):
+        some = terms[..., columns]
+        found = np.linalg.pinv(some).sum(axis=-1)
+        errors = ((np.einsum("ijk,ik->ij", some, found) - 1) ** 2).sum(axis=-1)
+        better = np.flatnonzero((found[:, 0] > 0) & (found >= 0).all(axis=-1) & (errors < least))
+        best[better] = 0.0
+        best[better[:, None], columns] = found[better]
+        # No part of the law fits better than the whole of it.
+        least[better] = errors[better] if len(columns) < 3 else 0.0
+    return tuple(Usl(1 / one, serial / one, pairs / one) for one, serial, pairs in best.tolist())
+
+
+# --------------------
+# The knee of a latency over the load: from which load on more of it costs much latency.
+#
+# Kneedle (Satopää et al. 2011) for a curve that rises and bends upwards: both axes are scaled to 0 .. 1
+# between the first and the last load, and the knee is the load at which the curve is farthest below the
+# straight line between its ends. A straight line has none: the distance must be :data:`LEAST_DEPTH`. Its
+# uncertainty is a bootstrap: each latency is drawn from what its stage leaves possible, and the knee is
+# computed again.
+# --------------------
+
+
+#: Distance below the straight line, of the height of the curve, that makes a knee.
+LEAST_DEPTH = 0.2
+
+#: Share of the draws that must have a knee.
+_MOST_DRAWS = 0.95
+
+
+class NoKneeError(ValueError):
+    """A curve without a knee; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """``load`` is a load that was tried, ``low`` to ``high`` an interval of such loads: the curve between two
+    of them is unknown. ``depth`` is the distance, in the height of the curve."""
+
+    load: float
+    low: float
+    high: float
+    depth: float
+
+
+def find_knee(loads: Floats, latencies: Floats, errors: Floats, seed: int = 0) -> Knee:
+    """The knee of latencies over loads.
+
+    Args:
+        loads: ascending, different.
+        latencies: above 0.
+        errors: standard errors of their logarithms.
+
+    Raises:
+        NoKneeError: there are too few loads, the latency does not grow, or it grows too evenly.
+    """
+    if len(loads) < FEWEST_LOADS:
+        have = "load has" if len(loads) == 1 else "loads have"
+        raise NoKneeError(f"{len(loads)} {have} a result; a knee needs {FEWEST_LOADS}")
+    if latencies[-1] <= latencies[0]:
+        raise NoKneeError("the latency does not grow with the load")
+    at, depth = _deepest(loads, latencies)
+    if depth < LEAST_DEPTH:
+        raise NoKneeError(
+            f"the latency grows too evenly: {quantity(depth)} of its growth lies between the curve and a "
+            f"straight line, a knee needs {LEAST_DEPTH:g}"
+        )
+    noise = np.random.default_rng(seed).standard_normal((_DRAWS, len(loads)))
+    found = [_deepest(loads, latencies * np.exp(errors * each)) for each in noise]
+    knees = sorted(loads[i] for i, depth in found if depth >= LEAST_DEPTH)
+    if len(knees) < _MOST_DRAWS * _DRAWS:
+        raise NoKneeError(
+            f"the latencies are too uncertain: with their errors {100 * len(knees) / _DRAWS:.0f} % of the "
+            "curves have a knee"
+        )
+    low, high = np.quantile(knees, _ENDS, method="inverted_cdf").tolist()
+    return Knee(float(loads[at]), low, high, depth)
+
+
+def _deepest(loads: Floats, latencies: Floats) -> tuple[int, float]:
+    """The point farthest below the line between the ends, and its distance; 0 where the curve falls."""
+    height = latencies[-1] - latencies[0]
+    if height <= 0:
+        return 0, 0.0
+    x = (loads - loads[0]) / (loads[-1] - loads[0])
+    below = x - (latencies - latencies[0]) / height
+    at = int(np.argmax(below))
+    return at, float(below[at])
+
+
+def pooled(
+    loads: Sequence[float], values: Sequence[float], errors: Sequence[float]
+) -> tuple[Floats, Floats, Floats]:
+    """Loads ascending, each once: of repeated ones the geometric mean and its error."""
+    load, logs, error = np.array(loads), np.log(values), np.array(errors)
+    unique = np.unique(load)
+    masks = [load == each for each in unique]
+    mean = np.array([logs[mask].mean() for mask in masks])
+    of_mean = np.array([np.sqrt((error[mask] ** 2).sum()) / mask.sum() for mask in masks])
+    return unique, np.exp(mean), of_mean
+
 
 #: The latency that a knee is looked for in, and its statistic.
 METRIC, STATISTIC = "e2el", "p50"
@@ -108,7 +333,7 @@ def _usl(results: Stages, seed: int) -> dict[str, Any]:
 
 
 def usl_of(results: Stages, seed: int = 0) -> UslFit:
-    """The law of these stages; raises :class:`~llm_locust.metrics.curves.usl.NoFitError`."""
+    """The law of these stages; raises :class:`~llm_locust.metrics.curves.curve.NoFitError`."""
     return fit_usl(*throughputs(results), seed)
 
 

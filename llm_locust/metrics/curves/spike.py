@@ -7,17 +7,16 @@ from typing import Any, Literal
 import numpy as np
 
 from llm_locust.core.manifest import Manifest, StageFacts
-from llm_locust.metrics.columns import Floats, Mask, Rows, slices
-from llm_locust.metrics.deployment.recovery import Recovery, recovery
+from llm_locust.metrics.columns import Floats, Mask, Rows, Whole, slices
+from llm_locust.metrics.deployment.availability import Recovery, recovery
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.goodput import Judgement, Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
-from llm_locust.metrics.stages.verdict import CLIENT_LIMITED
-from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.stages.figures import CLIENT_LIMITED
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.summary_types.search import Spike, SpikeFacts, SpikePart, SpikeRecovery
-from llm_locust.metrics.whole import Whole
 
 #: The latency is back where this percentile of the requests before holds for as many again.
 PERCENT = 95.0

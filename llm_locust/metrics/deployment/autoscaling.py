@@ -9,11 +9,11 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, groups
-from llm_locust.metrics.deployment.recovery import recovery
+from llm_locust.metrics.deployment.availability import recovery
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.sections.steady import LoadOverTime, asked_load
 from llm_locust.metrics.stats.proportions import Proportion
-from llm_locust.metrics.summary_types.deployment.replicas import Autoscaling, ReplicasUp, ScaleUp
+from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp, ScaleUp
 
 #: A silence at an edge of the run is a replica's absence from here on, where at its own share of the answers
 #: chance does not make it: no answer where 12 are expected happens once in 160,000 times.

@@ -1,15 +1,19 @@
 """Was somebody served all the time, and did it take more than one try?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.throughput import Spans
 from llm_locust.metrics.sections.standstill import Silences
+from llm_locust.metrics.stats.censoring import at_most
+from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
+from llm_locust.metrics.summary_types.deployment import OutageSpan
 from llm_locust.metrics.window import Population, Window
 
 
@@ -122,3 +126,195 @@ def _retries(requests: Requests, judged: Rows) -> Retries:
         total=int(counts.sum()),
         max=int(counts.max()) if len(counts) else None,
     )
+
+
+# --------------------
+# When a replica served, and when it did not while others did.
+# --------------------
+
+
+#: A time without an answer is told from here on, where answers came so often that chance does not make it:
+#: in a Poisson process one gap of 160,000 is over twelve mean ones.
+LEAST_S = 5.0
+MEAN_GAPS = 12.0
+
+#: Fewest answers of a replica for which its own rate is known, and fewest of others in a gap.
+LEAST_ANSWERS = 10
+
+
+def signs(c: Columns, rows: Rows) -> Floats:
+    """When answers to ``rows`` began and ended, ascending."""
+    return np.sort(np.concatenate(_served(c, rows)))
+
+
+def outages(c: Columns, rows: Rows, every: Callable[[], Floats], window: Window) -> list[OutageSpan]:
+    """The outages of the replica that served ``rows``, ascending; ``every`` gives all replicas'
+    :func:`signs`, and is asked only where this one was silent for long.
+
+    A request is served from its first token to its last, and one that is not streamed from sent to its end.
+    A gap between served times, or between one and an edge of the window, is an outage where it is longer than
+    :data:`LEAST_S` and than :data:`MEAN_GAPS` times the mean time between two requests of this replica
+    outside of it, and where the other replicas served at least a fifth of what they do elsewhere.
+    """
+    start_s, found = window.start_s(c), []
+    begun, own = _served(c, rows)[0], None
+    for span in window.spans:
+        edges = (span.start_s(c), span.end_s(c))
+        begins, ends = _merged(*_served(c, rows), edges)
+        for gap in _gaps(begins, ends, edges):
+            answers = int(((begun >= edges[0]) & (begun < edges[1])).sum())
+            if not _is_notable(gap, answers, edges):
+                continue
+            own = signs(c, rows) if own is None else own
+            others = [_within(every(), part) - _within(own, part) for part in (gap, edges)]
+            if _others_serve(gap, others[0], others[1], edges):
+                left, came = gap[0] > edges[0], gap[1] < edges[1]
+                found.append(
+                    OutageSpan(
+                        from_s=gap[0] - start_s if left else None,
+                        to_s=gap[1] - start_s if came else None,
+                        seconds=gap[1] - gap[0],
+                        others=others[0],
+                    )
+                )
+    return found
+
+
+def in_flight(c: Columns, rows: Rows, window: Window, parts: int) -> Floats:
+    """Time-weighted mean number of ``rows`` between sent and ended in equal parts of the window, (parts,)."""
+    edges = np.linspace(window.start_s(c), window.end_s(c), parts + 1)
+    # Differences of large sums: below 0 by a rounding where nothing was under way.
+    return np.maximum(0.0, Spans.of(c, rows).means(edges))
+
+
+def _served(c: Columns, rows: Rows) -> tuple[Floats, Floats]:
+    """When each request began and ended to be served; those that were not are left out."""
+    streamed = c.events[rows] > 0
+    whole = ~streamed & c.ok[rows]
+    begins = np.where(streamed, c.sent_s[rows] + c.first_event_s[rows], c.sent_s[rows])
+    ends = np.where(streamed, c.sent_s[rows] + c.last_event_s[rows], c.ended_s[rows])
+    known = (streamed | whole) & ~np.isnan(begins) & ~c.stepped[rows]
+    return begins[known], ends[known]
+
+
+def _merged(begins: Floats, ends: Floats, edges: tuple[float, float]) -> tuple[Floats, Floats]:
+    """The union of the spans that touch the window, as spans apart."""
+    touch = (ends >= edges[0]) & (begins < edges[1])
+    order = np.argsort(begins[touch])
+    begins, ends = begins[touch][order], np.maximum.accumulate(ends[touch][order])
+    apart = np.flatnonzero(begins[1:] > ends[:-1])
+    firsts = np.concatenate([[0], apart + 1]) if len(begins) else np.empty(0, np.int64)
+    lasts = np.concatenate([apart, [len(ends) - 1]]) if len(ends) else np.empty(0, np.int64)
+    return begins[firsts.astype(np.int64)], ends[lasts.astype(np.int64)]
+
+
+def _gaps(begins: Floats, ends: Floats, edges: tuple[float, float]) -> Sequence[tuple[float, float]]:
+    starts = np.concatenate([[edges[0]], np.minimum(ends, edges[1])])
+    stops = np.concatenate([np.maximum(begins, edges[0]), [edges[1]]])
+    longer = stops - starts > LEAST_S
+    return list(zip(starts[longer].tolist(), stops[longer].tolist(), strict=True))
+
+
+def _is_notable(gap: tuple[float, float], answers: int, edges: tuple[float, float]) -> bool:
+    seconds = gap[1] - gap[0]
+    mean_s = (edges[1] - edges[0] - seconds) / max(1, answers)
+    return answers >= LEAST_ANSWERS and seconds > max(LEAST_S, MEAN_GAPS * mean_s)
+
+
+def _within(signs: Floats, edges: tuple[float, float]) -> int:
+    first, last = np.searchsorted(signs, edges)
+    return int(last - first)
+
+
+def _others_serve(gap: tuple[float, float], meanwhile: int, all_: int, edges: tuple[float, float]) -> bool:
+    elsewhere_s = edges[1] - edges[0] - (gap[1] - gap[0])
+    usual = (all_ - meanwhile) / elsewhere_s * (gap[1] - gap[0]) if elsewhere_s > 0 else 0.0
+    return meanwhile >= LEAST_ANSWERS and meanwhile >= usual / 5
+
+
+# --------------------
+# When the share of good requests is back where it was before a change of the load.
+# --------------------
+
+
+#: Successive requests that the shortest rolling share is of, and how many times as many the next one is.
+ROLLING, LONGER = 50, 4
+
+#: Probability that chance alone makes any of the rolling shares of one call a fall.
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How long it took. ``seconds`` is 0 where the share never fell.
+
+    ``at_least_s`` is a lower bound instead, where it was not back by the last request. Where both are None,
+    ``why`` says why nothing is known.
+    """
+
+    seconds: float | None = None
+    at_least_s: float | None = None
+    why: str | None = None
+
+
+def recovery(at_s: Floats, good: Mask, before: Proportion, since_s: float) -> Recovery:
+    """Time from ``since_s`` until the rolling share of good requests is back at the share ``before``.
+
+    The rolling share at a request is that of it and the next w − 1, for each width w of :data:`ROLLING`,
+    4 times as many, 16 times and so on. A fall is a rolling share that is too low for chance: with p, the
+    lower end of the 95 % interval of the share before, so few good requests have a binomial probability of
+    less than 5 % / widths / number of rolling shares of this width (Bonferroni). The narrowest width sees
+    when a deep fall ends, wider ones see a shallow fall. The share is back at the first request after its
+    last fall from which on the rolling share of the width that saw this fall is p or more.
+
+    Args:
+        at_s: when each judged request was due, on the axis of ``since_s``; earlier ones are left out.
+        good: which of them were good.
+    """
+    bounds = before.interval()
+    later = np.flatnonzero(at_s >= since_s)
+    if bounds is None or before.n < ROLLING:
+        return Recovery(why=f"{before.n} requests before it are too few: {ROLLING} are needed")
+    if not before.hits:
+        return Recovery(why="no request before it was good")
+    if len(later) < ROLLING:
+        return Recovery(why=f"{len(later)} requests after it are too few: {ROLLING} are needed")
+    later = later[np.argsort(at_s[later], kind="stable")]
+    sums = np.concatenate([[0], np.cumsum(good[later])])
+    widths = list(_widths(len(later), bounds[0]))
+    if not widths:  # a server that ended altogether would not have fallen
+        return Recovery(why="too few were good before it for a fall to show")
+    ends = [(_last_fall(_hits(sums, width), most), width, most) for width, most in widths]
+    fallen, width, _ = max(ends, key=lambda end: (end[0], -end[1]))
+    if fallen < 0:
+        return Recovery(seconds=0.0)
+    back = np.flatnonzero(_hits(sums, width) >= bounds[0] * width)
+    back = back[back > fallen]
+    if len(back):
+        return Recovery(seconds=float(at_s[later[back[0]]] - since_s))
+    return Recovery(at_least_s=float(at_s[later[len(later) - width]] - since_s))
+
+
+def _widths(n: int, share: float) -> Iterator[tuple[int, int]]:
+    """Each width of rolling shares of ``n`` requests, and the most good ones that are a fall in it."""
+    widths = [ROLLING]
+    while widths[-1] * LONGER <= n:
+        widths.append(widths[-1] * LONGER)
+    for width in widths:
+        level = _LEVEL / len(widths) / (n - width + 1)
+        most, enough = -1, width
+        while enough - most > 1:
+            middle = (most + enough) // 2
+            most, enough = (middle, enough) if at_most(middle, width, share) < level else (most, middle)
+        if most >= 0:
+            yield width, most
+
+
+def _hits(sums: Rows, width: int) -> Rows:
+    return sums[width:] - sums[:-width]
+
+
+def _last_fall(hits: Rows, most: int) -> int:
+    """Index of the last rolling share that is a fall; -1: none is."""
+    fallen = np.flatnonzero(hits <= most)
+    return int(fallen[-1]) if len(fallen) else -1

@@ -1,14 +1,136 @@
 """Inter-token latencies of a run, pooled part by part: exact, or counted if there are too many."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.ragged import lengths, pieces
-from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.stats.cells import Cells
-from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
+from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows, lengths, offsets_of, pieces
+from llm_locust.metrics.stats.bootstrap import Cells, Order
+from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
+from llm_locust.metrics.stats.intervals import Observed
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Histogram, count_durations, merge
+
+# --------------------
+# Gaps of a run summed up in cells of its time, for the confidence intervals of ITL.
+#
+# Requests share the engine's steps, and so do their gaps; gaps of one request are consecutive. A request's
+# gaps are in the cell in which it was scheduled; the bootstrap's blocks account for steps shared by
+# neighbouring cells. Each cell counts its gaps in bins whose width grows with the gap, 256 between each
+# power of two nanoseconds and the next, because the limits are known only when everything has been read.
+# --------------------
+
+
+#: Of a float32's bits, those below the exponent and the first 8 of the mantissa.
+_DROPPED_BITS = 15
+
+#: The bin just below 1 ns: gaps of 0 are in it, and no room is made for those in between.
+_ZERO = (127 << 8) - 1
+
+_Integers = NDArray[np.int64]
+
+
+class GapCourse:
+    """``table[cell, i]`` gaps in bin ``first`` + i, as a
+    :class:`~llm_locust.metrics.stats.intervals.CellSums`.
+    """
+
+    def __init__(self, cells: int) -> None:
+        self.first = 0
+        self.table: _Integers = np.zeros((cells, 0), dtype=np.int64)
+        self._sums_ns = np.zeros(cells, dtype=np.int64)
+
+    @property
+    def counts(self) -> Floats:
+        counts: Floats = self.table.sum(axis=1).astype(np.float64)
+        return counts
+
+    @property
+    def sums(self) -> Floats:
+        """In seconds."""
+        return np.asarray(self._sums_ns * 1e-9, dtype=np.float64)
+
+    def at_most(self, limits: Floats) -> Floats:
+        """Gaps in each cell up to the edge of the limit's bin that splits them more nearly as the limit does.
+
+        An edge with gaps on both sides is preferred.
+        """
+        whole = offsets_of(self.table.sum(axis=0))
+        found = np.empty((len(limits), len(self.table)))
+        for i, limit in enumerate(limits):
+            found[i] = self.table[:, : self._edge(limit * 1e9, whole)].sum(axis=1)
+        return found
+
+    def _edge(self, limit_ns: float, whole: _Integers) -> int:
+        """Number of bins below a limit."""
+        bin_ = int(_bins(np.array([limit_ns]))[0])
+        lower = min(max(bin_ - self.first, 0), self.table.shape[1])
+        upper = min(lower + 1, self.table.shape[1])
+        start, end = (_start_ns(bin_ + i) for i in (0, 1))
+        wanted = whole[lower] + (whole[upper] - whole[lower]) * (limit_ns - start) / (end - start)
+        parting = [edge for edge in (lower, upper) if 0 < whole[edge] < whole[-1]]
+        return int(min(parting or [upper], key=lambda edge: abs(float(whole[edge] - wanted))))
+
+    def add(self, gaps_ns: Rows, rows_gaps: Rows, cell_of: Rows) -> None:
+        """Add the gaps of some requests.
+
+        Args:
+            gaps_ns: of all, request by request.
+            rows_gaps: number of gaps of each request.
+            cell_of: cell of each request.
+        """
+        if not len(gaps_ns):
+            return
+        bins = _bins(gaps_ns)
+        self._cover(int(bins.min()), int(bins.max()) + 1)
+        # A piece of a run has few of its cells.
+        low, high, width = int(cell_of.min()), int(cell_of.max()) + 1, self.table.shape[1]
+        bins += np.repeat((cell_of - low) * width - self.first, rows_gaps)
+        counts = np.bincount(bins, minlength=(high - low) * width)
+        self.table[low:high] += counts.reshape(high - low, width)
+        sums = np.diff(np.concatenate([[0], np.cumsum(gaps_ns)])[offsets_of(rows_gaps)])
+        np.add.at(self._sums_ns, cell_of, sums)
+
+    def merge(self, other: "GapCourse") -> None:
+        """Add the gaps of another course with the same number of cells."""
+        width = other.table.shape[1]
+        if width:
+            self._cover(other.first, other.first + width)
+            at = other.first - self.first
+            self.table[:, at : at + width] += other.table
+            self._sums_ns += other._sums_ns
+
+    def _cover(self, first: int, last: int) -> None:
+        """Make room for bins from ``first`` to before ``last``."""
+        cells, width = self.table.shape
+        if not width:
+            self.first, self.table = first, np.zeros((cells, last - first), np.int64)
+            return
+        before, behind = max(0, self.first - first), max(0, last - self.first - width)
+        if before or behind:
+            self.first -= before
+            self.table = np.pad(self.table, ((0, 0), (before, behind)))
+
+
+def joined(courses: Sequence[GapCourse]) -> GapCourse | None:
+    """Sum of all courses; None for none."""
+    if not courses:
+        return None
+    whole = GapCourse(len(courses[0].counts))
+    for course in courses:
+        whole.merge(course)
+    return whole
+
+
+def _bins(durations_ns: Rows | Floats) -> _Integers:
+    bins: _Integers = (durations_ns.astype(np.float32).view(np.uint32) >> _DROPPED_BITS).astype(np.int64)
+    return np.maximum(bins, _ZERO)
+
+
+def _start_ns(bin_: int) -> float:
+    return float(np.array([bin_ << _DROPPED_BITS], np.uint32).view(np.float32)[0])
+
 
 #: Up to so many gaps are kept (160 MB), and their percentiles are exact.
 EXACT_GAPS = 20_000_000
@@ -138,3 +260,70 @@ def first_token_wide(c: Columns) -> Mask:
     the way, did.
     """
     return c.first_is_shared & ~(c.client_lag_s < LATE_S)
+
+
+# --------------------
+# Share of tokens that arrived in time for a person who reads along.
+# --------------------
+
+
+#: A token further behind its deadline than this (24 min) is no later for it: it keeps the
+#: arithmetic of one piece inside 64 bits.
+_LATEST_NS = 1 << 40
+
+#: What is due later than this (146 years) never comes: the number of tokens in a damaged file may be any.
+_NEVER_NS = float(1 << 62)
+
+
+def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
+    """Share of each request's tokens that arrived by their deadline, shape (len(rows),).
+
+    Token k is due at sent + TTFT limit + k × TPOT limit. If one is late, later deadlines count from its
+    arrival. With more tokens than events, the n tokens are spread evenly over the events, and only the first
+    of an event can be late: the others are due later and arrived with it. NaN if no token event is known.
+    """
+    out = np.full(len(rows), np.nan)
+    usable = c.streamed & (c.events > 0) & (c.event_tokens > 0)
+    index = np.flatnonzero(usable[rows])
+    filled = 0
+    for part, lists in pieces(c.arrivals, rows[index]):
+        counts = lengths(lists)
+        n = c.event_tokens[part]
+        # In place from here on: these are as many values as there are tokens.
+        event = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
+        due_ns = np.repeat(n / counts, counts)
+        due_ns *= event
+        due_ns *= tpot_limit_s
+        due_ns += ttft_limit_s
+        due_ns *= 1e9
+        np.clip(due_ns, 0, _NEVER_NS, out=due_ns)
+        slack = lists.values - np.rint(due_ns, out=due_ns).astype(np.int64)
+        np.clip(slack, 0, _LATEST_NS, out=slack)
+        # Each request gets a range of its own above the one before, so that one running maximum
+        # over the piece is a running maximum within each request.
+        floor = np.repeat(np.arange(len(part)) * (_LATEST_NS + 1), counts)
+        slack += floor
+        np.maximum(floor[1:], np.maximum.accumulate(slack)[:-1], out=floor[1:])
+        late = slack > floor
+        missed = np.add.reduceat(late, lists.offsets[:-1], dtype=np.int64)
+        out[index[filled : filled + len(part)]] = 1 - missed * np.minimum(1.0, n / counts) / n
+        filled += len(part)
+    return out
+
+
+#: The jerky end of a distribution of shares is its low one.
+_PLACES = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
+
+
+def summarise_on_time(shares: Floats | None, order: Order | None = None) -> dict[str, Any]:
+    """``on_time_ratio``, the mean of the requests' shares, and ``on_time``, their distribution.
+
+    Args:
+        shares: of :func:`on_time_ratio`, NaN where not defined; None where the SLO has no such limits.
+        order: of the shares.
+    """
+    shares = np.empty(0) if shares is None else shares
+    course = None if order is None else Observed(order, shares)
+    figures = summarise_ascending(ordered(shares), places=_PLACES, course=course)
+    chosen = {key: figures[key] for key in ("n", "mean", *_PLACES, "ci95", "n_effective")}
+    return {"on_time_ratio": figures["mean"], "on_time": chosen}

@@ -11,9 +11,9 @@ from llm_locust.core.batch import Labels
 from llm_locust.core.record import Doubt
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import DOUBTS, Columns, Floats, Mask, Rows
-from llm_locust.metrics.requests.cut import MeasuredFrom as MeasuredFrom
-from llm_locust.metrics.requests.cut import at_least, begun_s, counted_from_s, most_gaps
-from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
+from llm_locust.metrics.gates import SLO_METRICS, Slo
+from llm_locust.metrics.requests.latency import MeasuredFrom as MeasuredFrom
+from llm_locust.metrics.requests.latency import at_least, begun_s, counted_from_s, most_gaps
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 
 #: Key of ``first_failed`` for requests that failed.
@@ -101,7 +101,7 @@ class Missing:
     """Requests that no record shows as scheduled in the window, and that were not good.
 
     ``lost`` and ``unsent`` ones have no record: the latter were due and never sent. ``stuck`` ones were
-    scheduled before the window and hung in it, see :mod:`llm_locust.metrics.sections.stuck`. None if it is
+    scheduled before the window and hung in it, see :mod:`llm_locust.metrics.sections.steady`. None if it is
     unknown how many of the run's belong here.
     """
 
@@ -129,7 +129,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     An undefined metric breaks its limit, except tpot. An answer with fewer than two tokens has no pace to
     break. The pace of several tokens that arrived at the same time is unknown: such an answer is judged by
     its other limits, and breaks this one if it has no other. A cancelled request has broken a limit if its
-    metric is certainly above it: see :func:`~llm_locust.metrics.requests.cut.at_least`. A user who left
+    metric is certainly above it: see :func:`~llm_locust.metrics.requests.latency.at_least`. A user who left
     without a token was not served, whatever the limits: their patience is a limit of their own. An ``ok``
     answer of :data:`DOUBTFUL` is not good; one with an unknown finish reason is.
     """

@@ -10,17 +10,22 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.throughput import amounts_over_time
-from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.bootstrap import order_cells
 from llm_locust.metrics.stats.intervals import (
     CONFIDENCE,
+    FEWEST,
+    Ends,
+    Memory,
     Observed,
+    Worth,
     as_json,
+    is_told,
     rate_ends,
+    ratio_ends,
     rounded,
     share_worth,
     worths,
 )
-from llm_locust.metrics.stats.worth import FEWEST, Ends, Memory, Worth, is_told, ratio_ends
 
 RATES = ("requests_per_s", "output_tokens_per_s")
 

@@ -6,14 +6,44 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.record import Outcome, TokenSource
-from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows, groups
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps
-from llm_locust.metrics.requests.lengths import length_error
-from llm_locust.metrics.stats.cells import Order, order_cells
+from llm_locust.metrics.requests.throughput import Credits, inputs_per_s, rate_of_having, rate_per_s
+from llm_locust.metrics.stats.bootstrap import Order, order_cells
+from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
 from llm_locust.metrics.stats.intervals import Observed
-from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.summary_types.tokens import COMMON
 from llm_locust.wire.usage import CountFault
+
+# --------------------
+# Error of prompt lengths against the lengths that were asked for.
+# --------------------
+
+
+def length_error(asked: Floats, counted: Floats) -> dict[str, Any]:
+    """Relative error of prompt lengths: (counted − asked) / asked.
+
+    Args:
+        asked: tokens that the workload asked for, NaN where it asked for none.
+        counted: tokens that the server counted, NaN where it did not say; of the same shape.
+
+    Returns:
+        ``n`` requests of which both are known; ``mean_relative`` with its sign, > 0 where prompts were
+        longer than asked; ``p50`` and ``p99`` of the error without its sign; and
+        ``share_within_1_percent``. All but ``n`` are None where n is 0.
+    """
+    known = (asked > 0) & ~np.isnan(counted)
+    error = (counted[known] - asked[known]) / asked[known]
+    sizes = summarise_ascending(ordered(np.abs(error)), places={"p50": 50.0, "p99": 99.0})
+    n = len(error)
+    return {
+        "n": n,
+        "mean_relative": float(error.mean()) if n else None,
+        "p50": sizes["p50"],
+        "p99": sizes["p99"],
+        "share_within_1_percent": float(np.mean(np.abs(error) <= 0.01)) if n else None,
+    }
+
 
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 _REJECTED = OUTCOMES.index(Outcome.REJECTED)
@@ -37,7 +67,7 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     """Token counts of the requests ``ok``.
 
     ``input.error`` is that of the prompts' asked lengths, see
-    :func:`~llm_locust.metrics.requests.lengths.length_error`. ``source`` says who counted the tokens of the
+    :func:`~llm_locust.metrics.requests.tokens.length_error`. ``source`` says who counted the tokens of the
     output throughput: shares of ``credited``, those of each request of ``c`` that the window got. ``hidden``
     is the reasoning that usage counts and that did not come. ``faults`` are the answers by what does not fit
     about their server's count. ``user_tps`` is 1/tpot; its slow end is the low
@@ -211,3 +241,102 @@ def _speeds(values: Floats, order: Order) -> dict[str, Any]:
     places = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
     figures = summarise_ascending(ordered(values), places=places, course=Observed(order, values))
     return {key: figures[key] for key in ("n", "mean", *places, "ci95", "n_effective")}
+
+
+# --------------------
+# Images of requests: how many are read per second, and how long a first token takes behind them.
+# --------------------
+
+
+#: Numbers of images that are one row of ``by_number``: up to these, and more.
+_EDGES = (0, 1, 2, 4, 8, 16, 32, 64)
+_LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+")
+
+
+def images(c: Columns, ok: Rows, credits: Credits, ttft_s: Floats) -> dict[str, Any] | None:
+    """Key ``images`` of a summary; None of a run whose requests have none.
+
+    Rates are of all requests, whenever they were scheduled: images count when their prompt has been read, as
+    its tokens do. All else is of the requests ``ok``.
+    """
+    if np.isnan(c.images).all():
+        return None
+    each = summarise_ascending(ordered(c.images[ok]))
+    having = ok[~np.isnan(c.images[ok])]
+    amount = float(c.images[having].sum())
+    per_s = rate_of_having(credits, credits.images, np.arange(len(c)))
+    pixels = float(c.pixels[having].sum())  # NaN where the size of one is not known
+    per_image = pixels / amount if amount and not np.isnan(pixels) else None
+    return {
+        "images_per_s": per_s,
+        "pixels_per_s": None if per_s is None else _pixels_per_s(c, credits),
+        "per_request": {key: each[key] for key in ("n", "mean", "p50", "p99", "max")},
+        "pixels_per_image": per_image,
+        "by_number": _by_number(c, ok, ttft_s),
+    }
+
+
+def _pixels_per_s(c: Columns, credits: Credits) -> float | None:
+    """None where the size of an image that was read in the window is not known."""
+    counted = np.flatnonzero(credits.images > 0)
+    if np.isnan(c.pixels[counted]).any():
+        return None
+    total = float(np.sort(c.pixels[counted]).sum())
+    return total / credits.window.seconds if credits.window.seconds > 0 else None
+
+
+def _by_number(c: Columns, ok: Rows, ttft_s: Floats) -> list[dict[str, Any]]:
+    ok = ok[np.isnan(c.inputs[ok])]  # embeddings have neither images nor a first token
+    place = np.searchsorted(_EDGES, np.nan_to_num(c.images[ok], nan=0.0))
+    found = []
+    for number in np.unique(place).tolist():
+        rows = ok[place == number]
+        ttft = summarise_ascending(ordered(ttft_s[rows] * 1e3))
+        tokens = summarise_ascending(ordered(c.input_tokens[rows]))
+        found.append(
+            {
+                "images": _LABELS[number],
+                "requests": len(rows),
+                "ttft_ms": {key: ttft[key] for key in ("n", "mean", "p50", "p99", "max")},
+                "input_tokens_mean": tokens["mean"],
+            }
+        )
+    return found
+
+
+# --------------------
+# Inputs of requests that ask for a result of each: texts to embed, documents to rank.
+# --------------------
+
+
+def inputs(c: Columns, ok: Rows, credits: Credits) -> dict[str, Any] | None:
+    """Key ``inputs`` of a summary; None of a run whose requests all ask for one answer.
+
+    Rates are of all requests, whenever they were scheduled; inputs count when their answer has come, as their
+    tokens do. All else is of the requests ``ok``.
+    """
+    if np.isnan(c.inputs).all():
+        return None
+    by_name = {
+        name: figures
+        for name, rows in groups(c.name)
+        if (figures := _figures(c, rows, np.intersect1d(rows, ok, assume_unique=True), credits))
+    }
+    total = _figures(c, np.arange(len(c)), ok, credits)
+    return {**(total or {}), "by_name": by_name if len(by_name) > 1 else {}}
+
+
+def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> dict[str, Any] | None:
+    has = rows[~np.isnan(c.inputs[rows])]
+    if not len(has):
+        return None
+    tokens, finished = credits.input_tokens[has], credits.finished[has]
+    each = summarise_ascending(ordered(c.inputs[ok]))
+    known = ok[~np.isnan(c.inputs[ok]) & ~np.isnan(c.input_tokens[ok])]
+    amount = float(c.inputs[known].sum())
+    return {
+        "inputs_per_s": inputs_per_s(credits, has),
+        "input_tokens_per_s": rate_per_s(tokens, finished, credits.window.seconds),
+        "per_request": {key: each[key] for key in ("n", "mean", "p50", "p99", "max")},
+        "tokens_per_input": float(c.input_tokens[known].sum()) / amount if amount else None,
+    }

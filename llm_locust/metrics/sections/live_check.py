@@ -13,7 +13,7 @@ from llm_locust.metrics.catalogue import FORMULAS, LIVE
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import PooledGaps
-from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
+from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 
 #: What is compared, and where.
 METRICS = tuple(metric.key for metric in LIVE if metric.is_gated)

@@ -16,8 +16,8 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Echo
 from llm_locust.metrics.catalogue import e2el, tpot, ttft
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
 from llm_locust.metrics.stats.intervals import in_order
-from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.window import Population, Window
 
 #: Turns with a row of their own; later ones share one.

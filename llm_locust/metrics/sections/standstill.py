@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled
-from llm_locust.metrics.ragged import lengths
-from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.requests.cut import begun_s
+from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled, lengths
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.requests.latency import begun_s
+from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.summary_types.course import Standstills, StandstillSpan
 from llm_locust.metrics.window import Window
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.cut import begun_s
+from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
 from llm_locust.metrics.summary_types.requests import HungUsers, UserTime
 from llm_locust.metrics.window import Window

@@ -1,30 +1,461 @@
 """Client's validity: whether the numbers can be trusted, as far as the client is concerned.
 
 ``suspect``: the client may have affected the load or part of the numbers. ``invalid``: the numbers depend
-largely on the client. The thresholds are those of :mod:`llm_locust.metrics.sections.thresholds`. Delays under
+largely on the client. The thresholds are those of :mod:`llm_locust.metrics.sections.validity`. Delays under
 1 ms never count against a client. With the kernel's timestamps, CPU that it used or lacked is the cause of
 a finding, and none itself: what was late shows in first tokens, ends and sends.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
-from llm_locust.core.manifest import CalibrationFacts, Manifest, WorkerFacts, worker_names
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import (
+    CalibrationFacts,
+    ClockFacts,
+    HealthCell,
+    Manifest,
+    NodeHealth,
+    WorkerFacts,
+    worker_names,
+)
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.sections import thresholds
-from llm_locust.metrics.sections.littles_law import law_text
-from llm_locust.metrics.sections.node_health import nodes, stamps
-from llm_locust.metrics.sections.thresholds import Severity, Threshold
-from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.sections.completeness import known, largest
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.window import Window
+
+# --------------------
+# Thresholds from which a figure of the client makes a run ``suspect`` or ``invalid``, each defined once.
+#
+# docs/definitions.md has them as a table.
+# --------------------
+
+
+Severity = Literal["suspect", "invalid"]
+
+_ITL, _TTFT = "the median ITL (E2EL without one)", "the median TTFT (E2EL without one)"
+
+#: Delays under this are never held against a client.
+LAG_FLOOR_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A ``figure`` above so many times ``against`` makes a run suspect or invalid; None: never.
+
+    ``against`` is empty where the figure is held against nothing; ``percent``: the two are told so. A figure
+    under ``floor`` is harmless.
+    """
+
+    figure: str
+    against: str
+    suspect: float | None
+    invalid: float | None
+    why: str
+    unit: str = ""
+    percent: bool = True
+    floor: float = 0.0
+
+    def severity(self, value: float | None, of: float | None = 1.0) -> Severity | None:
+        """What a value amounts to; None where it is harmless, or one of the two is not known."""
+        if value is None or of is None or value < self.floor:
+            return None
+        if self.invalid is not None and value > self.invalid * of:
+            return "invalid"
+        return "suspect" if self.suspect is not None and value > self.suspect * of else None
+
+    def told(self, limit: float | None) -> str:
+        """A limit in words."""
+        if limit is None:
+            return "–"
+        number = f"{limit * 100:g} %" if self.percent else f"{limit:g}{self.unit and ' ' + self.unit}"
+        return f"{number} of {self.against}" if self.against else number
+
+
+def usual(**medians_ms: float | None) -> tuple[str, float | None]:
+    """The first of these medians that is known, and its name.
+
+    Answers that are not streamed, embeddings among them, have neither ITL nor TTFT: E2EL is their scale.
+    """
+    known = ((name, value) for name, value in medians_ms.items() if value is not None)
+    return next(known, (next(iter(medians_ms)), None))
+
+
+FIRST_TOKENS_WIDE = Threshold(
+    "`first_tokens_wide`, the lower end of its 95 % interval, of 3 wide ones at least: first tokens that a "
+    "read of a late client brought with later ones",
+    "",
+    None,
+    0.01,
+    "the client knows only the time of the last of several packets",
+)
+LAG_PROGRAM = Threshold(
+    "read delay (p99) of requests whose timestamps are not all the kernel's",
+    _ITL,
+    0.1,
+    1.0,
+    "lag is part of every latency",
+    floor=LAG_FLOOR_MS,
+)
+HUB_LAG_PROGRAM = Threshold(
+    "`hub_lag_ms_p99`, more than 1 % of the requests without the kernel's timestamps",
+    _ITL,
+    0.1,
+    1.0,
+    "an event loop that reads late also timestamps late",
+    floor=LAG_FLOOR_MS,
+)
+WAITED = Threshold(
+    "`end_lag_share`, closed loop, of a mean `end_lag` of 1 ms at least",
+    "",
+    0.05,
+    0.5,
+    "a user sends its next request only when the client has noticed the end of the last one: the load was "
+    "lighter than the number of users implies",
+)
+STANDSTILL = Threshold(
+    "`hub_lag_ms_max`, 1 s at least",
+    "the window",
+    0.02,
+    None,
+    "a worker sent nothing for so long; where its whole machine was paused, what came then is timed late",
+    floor=1000.0,
+)
+DELAY = Threshold(
+    "`schedule_delay_ms_p99`, open loop",
+    _TTFT,
+    0.1,
+    None,
+    "the load was not the requested one; the latencies from sent are right",
+    floor=LAG_FLOOR_MS,
+)
+DELAY_OF_RATES = Threshold(
+    "`schedule_delay_ms_p99`, open loop",
+    "the window",
+    None,
+    0.1,
+    "requests were sent in another part of the window than their schedule says: the rates are others",
+    floor=LAG_FLOOR_MS,
+)
+BAD_BY_DELAY = Threshold(
+    "`bad_by_delay`, open loop, the lower end of the 95 % interval of its share, of 3 at least: requests "
+    "that broke a limit counted from their schedule, and none counted from when they were sent",
+    "",
+    None,
+    0.01,
+    "goodput counts the client's delay against the server",
+)
+CPU_PROGRAM = Threshold(
+    "`cpu_percent_max`, more than 1 % of the requests without the kernel's timestamps",
+    "",
+    70.0,
+    90.0,
+    "a saturated core reads, sends and timestamps late",
+    "%",
+    False,
+)
+STEAL = Threshold(
+    "`steal_percent_max`, where nothing above shows that the client was late",
+    "",
+    10.0,
+    None,
+    "the share of the CPU time that a worker's machine needed and its hypervisor gave to others: its kernel "
+    "did not run either, and stamped what came meanwhile when it did",
+    "%",
+    False,
+)
+THROTTLED = Threshold(
+    "`throttled_percent_max`, where nothing above shows that the client was late",
+    "",
+    10.0,
+    None,
+    "the share of periods in which a worker used up its CPU limit and stood still until the next one",
+    "%",
+    False,
+)
+STEAL_CAUSE = Threshold(
+    "`steal_percent_max`, of a client that was late",
+    "",
+    2.0,
+    None,
+    "it was starved: others had its CPU time",
+    "%",
+    False,
+)
+THROTTLED_CAUSE = Threshold(
+    "`throttled_percent_max`, of a client that was late",
+    "",
+    1.0,
+    None,
+    "it was starved by its own limit",
+    "%",
+    False,
+)
+RUN_QUEUE = Threshold(
+    "`run_queue_percent_max`, of a client that was late",
+    "",
+    10.0,
+    None,
+    "its threads were ready and other programs had the cores: it was starved",
+    "%",
+    False,
+)
+BUSY = Threshold(
+    "`cpu_percent_max`, of a client that was late and not starved",
+    "",
+    70.0,
+    None,
+    "it was busy: its own work took its core",
+    "%",
+    False,
+)
+CALIBRATION = Threshold(
+    "`calibration.ttft_ms`, `calibration.itl_ms`, if the server knew its own times better",
+    "",
+    1.0,
+    None,
+    "so far were the client's times from the log of a server of known times, before the load",
+    "ms",
+    False,
+)
+CLOCK_STEPS = Threshold(
+    "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
+    "",
+    0,
+    None,
+    "a clock was set: it is uncertain what is in the window; latencies are not affected",
+    "",
+    False,
+)
+CLOCK_ERROR = Threshold(
+    "`clock_error_ms_max`",
+    "the window, or 1 s",
+    0.01,
+    None,
+    "this much of a worker's load may be on the wrong side of the window's edges",
+)
+LITTLES_LAW = Threshold(
+    "`littles_law.difference`, and `littles_law.workers_difference` beyond what client lag explains",
+    "",
+    0.02,
+    None,
+    "records are missing, duplicated, or have wrong times",
+)
+
+#: Up to so many requests with times of the program's own move no p99.
+PROGRAM_SHARE = 0.01
+
+#: In the order of the table.
+THRESHOLDS = (
+    FIRST_TOKENS_WIDE,
+    LAG_PROGRAM,
+    HUB_LAG_PROGRAM,
+    WAITED,
+    STANDSTILL,
+    DELAY,
+    DELAY_OF_RATES,
+    BAD_BY_DELAY,
+    CPU_PROGRAM,
+    STEAL,
+    THROTTLED,
+    STEAL_CAUSE,
+    THROTTLED_CAUSE,
+    RUN_QUEUE,
+    BUSY,
+    CALIBRATION,
+    CLOCK_STEPS,
+    CLOCK_ERROR,
+    LITTLES_LAW,
+)
+
+
+# --------------------
+# Little's law on a run: L = λ W, requests in flight against the sending rate times the time each took.
+#
+# It is checked twice. Over the window, from the records alone: the area under the number in flight against
+# the sum of the times, corrected for requests that cross the window's edges. Records with contradicting
+# times break it. And over the whole run, from the workers: each integrates its number of calls in flight,
+# by its own counter and clock, without using a record. Missing, duplicate or misplaced records break that
+# one.
+# --------------------
+
+
+#: A call is over for its worker a little after its last byte: so long for each, beside its measured lags.
+ENDING_S = 0.001
+
+_COLUMNS = ("worker", "started_ns", "ended_ns", "end_lag_ns")
+
+
+def littles_law(
+    c: Columns, window: Window, requests: Requests, manifest: Manifest, *, of_selection: bool
+) -> dict[str, Any]:
+    """The ``littles_law`` of a summary; None if a side is unknown.
+
+    Args:
+        of_selection: ``requests`` are some of the run's: the workers counted them all.
+    """
+    over_window = _over_window(c, window)
+    counted = None if of_selection else _by_workers(requests, manifest)
+    beyond = [] if over_window["difference"] is None else [over_window["difference"]]
+    if counted is not None:
+        beyond.append(counted.pop("beyond"))
+    return {
+        "holds": not any(LITTLES_LAW.severity(abs(each)) for each in beyond) if beyond else None,
+        **over_window,
+        **(counted or dict.fromkeys(("workers_in_flight_s", "records_in_flight_s", "workers_difference"))),
+    }
+
+
+def _over_window(c: Columns, window: Window) -> dict[str, Any]:
+    """L from the area, λ and W from the requests sent, and the contribution of the edges."""
+    start_s, end_s = window.start_s(c), window.end_s(c)
+    sent = ~np.isnan(c.sent_s)
+    if window.gaps or window.seconds <= 0 or not sent.any():
+        keys = ("in_flight_mean", "sent_per_s", "time_s", "edges", "difference")
+        return dict.fromkeys(keys)
+    sent_s, ended_s = c.sent_s[sent], c.ended_s[sent]
+    inside = (sent_s >= start_s) & (sent_s < end_s)
+    before = (sent_s < start_s) & (ended_s > start_s)
+    times_s = np.sort(ended_s[inside] - sent_s[inside])  # the order of workers is no input to a sum
+    came_in = float(np.sort(np.minimum(ended_s[before], end_s) - start_s).sum())
+    went_out = float(np.sort(np.maximum(ended_s[inside] - end_s, 0.0)).sum())
+    edges = (came_in - went_out) / window.seconds
+    mean = float(Spans.of(c).means(np.array([start_s, end_s]))[0])
+    rate, time_s = int(inside.sum()) / window.seconds, float(times_s.mean()) if inside.any() else 0.0
+    return {
+        "in_flight_mean": mean,
+        "sent_per_s": rate,
+        "time_s": time_s,
+        "edges": edges,
+        "difference": (rate * time_s + edges - mean) / mean if mean else None,
+    }
+
+
+def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None:
+    """Seconds in flight by the workers' counters and by the records of the same workers.
+
+    The last report of a lost worker is older than its last record; what it lost is counted already.
+    """
+    told_s = {
+        w.id: w.in_flight_ns * 1e-9 for w in manifest.workers if w.in_flight_ns is not None and not w.lost
+    }
+    total_s = sum(told_s.values())
+    if total_s <= 0:
+        return None
+    records_s = allowed_s = 0.0
+    for durations_s, lags_s in _of_workers(requests, told_s.keys()):
+        records_s += float(durations_s.sum())
+        allowed_s += float(lags_s.sum()) + ENDING_S * len(lags_s)
+    missing_s = total_s - records_s
+    excess_s = missing_s - min(max(missing_s, 0.0), allowed_s)
+    return {
+        "workers_in_flight_s": total_s,
+        "records_in_flight_s": records_s,
+        "workers_difference": -missing_s / total_s,
+        "beyond": -excess_s / total_s,
+    }
+
+
+def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Floats, Floats]]:
+    """Duration of each record of these workers, and how late its client noticed its end."""
+    for batch in requests.parts(_COLUMNS):
+        labels = batch.labels("worker")
+        theirs = np.array([*(name in ids for name in labels.names), False])[labels.codes]
+        durations_s = (batch.ints("ended_ns") - batch.ints("started_ns"))[theirs] * 1e-9
+        yield durations_s, np.nan_to_num(batch.floats("end_lag_ns")[theirs]) * 1e-9
+
+
+def law_text(law: Mapping[str, Any]) -> str:
+    """Both sides as a phrase."""
+    if law["workers_in_flight_s"] is None:
+        rate, time_s = quantity(law["sent_per_s"]), quantity(law["time_s"])
+        return f"{quantity(law['in_flight_mean'])} in flight, {rate}/s × {time_s} s"
+    return (
+        f"the workers counted {quantity(law['workers_in_flight_s'])} s of requests in flight, "
+        f"the records have {quantity(law['records_in_flight_s'])} s"
+    )
+
+
+# --------------------
+# Processes of the run: CPU, event loops and clocks during the window, and the source of timestamps.
+# --------------------
+
+
+def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
+    """Figures of the worst worker, and of the master; without a window for the whole run.
+
+    A worker's figures are those of its :class:`~llm_locust.core.manifest.HealthCell` whose middle is in the
+    window; if there is none, or the run's manifest has no such cells, those of its whole run.
+    """
+    workers = [_health(w.health, w.clock, window) for w in manifest.workers]
+    return {
+        "cpu_percent_max": largest(w.cpu_percent_max for w in workers),
+        "steal_percent_max": largest(w.steal_percent for w in workers),
+        "throttled_percent_max": largest(w.throttled_percent for w in workers),
+        "run_queue_percent_max": largest(w.run_queue_percent for w in workers),
+        "hub_lag_ms_p99": largest(w.hub_lag_ms_p99 for w in workers),
+        "hub_lag_ms_max": largest(w.hub_lag_ms_max for w in workers),
+        "hub_lag_master_ms_max": known(_health(manifest.master, None, window).hub_lag_ms_max),
+        "worker_clock_steps": sum(w.clock.steps for w in manifest.workers if w.clock),
+        "master_clock_steps": manifest.clock_steps,
+        "clock_error_ms_max": largest(w.clock.error_ns * 1e-6 for w in manifest.workers if w.clock),
+    }
+
+
+def stamps(manifest: Manifest, kernel_share: float | None) -> dict[str, Any]:
+    """Source of the timestamps, and what read the sockets.
+
+    ``timestamps`` is ``kernel``, ``program`` or ``mixed``. ``reader`` is ``c`` if all workers had the thread,
+    ``python`` if any had not, None where none says.
+
+    Args:
+        kernel_share: share of the requests whose stamps are all the kernel's.
+    """
+    readers = {worker.stamps.reader for worker in manifest.workers if worker.stamps is not None}
+    source = None if kernel_share is None else {1.0: "kernel", 0.0: "program"}.get(kernel_share, "mixed")
+    return {
+        "timestamps": source,
+        "kernel_share": kernel_share,
+        "reader": max(readers, default=None),
+    }
+
+
+def _health(health: NodeHealth, clock: ClockFacts | None, window: Window | None) -> NodeHealth:
+    """Figures of a window."""
+    offset_ns = 0 if clock is None else clock.offset_ns
+    cells = [cell for cell in health.cells if window is not None and _inside(cell, offset_ns, window)]
+    if not cells:
+        return health
+    return NodeHealth(
+        cpu_percent_max=largest(cell.cpu_percent for cell in cells),
+        hub_lag_ms_p99=largest(cell.hub_lag_ms_p99 for cell in cells),
+        hub_lag_ms_max=largest(cell.hub_lag_ms_max for cell in cells),
+        steal_percent=_mean((cell.seconds, cell.steal_percent) for cell in cells),
+        throttled_percent=_mean((cell.seconds, cell.throttled_percent) for cell in cells),
+        run_queue_percent=_mean((cell.seconds, cell.run_queue_percent) for cell in cells),
+    )
+
+
+def _inside(cell: HealthCell, offset_ns: int, window: Window) -> bool:
+    middle_ns = round((cell.at_s - cell.seconds / 2) * 1e9) + offset_ns
+    return any(span.start_ns <= middle_ns < span.end_ns for span in window.spans)
+
+
+def _mean(values: Iterable[tuple[float, float | None]]) -> float | None:
+    """Mean of the known values, by their weights."""
+    some = [(weight, value) for weight, value in values if value is not None]
+    total = sum(weight for weight, _ in some)
+    return sum(weight * value for weight, value in some) / total if total > 0 else None
+
 
 Finding = tuple[Severity, str]
 
@@ -112,12 +543,12 @@ class _Requests:
     @property
     def own_times(self) -> bool:
         """Whether enough timestamps are the program's to move a p99."""
-        return self.kernel is not None and 1 - self.kernel > thresholds.PROGRAM_SHARE
+        return self.kernel is not None and 1 - self.kernel > PROGRAM_SHARE
 
     def late(self, scale: Scale, of_nodes: Mapping[str, Any]) -> list[Finding]:
         """What shows that the client was late."""
-        gap = thresholds.usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
-        first = thresholds.usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)
+        gap = usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
+        first = usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)
         return [
             *wide_findings(self.wide, self.first_tokens),
             *(_lag(self.program_lag_ms, *gap) if self.own_times else ()),
@@ -140,7 +571,7 @@ def client_validity(
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is as
-    of :func:`~llm_locust.metrics.sections.node_health.stamps`; what is of nodes is that of the worst worker.
+    of :func:`~llm_locust.metrics.sections.validity.stamps`; what is of nodes is that of the worst worker.
     ``clock_steps`` counts requests, the other two steps of a node's clock. None is without evidence.
     """
     seen, of_nodes = _Requests.of(c, judged, manifest.open_loop, judgement), nodes(manifest, scale.window)
@@ -188,7 +619,7 @@ def _ms(values_s: Floats, percent: float) -> float | None:
 
 def wide_findings(wide: int, first_tokens: int) -> Iterator[Finding]:
     """The finding from the number of first tokens that a late read brought with later ones."""
-    if found := _share(thresholds.FIRST_TOKENS_WIDE, wide, first_tokens):
+    if found := _share(FIRST_TOKENS_WIDE, wide, first_tokens):
         yield (
             found,
             f"{_percent(wide / first_tokens)} of the first tokens were read late, together with later ones, "
@@ -203,7 +634,7 @@ def _share(threshold: Threshold, hits: int, n: int) -> Severity | None:
 
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
-    if found := thresholds.LAG_PROGRAM.severity(lag_ms, of_ms):
+    if found := LAG_PROGRAM.severity(lag_ms, of_ms):
         yield (
             found,
             f"the client read {quantity(lag_ms)} ms late (p99), the median {of} is {quantity(of_ms)} ms, "
@@ -235,9 +666,9 @@ def _end_lags(c: Columns, judged: Rows) -> EndLags:
 
 def waiting_findings(waits: EndLags, end_lag_p50_ms: float | None) -> Iterator[Finding]:
     """The finding on a closed loop whose users waited for the client."""
-    if not waits.n or waits.lag_s * 1e3 / waits.n < thresholds.LAG_FLOOR_MS:
+    if not waits.n or waits.lag_s * 1e3 / waits.n < LAG_FLOOR_MS:
         return
-    if found := thresholds.WAITED.severity(waits.share):
+    if found := WAITED.severity(waits.share):
         yield (
             found,
             f"{LOAD_LATE}users waited {_percent(waits.share)} of their time for the client to notice "
@@ -248,7 +679,7 @@ def waiting_findings(waits: EndLags, end_lag_p50_ms: float | None) -> Iterator[F
 
 def standstill_findings(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
     """The finding on an event loop that stood still."""
-    if window_s > 0 and (found := thresholds.STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
+    if window_s > 0 and (found := STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
         yield (
             found,
             f"{LOAD_LATE}a worker's event loop stood still for "
@@ -259,7 +690,7 @@ def standstill_findings(hub_max_ms: float | None, window_s: float) -> Iterator[F
 
 def hub_lag_findings(hub_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
     """The finding on a late event loop that also took the timestamps."""
-    if found := thresholds.HUB_LAG_PROGRAM.severity(hub_ms, of_ms):
+    if found := HUB_LAG_PROGRAM.severity(hub_ms, of_ms):
         yield (
             found,
             f"a worker's event loop was {quantity(hub_ms)} ms late (p99), "
@@ -273,18 +704,18 @@ def delay_findings(
 ) -> Iterator[Finding]:
     """The finding on an open loop that sent late."""
     late = f"{LOAD_LATE}requests were sent {quantity(delay_ms)} ms after their schedule (p99), "
-    if window_s > 0 and (found := thresholds.DELAY_OF_RATES.severity(delay_ms, window_s * 1e3)):
+    if window_s > 0 and (found := DELAY_OF_RATES.severity(delay_ms, window_s * 1e3)):
         yield (
             found,
             f"{late}of a window of {quantity(window_s)} s: rates and concurrency are not the schedule's",
         )
-    elif found := thresholds.DELAY.severity(delay_ms, of_ms):
+    elif found := DELAY.severity(delay_ms, of_ms):
         yield found, f"{late}the median {of} is {quantity(of_ms)} ms. The latencies from sent are right"
 
 
 def made_bad_findings(made_bad: int, n: int) -> Iterator[Finding]:
     """The finding on requests that only the client's delay made bad."""
-    if found := _share(thresholds.BAD_BY_DELAY, made_bad, n):
+    if found := _share(BAD_BY_DELAY, made_bad, n):
         yield (
             found,
             f"{LOAD_LATE}{_percent(made_bad / n)} of the requests broke a limit counted from their "
@@ -306,29 +737,29 @@ def _cause(of_nodes: Mapping[str, Any]) -> tuple[Cause, str]:
     """Why a client was late, and what to do. What others took comes first: more workers do not help there."""
     waited, cpu = of_nodes["run_queue_percent_max"], of_nodes["cpu_percent_max"]
     throttled, steal = of_nodes["throttled_percent_max"], of_nodes["steal_percent_max"]
-    if thresholds.THROTTLED_CAUSE.severity(throttled):
+    if THROTTLED_CAUSE.severity(throttled):
         return "starved", (
             f"It was starved by its CPU limit, in {quantity(throttled)} % of the limit's periods: "
             "raise the limit to a core for each worker at least"
         )
-    if thresholds.STEAL_CAUSE.severity(steal):
+    if STEAL_CAUSE.severity(steal):
         return "starved", (
             f"It was starved: the hypervisor gave {quantity(steal)} % of its CPU time to others. "
             "Use a machine with dedicated CPUs"
         )
-    if thresholds.RUN_QUEUE.severity(waited):
+    if RUN_QUEUE.severity(waited):
         return "starved", (
             f"It was starved: a worker's threads waited for a core during {quantity(waited)} % of the time. "
             "Stop other programs on its machine, or start no more workers than it has cores"
         )
-    if thresholds.BUSY.severity(cpu):
+    if BUSY.severity(cpu):
         return "busy", f"It was busy: a worker used {quantity(cpu)} % of its core. Use more workers"
     return "late", "It had CPU time enough, as far as is known: look for what holds its event loop"
 
 
 def cpu_findings(cpu: float | None) -> Iterator[Finding]:
     """The finding on the core of a worker that takes timestamps itself."""
-    if found := thresholds.CPU_PROGRAM.severity(cpu):
+    if found := CPU_PROGRAM.severity(cpu):
         yield (
             found,
             f"the busiest worker used {quantity(cpu)} % of its core: use more workers; not all timestamps "
@@ -344,13 +775,13 @@ def taken_findings(of_nodes: Mapping[str, Any]) -> Iterator[Finding]:
     """
     steal, throttled = of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]
     unseen = "No figure shows that the client was late, but tokens that came meanwhile may be"
-    if found := thresholds.STEAL.severity(steal):
+    if found := STEAL.severity(steal):
         yield (
             found,
             f"a worker's machine got {quantity(steal)} % less CPU time than it needed: its hypervisor gave "
             f"it to others. {unseen} timed late. Use a machine with dedicated CPUs",
         )
-    if found := thresholds.THROTTLED.severity(throttled):
+    if found := THROTTLED.severity(throttled):
         yield (
             found,
             f"a worker was throttled in {quantity(throttled)} % of the periods of its CPU limit. {unseen} "
@@ -392,8 +823,8 @@ def _calibrated(found: CalibrationFacts | None) -> Iterator[Finding]:
             "known times wrote them",
         )
     worst_ms = max(found.ttft_ms or 0.0, found.itl_ms or 0.0)
-    is_known = found.open_ms is not None and found.open_ms < thresholds.LAG_FLOOR_MS
-    if is_known and (severity := thresholds.CALIBRATION.severity(worst_ms)):
+    is_known = found.open_ms is not None and found.open_ms < LAG_FLOOR_MS
+    if is_known and (severity := CALIBRATION.severity(worst_ms)):
         yield (
             severity,
             f"before the load the client's times were within {quantity(worst_ms)} ms only (p99) of those of "
@@ -471,7 +902,7 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     error_s, worker = max(
         ((w.clock.error_ns * 1e-9, names[w.id]) for w in manifest.workers if w.clock), default=(0.0, "")
     )
-    share = thresholds.CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
+    share = CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from llm_locust.core.arrow.schema import SCHEMA
-from llm_locust.core.batch import RecordBatch, Requests
+from llm_locust.core.arrow import SCHEMA
+from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.columns import Mask
-from llm_locust.metrics.select.request_fields import FieldValues, Terms, columns_of
-from llm_locust.metrics.select.where import Where
+from llm_locust.metrics.columns import Mask, Times
+from llm_locust.metrics.select.where import FieldValues, Terms, Where, columns_of
+from llm_locust.metrics.window import Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,3 +105,39 @@ def selected(requests: Requests, where: Where, terms: Terms) -> Selected:
         mask[at : at + len(batch)] = where.condition.mask(FieldValues(batch, terms))
         at += len(batch)
     return Selected(requests, mask)
+
+
+# --------------------
+# How many sendings were first tries: they broke before they were worked on, and were sent again.
+# --------------------
+
+
+Label = Literal["name", "slo_class"]
+
+_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns", "name", "class")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTries:
+    """The first tries of a run. ``inside`` marks those of requests that were scheduled in the window."""
+
+    inside: Mask
+    name: Labels
+    slo_class: Labels
+
+    @classmethod
+    def of(cls, requests: SelectedRequests, window: Window, origin_ns: int) -> "FirstTries":
+        rows = requests.first_tries(_COLUMNS)
+        inside = window.scheduled(Times.of(rows, origin_ns))
+        return cls(inside, rows.labels("name"), rows.labels("class"))
+
+    def count(self) -> int:
+        """Those of the window."""
+        return int(self.inside.sum())
+
+    def among(self, label: Label, text: str) -> int:
+        """Those of the window with this name or class."""
+        labels: Labels = getattr(self, label)
+        if text not in labels.names:
+            return 0
+        return int((self.inside & np.equal(labels.codes, labels.names.index(text))).sum())

@@ -14,14 +14,13 @@ import numpy as np
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.durations import durations_of
 from llm_locust.metrics.gate_outcomes import CutPaces, GateEvidence, Ramp, evaluate
 from llm_locust.metrics.gates import Gate
-from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.measured import Measured, durations_of
 from llm_locust.metrics.parts import part_of_all
-from llm_locust.metrics.requests.concurrency import LawRate, law_rate
-from llm_locust.metrics.requests.cut import cut_pace_s
 from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.latency import cut_pace_s
+from llm_locust.metrics.requests.throughput import LawRate, law_rate
 from llm_locust.metrics.select.where import parse_where
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population

@@ -1,16 +1,18 @@
 """The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
 
-from collections.abc import Container, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.core.figures import quantity
 from llm_locust.core.manifest import Manifest, StageFacts
-from llm_locust.metrics.agents.figures import agents
-from llm_locust.metrics.columns import Columns
+from llm_locust.core.texts import quantity
+from llm_locust.metrics.agents import agents
+from llm_locust.metrics.catalogue import View, e2el, shown_in, ttft
+from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
@@ -19,13 +21,207 @@ from llm_locust.metrics.sections.completeness import requests_lost, requests_uns
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.sections.user_time import user_time
+from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import Selected
-from llm_locust.metrics.stages.lengths import LengthsSeen
-from llm_locust.metrics.stages.prefix import PrefixHits
-from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
-from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
+from llm_locust.metrics.stages.checks import LengthsSeen, PrefixHits, pair_of, share_of
+from llm_locust.metrics.stages.steady import (
+    FEWEST_FOR_LATENCIES,
+    StageCourse,
+    is_enough,
+    look_at,
+    parse_until,
+    saturation,
+    unsteady,
+)
+from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
+from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
+from llm_locust.metrics.stats.trend import student_t
 from llm_locust.metrics.summary_types.requests import UserTime
 from llm_locust.metrics.window import Window, stage_window, sweep_window
+
+# --------------------
+# Verdict on a stage: whether its figures are a result, and of what they are one if they are not.
+# --------------------
+
+
+#: Begins the reason of a stage whose client was the limit; it is the last one.
+CLIENT_LIMITED = "client-limited: "
+
+#: Reason of a stage that ended before its measured part began.
+NOT_MEASURED = "it had no measured part: the run ended before, or the warm-up took all of it"
+
+#: Note on a stage of few requests.
+FEW = f"fewer than {FEWEST_FOR_LATENCIES} requests: intervals are wide, changes of latency may go unnoticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageVerdict:
+    """What speaks against a stage.
+
+    ``steady`` is None where too few requests began in it to tell or none succeeded, ``saturated`` in a closed
+    loop, ``client`` (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``all_failed``:
+    requests failed and none succeeded, which is the server's doing: the stage had its time, and the client
+    is not invalid. ``reasons`` say why the stage is not a result, ``notes`` what else should be known of it.
+    ``lengths`` are those of a sweep over them, ``prefix`` the hits of one over shares of a shared prefix.
+    """
+
+    steady: bool | None = None
+    all_failed: bool = False
+    saturated: bool | None = None
+    client: str | None = None
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    lengths: LengthsSeen | None = None
+    prefix: PrefixHits | None = None
+
+    @property
+    def is_result(self) -> bool:
+        return not self.reasons
+
+
+def stage_verdict(
+    m: Measured,
+    manifest: Manifest,
+    stage: StageFacts,
+    prefix: PrefixHits | None = None,
+    hung: UserTime | None = None,
+) -> StageVerdict:
+    """The verdict on a stage that was measured over its window.
+
+    A stage whose load outran the server is not steady by that alone, so its other changes are not listed. How
+    steadily requests fail is not looked at where all do. Users that ``hung`` to the end of the stage are a
+    part of its load that was not served, whatever the others got.
+    """
+    course = StageCourse.of(m.c, m.window, stage.kind == "rate")
+    overload = saturation(course, stage.unsent)
+    population = m.population(np.arange(len(m.c)))
+    asked = len(population.all)
+    none_ok = asked > 0 and not len(population.ok)
+    changes = [] if overload or none_ok else unsteady(course)
+    client = _client(m, manifest)
+    begun = len(course.in_order())
+    found = [stage.fault] if stage.fault else []
+    if none_ok:
+        found.append(f"none of its {asked:,} requests succeeded")
+    if overload:
+        found.append(f"saturated: {overload}")
+    if changes:
+        found.append(f"not steady: {'; '.join(changes)}")
+    if hung is not None:
+        found.append(hung.hung_text)
+    lengths = LengthsSeen.of(m, stage)
+    if lengths is not None and lengths.reason:
+        found.append(lengths.reason)
+    found += () if prefix is None else prefix.reasons
+    if is_clients := client["verdict"] == "invalid":
+        found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
+    few = begun < FEWEST_FOR_LATENCIES
+    notes = [FEW] if few else []
+    if lengths is not None and lengths.note:
+        notes.append(lengths.note)
+    if prefix is not None and prefix.note:
+        notes.append(prefix.note)
+    return StageVerdict(
+        steady=False if overload or changes else None if few or none_ok else True,
+        all_failed=none_ok and bool(len(population.failed)) and not stage.fault and not is_clients,
+        saturated=bool(overload) if course.open_loop else None,
+        client=client["verdict"],
+        reasons=tuple(found),
+        notes=tuple(notes),
+        lengths=lengths,
+        prefix=prefix,
+    )
+
+
+def _client(m: Measured, manifest: Manifest) -> dict[str, Any]:
+    population = m.population(np.arange(len(m.c)))
+    medians_ms = {
+        "itl": _median_ms(m.gaps.ascending()),
+        "ttft": _median_ms(ordered(ttft(m.c)[population.ok])),
+        "e2el": _median_ms(ordered(e2el(m.c)[population.ok])),
+    }
+    return client_validity(m.c, population.judged, manifest, Scale.of(m.window, medians_ms), m.judgement)
+
+
+def _median_ms(ascending_s: Floats | Ascending) -> float | None:
+    return percentile(ascending_s, 50.0) * 1e3 if len(ascending_s) else None
+
+
+# --------------------
+# Figures of a load over its repeats: what intervals within one stage cannot show.
+#
+# Between two stages of one load lies all that changes with time: caches, other tenants, temperatures. The
+# interval of a mean over n repeats is x̄ ± t s / √n, with Student's t of n − 1 degrees of freedom.
+# --------------------
+
+
+PLACES = ("p50", "p99")
+
+#: Figure over repeats -> section and key of a stage's figures.
+_RATES = {
+    "requests_per_s": ("throughput", "requests_per_s"),
+    "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
+    "inputs_per_s": ("throughput", "inputs_per_s"),
+    "error_rate": ("requests", "error_rate"),
+    "goodput": ("goodput", "ratio"),
+}
+
+
+def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each load that was measured more than once at its lengths, in the order of first appearance.
+
+    Stages that are not a result are counted and left out, but for those in which all requests failed: they
+    have no latencies, and rates that are known.
+    """
+    loads: dict[tuple[str, float, str, float | None], list[Mapping[str, Any]]] = {}
+    for stage in stages:
+        load = stage["kind"], stage["asked"], pair_of(stage), share_of(stage)
+        loads.setdefault(load, []).append(stage)
+    return [_of_load(*load, theirs) for load, theirs in loads.items() if len(theirs) > 1]
+
+
+def _of_load(
+    kind: str, asked: float, lengths: str, prefix: float | None, stages: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    results = [stage for stage in stages if stage["is_result"] and stage["figures"]]
+    known = [stage["figures"] for stage in stages if stage in results or stage["all_failed"]]
+    return {
+        "kind": kind,
+        "asked": asked,
+        "lengths": lengths or None,
+        **({} if prefix is None else {"prefix": prefix}),
+        "stages": [stage["number"] for stage in stages],
+        "results": len(results),
+        "figures": {name: over(values) for name, values in _values(known).items()},
+    }
+
+
+def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Every figure of each stage."""
+    found: dict[str, list[float | None]] = {
+        f"{metric.key}_{place}_ms": [figures["latency_ms"][metric.key][place] for figures in results]
+        for metric in shown_in(View.GROUPS)
+        for place in PLACES
+    }
+    return found | {
+        name: [figures[section][key] for figures in results] for name, (section, key) in _RATES.items()
+    }
+
+
+def over(values: Sequence[float | None]) -> dict[str, Any]:
+    """Number, mean, extremes and the 95 % interval of the mean of the values that are known."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    n = len(known)
+    if not n:
+        return {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+    mean = math.fsum(known) / n
+    found: dict[str, Any] = {"n": n, "mean": mean, "min": min(known), "max": max(known), "ci95": None}
+    if n > 1:
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
+        reach = student_t(n - 1, CONFIDENCE) * deviation / math.sqrt(n)
+        found["ci95"] = [rounded(mean - reach), rounded(mean + reach)]
+    return found
+
 
 _EDGES = ("scheduled_ns", "ended_ns")
 

@@ -1,34 +1,203 @@
-"""Whether the measured part of a stage was steady, and whether it was saturated.
-
-Every look is taken at every stage, so each one errs rarely, and none counts a change that is small:
-
-``level``       the median latency of successive requests has a trend (Mann–Kendall) or a change point
-                (self-normalised CUSUM)
-``tail``        the slow requests come together: excursions above a high latency, each ended by a return to
-                the median, are not spread over the stage (Kuiper)
-``answers``     in a closed loop: far fewer answers were made in a part of the stage than in the rest
-``backlog``     in an open loop: requests in flight pile up, and may fall again
-``standstill``  nothing ends for a long time, with several requests in flight
-``N = X R``     in a closed loop: Little's law without the edges. The requests in flight at the end have been
-                there for longer than those at the start had
-
-A stage is saturated if requests are due faster than they end, so that those in flight grow until its end.
-
-With 95 % of steady stages none of them finds anything; the simulated ones of
-``tests/metrics/stages/test_metrics_steady.py`` are M/M/1 queues at loads of 0.1 to 0.9, and closed loops with
-lognormal times.
-"""
+"""Steadiness of a stage's measured part: whether it was steady or saturated, or precise enough to end."""
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from llm_locust.core.figures import quantity
-from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stages.course import StageCourse
-from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.core.texts import quantity
+from llm_locust.metrics.catalogue import LATENCIES
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.stats.bootstrap import order_cells
+from llm_locust.metrics.stats.censoring import PERCENTILES, ordered, percentile
+from llm_locust.metrics.stats.intervals import CONFIDENCE, CellSums, Observed, told
 from llm_locust.metrics.stats.trend import change_point, mann_kendall
+from llm_locust.metrics.window import Window
+
+# --------------------
+# Requests of a stage as times: what the looks at its course are taken of.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCourse:
+    """Requests that reach into a stage's measured part, ``start_s`` to ``end_s`` on the axis of all times.
+
+    A request begins when it was due in an open loop, when it was sent in a closed one. Those that never were
+    sent are left out of a closed loop. Whatever its outcome, it is there until it ended.
+    """
+
+    start_s: float
+    end_s: float
+    begun_s: Floats
+    ended_s: Floats
+    open_loop: bool
+
+    @classmethod
+    def of(cls, c: Columns, window: Window, open_loop: bool) -> "StageCourse":
+        begun_s = c.scheduled_s if open_loop else c.sent_s
+        start_s, end_s = window.start_s(c), window.end_s(c)
+        theirs = (begun_s < end_s) & (c.ended_s >= start_s)
+        return cls(
+            start_s=start_s,
+            end_s=end_s,
+            begun_s=begun_s[theirs],
+            ended_s=c.ended_s[theirs],
+            open_loop=open_loop,
+        )
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    @property
+    def lasted_s(self) -> Floats:
+        return self.ended_s - self.begun_s
+
+    def in_order(self) -> Rows:
+        """Those that began inside, in that order; of equal times the shorter one first."""
+        rows = np.flatnonzero(self.begun_s >= self.start_s)
+        return rows[np.lexsort((self.ended_s[rows], self.begun_s[rows]))]
+
+    @property
+    def ended_inside(self) -> int:
+        return int((self.ended_s < self.end_s).sum())
+
+    def in_flight(self, at_s: Floats) -> Floats:
+        """Number of requests in flight at each of these times."""
+        begun = np.searchsorted(np.sort(self.begun_s), at_s, side="right")
+        ended = np.searchsorted(np.sort(self.ended_s), at_s, side="right")
+        return (begun - ended).astype(np.float64)
+
+
+# --------------------
+# ``--until "p99_ttft±5%"``: whether the interval of a figure is narrow enough to end a stage early.
+#
+# A stage is looked at a few times. Each look has an interval of its own confidence, 1 − 5 % / looks
+# (Bonferroni), so that all of them hold the truth together in 95 % of stages, whichever look ended it.
+# --------------------
+
+
+#: Shares of the stage's time at which it is looked at before its end, which is the last look.
+EARLY_LOOKS = (0.25, 0.5, 0.75)
+LOOKS = len(EARLY_LOOKS) + 1
+
+#: Confidence of the interval of one look.
+LOOK_CONFIDENCE = 1 - (1 - CONFIDENCE) / LOOKS
+
+STATISTICS = ("mean", *PERCENTILES)
+#: One number a request: the gaps of ``itl`` are not.
+_METRICS = tuple(metric.key for metric in LATENCIES if metric.is_gated and metric.key != "itl")
+
+_ALLOWED = (
+    "write FIGURE±SHARE, as p99_ttft±5% or p50_e2el+-2%; the figure is one of "
+    f"{', '.join(STATISTICS)}, an underscore, and one of {', '.join(_METRICS)}"
+)
+_TEXT = re.compile(r"\s*(?P<figure>[a-z0-9_]+)\s*(?:±|\+-|\+/-)\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A figure and the greatest half of its interval, as a share of it."""
+
+    text: str
+    metric: str
+    statistic: str
+    precision: float
+
+
+@dataclass(frozen=True, slots=True)
+class FigureEstimate:
+    """A figure in seconds with its interval; None where the requests are too few, or depend on each other."""
+
+    value_s: float | None
+    ends_s: tuple[float, float] | None
+
+    @property
+    def half(self) -> float | None:
+        """Half the interval as a share of the figure."""
+        if self.ends_s is None or not self.value_s:
+            return None
+        return (self.ends_s[1] - self.ends_s[0]) / 2 / self.value_s
+
+
+def parse_until(text: str) -> Until:
+    """Parse a figure and its precision (raises ValueError)."""
+    match = _TEXT.fullmatch(text)
+    statistic, _, metric = ("", "", "") if match is None else match["figure"].rpartition("_")
+    if match is not None:
+        for known in sorted(STATISTICS, key=len, reverse=True):
+            if match["figure"].startswith(f"{known}_"):
+                statistic, metric = known, match["figure"][len(known) + 1 :]
+                break
+    if match is None or statistic not in STATISTICS or metric not in _METRICS:
+        raise ValueError(f"until {text!r}: {_ALLOWED}")
+    precision = float(match["number"]) / 100
+    if not 0.001 <= precision <= 1:
+        raise ValueError(f"until {text!r}: {match['number']} % is not from 0.1 % to 100 %")
+    return Until(f"{statistic}_{metric}±{match['number']}%", metric, statistic, precision)
+
+
+def look_at(m: Measured, until: Until) -> FigureEstimate:
+    """The figure of the ok requests that were scheduled in the window of ``m``, with its interval.
+
+    There is no interval where failed requests, as the slowest ones, reach up to the figure: that of the ok
+    ones is then not what users see.
+    """
+    population = m.population(np.arange(len(m.c)))
+    values_s = m.values[until.metric][population.ok]
+    found = look(values_s, Observed(order_cells(m.c, population.ok), values_s), until)
+    percent = PERCENTILES.get(until.statistic, 100.0)  # a mean has no tail to be in
+    reached = len(population.failed) * 100 > len(population.judged) * (100 - percent)
+    return replace(found, ends_s=None) if reached else found
+
+
+def is_enough(found: FigureEstimate, until: Until) -> bool:
+    return found.half is not None and found.half <= until.precision
+
+
+def look(values_s: Floats, course: CellSums, until: Until) -> FigureEstimate:
+    """The figure of values, NaN being none, and its interval by their course in the order of the stage."""
+    known_s = values_s[~np.isnan(values_s)]
+    if not len(known_s):
+        return FigureEstimate(None, None)
+    ascending = ordered(known_s)
+    mean_s = float(ascending.mean())
+
+    def quantile(percent: float) -> float:
+        return percentile(ascending, percent)
+
+    ends, _ = told(course, PERCENTILES, quantile, mean_s, float(ascending.std()), LOOK_CONFIDENCE)
+    value_s = mean_s if until.statistic == "mean" else quantile(PERCENTILES[until.statistic])
+    return FigureEstimate(value_s, ends[until.statistic])
+
+
+# --------------------
+# Whether the measured part of a stage was steady, and whether it was saturated.
+#
+# Every look is taken at every stage, so each one errs rarely, and none counts a change that is small:
+#
+# ``level``       the median latency of successive requests has a trend (Mann–Kendall) or a change point
+#                 (self-normalised CUSUM)
+# ``tail``        the slow requests come together: excursions above a high latency, each ended by a return to
+#                 the median, are not spread over the stage (Kuiper)
+# ``answers``     in a closed loop: far fewer answers were made in a part of the stage than in the rest
+# ``backlog``     in an open loop: requests in flight pile up, and may fall again
+# ``standstill``  nothing ends for a long time, with several requests in flight
+# ``N = X R``     in a closed loop: Little's law without the edges. The requests in flight at the end have
+#   been
+#                 there for longer than those at the start had
+#
+# A stage is saturated if requests are due faster than they end, so that those in flight grow until its end.
+#
+# With 95 % of steady stages none of them finds anything; the simulated ones of
+# ``tests/metrics/stages/test_metrics_steady.py`` are M/M/1 queues at loads of 0.1 to 0.9, and closed loops
+# with lognormal times.
+# --------------------
+
 
 #: Requests that a look at single latencies needs, and one at all of them.
 FEWEST_FOR_LATENCIES, FEWEST = 100, 20

@@ -14,11 +14,11 @@ from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
 from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
 from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
-from llm_locust.metrics.summary_types.deployment.servers import Servers
-from llm_locust.metrics.summary_types.images import Images
+from llm_locust.metrics.summary_types.deployment import Servers
 from llm_locust.metrics.summary_types.requests import (
     Goodput,
     GroupPart,
+    Images,
     RequestCounts,
     RequestPart,
     Throughput,

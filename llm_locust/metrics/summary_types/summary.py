@@ -6,34 +6,39 @@ from typing import Annotated, Any
 import msgspec
 
 from llm_locust.metrics.summary_types.base import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
-from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.course import (
+    Compat,
     Drift,
     DroppedPart,
     GateOutcome,
     Interventions,
+    LiveCheck,
     Parts,
     Reliability,
     SinceStart,
     Steadiness,
 )
-from llm_locust.metrics.summary_types.deployment.replicas import Autoscaling, Fairness, ReplicaFigures
-from llm_locust.metrics.summary_types.deployment.servers import Servers
-from llm_locust.metrics.summary_types.images import Images
-from llm_locust.metrics.summary_types.peers import Compat, LiveCheck
-from llm_locust.metrics.summary_types.quality import Quality
+from llm_locust.metrics.summary_types.deployment import Autoscaling, Fairness, ReplicaFigures, Servers
 from llm_locust.metrics.summary_types.requests import (
     BreakdownPart,
     ErrorKind,
     Goodput,
+    Images,
     OtherRequestsPart,
     RequestCounts,
     RequestPart,
     Throughput,
     UserTime,
 )
-from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
-from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
+from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Quality, Roofline
+from llm_locust.metrics.summary_types.run import (
+    AnalysisFacts,
+    ClientFacts,
+    Completeness,
+    LittlesLaw,
+    RunFacts,
+    WindowFacts,
+)
 from llm_locust.metrics.summary_types.search import (
     CurveFacts,
     CurveOfLengths,

@@ -1,18 +1,116 @@
 """What a comparison says, before any format: sections of lines and tables."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any
 
-from llm_locust.metrics.compare.comparison import CONFIDENCE, Comparison, Row, Verdict
+from llm_locust.core.texts import UNDEFINED
+from llm_locust.metrics.compare.comparison import (
+    CONFIDENCE,
+    Comparison,
+    Row,
+    Scaled,
+    ScalingError,
+    Verdict,
+    scaling,
+)
+from llm_locust.metrics.compare.relative_gates import GateResult, Unknown
+from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.sections.failures import iso
-from llm_locust.metrics.stats.blocks import MOST
 from llm_locust.metrics.stats.bootstrap import CELLS
-from llm_locust.report.compare import scaling, words
-from llm_locust.report.compare.headline import answer
-from llm_locust.report.compare.outcome import ComparedRun, ComparedRuns
-from llm_locust.report.metric_names import figure_label
+from llm_locust.metrics.stats.estimates import MOST, Difference
+from llm_locust.report.compare import outcome as words
+from llm_locust.report.compare.outcome import (
+    ComparedRun,
+    ComparedRuns,
+    answer,
+    gate_note,
+    gate_reason,
+    shown,
+    why_open,
+)
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import UNDEFINED, clean, count, moment, percent, seconds, sentence
+from llm_locust.report.text import clean, count, figure_label, moment, number, percent, seconds, sentence
+
+# --------------------
+# What more GPUs gave, where runs say how many served them.
+# --------------------
+
+
+#: Rate -> what stands over its columns, and its unit.
+_RATES = {"output_tps": ("Output", "tokens/s"), "goodput_rps": ("Good", "requests/s")}
+
+_OPEN_LOOP = (
+    "an open loop sends every deployment the same load: for one that was not saturated this shows the load, "
+    "not the scaling"
+)
+
+
+def scaled(outcome: ComparedRuns) -> dict[str, list[Scaled]]:
+    """Rate -> its scaling over the runs; nothing of a rate that a run does not have, nor where fewer than two
+    numbers of GPUs are known."""
+    gpus = [Prices.of_options(run.compared.manifest.options).gpus for run in outcome.runs]
+    found = {}
+    for name in _RATES:
+        rates = _rates(outcome, name)
+        known = [(g, rate) for g, rate in zip(gpus, rates, strict=True) if g is not None and rate is not None]
+        try:
+            found[name] = scaling(known)
+        except ScalingError:
+            continue
+    return found
+
+
+def section(outcome: ComparedRuns) -> Section | None:
+    """A table by number of GPUs; None where there is nothing to say."""
+    found = scaled(outcome)
+    if not found:
+        return None
+    by_gpus: dict[float, dict[str, Scaled]] = {}
+    for name, entries in found.items():
+        for entry in entries:
+            by_gpus.setdefault(entry.gpus, {})[name] = entry
+    columns = [Column("GPUs")]
+    for over, unit in map(_RATES.__getitem__, found):
+        columns += [Column(head, over) for head in (unit, "a GPU", "efficiency")]
+    columns.append(Column("serial", "Karp-Flatt", wide=True))
+    rows = [
+        TableRow((f"{gpus:g}", *(cell for name in found for cell in _cells(of.get(name))), _serial(of)))
+        for gpus, of in sorted(by_gpus.items())
+    ]
+    is_open = any(run.compared.manifest.open_loop for run in outcome.runs)
+    notes = (Line(_OPEN_LOOP, Tone.WARN),) if is_open else ()
+    return Section("Scaling", (), Table(tuple(columns), tuple(rows)), notes)
+
+
+def scaling_data(outcome: ComparedRuns) -> dict[str, list[dict[str, Any]]]:
+    """Plain values, for ``--format json``."""
+    return {name: [asdict(entry) for entry in entries] for name, entries in scaled(outcome).items()}
+
+
+def _rates(outcome: ComparedRuns, name: str) -> list[float | None]:
+    first, *_ = outcome.comparisons
+    base = next((row.base for row in first.rows if row.metric.name == name), None)
+    others = [
+        next((row.new for row in comparison.rows if row.metric.name == name), None)
+        for comparison in outcome.comparisons
+    ]
+    return [base, *others]
+
+
+def _cells(entry: Scaled | None) -> tuple[str, str, str]:
+    if entry is None:
+        return UNDEFINED, UNDEFINED, UNDEFINED
+    return number(entry.rate), number(entry.per_gpu), percent(entry.efficiency)
+
+
+def _serial(of: Mapping[str, Scaled]) -> str:
+    serial = next(iter(of.values())).serial
+    return UNDEFINED if serial is None else percent(serial)
+
 
 #: Columns of the table over time: a metric, its head on two lines, and whether it needs a wide page.
 _TREND = (
@@ -51,7 +149,7 @@ def sections(outcome: ComparedRuns, *, full: bool = True) -> list[Section]:
     else:
         found.append(runs(outcome))
         found += [over_time(outcome), changes(outcome)]
-    found.append(scaling.section(outcome))
+    found.append(section(outcome))
     return [replace(section, stacked=True) for section in found if section is not None]
 
 
@@ -236,3 +334,102 @@ def changes(outcome: ComparedRuns) -> Section:
         lines += named or [Line(f"{run.label}: no difference beyond noise")]
     found = tuple(Line(line.text, line.tone, verbatim=True) for line in lines)
     return Section("Changes", found, chapter=FIGURES)
+
+
+# --------------------
+# A comparison as plain values, for ``--format json``: figures in milliseconds, shares and numbers.
+# --------------------
+
+
+SCHEMA = 1
+
+_UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}
+
+
+def as_data(outcome: ComparedRuns) -> dict[str, Any]:
+    """Stable keys; what is not defined or not known is None.
+
+    ``comparisons[i]`` is run i + 1 against run i. ``change`` is a share of base's figure. ``confidence`` is
+    that of each interval, ``joint_confidence`` of all together.
+    """
+    return {
+        "schema": SCHEMA,
+        "runs": [_data_run(run) for run in outcome.runs],
+        "slo_ms": {metric: limit_s * 1e3 for metric, limit_s in outcome.slo.limits.items()},
+        "joint_confidence": CONFIDENCE,
+        "warnings": list(outcome.warnings),
+        "comparisons": [
+            {
+                "base": base.label,
+                "new": new.label,
+                "confidence": comparison.confidence,
+                "rows": [_row(row) for row in comparison.rows],
+            }
+            for (base, new), comparison in zip(pairwise(outcome.runs), outcome.comparisons, strict=True)
+        ],
+        "finding": outcome.finding if outcome.gates else None,
+        "exit_code": outcome.exit_code,
+        "scaling": scaling_data(outcome),
+        "gates": [_gate(gate, outcome.gate_unknown) for gate in outcome.gates],
+    }
+
+
+def _data_run(run: ComparedRun) -> dict[str, Any]:
+    manifest, population = run.compared.manifest, run.compared.population
+    return {
+        "label": run.label,
+        "id": manifest.id,
+        "started": iso(manifest.started_ns),
+        "model": manifest.model,
+        "host": manifest.host,
+        "window_s": run.compared.window.seconds,
+        "ok": len(population.ok),
+        "failed": len(population.failed),
+        "client_verdict": run.compared.client()["verdict"],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    metric, found = row.metric, row.difference
+    scale = shown(metric, 1.0)
+    return {
+        "metric": metric.name,
+        "unit": _UNITS[metric.kind],
+        "base": None if row.base is None else _known(row.base * scale),
+        "new": None if row.new is None else _known(row.new * scale),
+        **_interval("difference", found, scale),
+        **_interval("change", row.change, 1.0),
+        "verdict": str(row.verdict),
+        "reason": None if row.why_open is None else why_open(row),
+    }
+
+
+def _interval(key: str, found: Difference | None, scale: float) -> dict[str, Any]:
+    if found is None:
+        return {key: None, f"{key}_interval": None}
+    ends = [_known(end * scale) for end in (found.low, found.high)]
+    return {key: _known(found.value * scale), f"{key}_interval": ends}
+
+
+def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
+    return {
+        "text": result.gate.text,
+        "passed": result.passed(unknown),
+        "finding": result.state.finding,
+        "state": str(result.state),
+        "reason": gate_reason(result),
+        "note": gate_note(result),
+        "times_the_requests": None if result.times is None else _known(result.times),
+        "change": None if result.change is None else _known(result.change),
+        "change_interval": _gate_interval(result.interval),
+        "in_points": result.gate.in_points,
+        "row": _row(result.row),
+    }
+
+
+def _gate_interval(interval: Difference | None) -> list[float | None] | None:
+    return None if interval is None else [_known(interval.low), _known(interval.high)]
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

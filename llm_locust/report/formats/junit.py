@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
-from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.run import ClientFacts
+from llm_locust.metrics.summary_types.run import ClientFacts, Completeness
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.report.text import clean, plural

@@ -9,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from llm_locust.report.formats.asked import asked_number, asked_options, asked_stage
-from llm_locust.report.formats.completed import Completed, figures
+from llm_locust.report.formats.completed import Completed, asked_number, asked_options, asked_stage, figures
 from llm_locust.report.run.analysis import Analysis
 
 VERSION = "0.2.1"

@@ -6,15 +6,12 @@ from typing import Literal
 
 from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.metrics.verdict import verdict
+from llm_locust.report.formats.benchmarks import genai_perf, inferencex, mlperf, vllm_json
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
-from llm_locust.report.formats.genai_perf import genai_perf
-from llm_locust.report.formats.inferencex import inferencex
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.llmd import llmd
-from llm_locust.report.formats.mlperf import mlperf
-from llm_locust.report.formats.vllm import vllm_json
+from llm_locust.report.markdown import markdown
 from llm_locust.report.output import shown_json
-from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis
 from llm_locust.report.sections.headline import Headline
 from llm_locust.report.sections.headline import verdict as in_words

@@ -2,13 +2,15 @@
 
 from itertools import cycle
 
-from llm_locust.metrics.catalogue import from_scheduled, shown_in
+from llm_locust.core.texts import UNDEFINED
+from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.charts import RunCharts
-from llm_locust.metrics.charts.distributions import LEVELS
-from llm_locust.metrics.charts.relations import MOST_DRAWN, Relation
-from llm_locust.metrics.latency_metric import View
-from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, figures
-from llm_locust.report.text import UNDEFINED, count, number, percent
+from llm_locust.metrics.charts.distributions import LEVELS, MOST_DRAWN, Relation
+from llm_locust.metrics.charts.limits import LimitCurve, LimitSurface
+from llm_locust.metrics.charts.run import PHASES, SlowRequest
+from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.report.text import clean, count, number, percent, seconds, short
 
 #: In the order of the catalogue. A latency from scheduled has the colour of the one from sent, and dashes.
 _COLOURS = ("c1", "c3", "c6", "c4", "c2", "c5")
@@ -184,3 +186,134 @@ def _interval(low: float, high: float, scale: float) -> str:
 
 def _signed(value: float) -> str:
     return f"+{number(value)}" if value > 0 else number(value)
+
+
+# --------------------
+# Charts of goodput at any limit, so that nobody has to run again for another SLO.
+# --------------------
+
+
+def limits(run: RunCharts) -> list[Chart]:
+    """A curve for each of TTFT, TPOT and E2EL, and the surface of the first two."""
+    charts = [_curve(run, curve) for curve in run.curves]
+    return charts if run.surface is None else [*charts, _surface(run.surface)]
+
+
+def _curve(run: RunCharts, curve: LimitCurve) -> Chart:
+    name, head = LATENCY[curve.metric].label, f"{LATENCY[curve.metric].label} limit (ms)"
+    columns: dict[str, Values] = {head: figures(curve.limits_s, 1e3), "alone (%)": figures(curve.alone, 100)}
+    series = [Series("this limit alone", head, "alone (%)", "c1")]
+    if curve.others:
+        columns["all limits (%)"] = figures(curve.good, 100)
+        series.append(Series("with the other limits as they are", head, "all limits (%)", "c2"))
+    counted = "" if LATENCY[curve.metric].end is None else f", counted from {run.measured_from}"
+    return Chart(
+        id=f"goodput-by-{curve.metric}",
+        title=f"Goodput at any {name} limit, % of requests",
+        reading=f"The share of good requests were this the {name} limit{counted}.",
+        data=(Data("goodput", columns),),
+        series=tuple(series),
+        x=Axis(f"{name} limit, ms", log=True),
+        y=Axis("good, %", most=100),
+        marks=_own("x", curve.limit_s, "SLO "),
+    )
+
+
+def _own(axis: str, limit_s: float | None, text: str) -> tuple[Mark, ...]:
+    """The limit that the SLO has, where all requests have the same."""
+    return () if limit_s is None else (Mark(axis, limit_s * 1e3, f"{text}{limit_s * 1e3:,g} ms"),)
+
+
+def _surface(found: LimitSurface) -> Chart:
+    others = " and ".join(LATENCY[metric].label for metric in found.others)
+    kept = f" The limit of {others} holds too." if others else ""
+    rows: dict[str, Values] = {
+        f"TPOT ≤ {limit_s * 1e3:.5g} ms (%)": figures(row, 100)
+        for limit_s, row in zip(found.tpot_s, found.good, strict=True)
+    }
+    return Chart(
+        id="goodput-surface",
+        title="Goodput at any pair of TTFT and TPOT limits, % of requests",
+        reading=f"Each cell is the share that meets both limits; lines are the SLO's own.{kept}",
+        data=(Data("goodput", {"TTFT limit (ms)": figures(found.ttft_s, 1e3), **rows}),),
+        series=(Series("good", "TTFT limit (ms)", "", "c1", Kind.HEAT),),
+        x=Axis("TTFT limit, ms", log=True),
+        y=Axis("TPOT limit, ms", log=True),
+        heat=Heat(figures(found.tpot_s, 1e3), "good, %"),
+        marks=_own("x", found.ttft_limit_s, "TTFT ≤ ") + _own("y", found.tpot_limit_s, "TPOT ≤ "),
+    )
+
+
+# --------------------
+# The slowest requests: what their time went to, and who they were.
+# --------------------
+
+
+_SLOWEST_COLOURS = ("c5", "c2", "c6", "c1", "c3", "faint")
+_LABEL_LENGTH, _NAME_LENGTH = 24, 24
+
+_NOTES = (Line("requests.parquet has the whole of each, by its request_id.", Tone.FAINT),)
+
+
+def timeline(run: RunCharts) -> list[Chart]:
+    """One bar a request, longest on top; none without a request."""
+    if not run.slowest:
+        return []
+    names = labels([short(clean(request.request_id), _LABEL_LENGTH) for request in run.slowest])
+    columns: dict[str, Values] = {"request": names}
+    columns |= {f"{phase} (ms)": figures((r.phases[phase] for r in run.slowest), 1e3) for phase in PHASES}
+    chart = Chart(
+        id="slowest",
+        title=f"The {len(run.slowest)} slowest requests, ms from scheduled",
+        reading=(
+            "Queue: until a worker began. Connect: until it was sent. First byte: until the headers. "
+            "First token: until the first token event. Tokens: until the last one. End: until it was over."
+        ),
+        data=(Data("phases", columns),),
+        series=tuple(
+            Series(phase, f"{phase} (ms)", "request", colour, Kind.TIMELINE)
+            for phase, colour in zip(PHASES, _SLOWEST_COLOURS, strict=True)
+        ),
+        x=Axis("ms"),
+        y=Axis(""),
+        wide=True,
+    )
+    return [chart]
+
+
+def table(run: RunCharts) -> Section | None:
+    if not run.slowest:
+        return None
+    columns = (
+        Column("Request", left=True, verbatim=True),
+        Column("Outcome", left=True),
+        Column("Name", left=True, verbatim=True),
+        Column("Class", left=True, verbatim=True),
+        Column("Replica", left=True, verbatim=True),
+        Column("Scheduled"),
+        *(Column(phase, over="ms") for phase in PHASES),
+        Column("total", over="ms"),
+        Column("longest gap", over="ms"),
+        Column("in", over="tokens"),
+        Column("out", over="tokens"),
+    )
+    rows = tuple(map(_row, run.slowest))
+    return Section("Slowest requests", table=Table(columns, rows).without_empty(), notes=_NOTES)
+
+
+def _row(request: SlowRequest) -> TableRow:
+    texts = (request.name, request.slo_class, request.replica)
+    return TableRow(
+        (
+            short(clean(request.request_id), _LABEL_LENGTH),
+            request.outcome,
+            *(short(clean(text), _NAME_LENGTH) for text in texts),
+            f"+{seconds(request.scheduled_s)}" if request.scheduled_s >= 0 else UNDEFINED,
+            *(number(1e3 * request.phases[phase]) for phase in PHASES),
+            number(1e3 * request.total_s),
+            number(1e3 * request.longest_gap_s),
+            count(request.input_tokens),
+            count(request.output_tokens),
+        ),
+        Tone.PLAIN if request.outcome == "ok" else Tone.BAD,
+    )

@@ -1,6 +1,6 @@
 """Charts along the run: latencies, rates, concurrency, failures, gaps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
@@ -8,11 +8,13 @@ import numpy as np
 
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.charts import RunCharts
-from llm_locust.metrics.charts.over_time import PLACES
-from llm_locust.metrics.charts.tokens import gap_edges_s
+from llm_locust.metrics.charts.course import LOWEST, MEDIAN, MOST_CURVES, PLACES, Curves, ServerCurves
+from llm_locust.metrics.charts.distributions import gap_edges_s
 from llm_locust.metrics.columns import Floats
-from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures
-from llm_locust.report.text import number, plural, seconds
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
+from llm_locust.report.text import clean, count, number, plural, seconds, short
 
 #: A limit further up than this many times the highest p99 would press all curves to the ground.
 _NEAR = 2.0
@@ -215,3 +217,183 @@ def outside(run: RunCharts) -> tuple[tuple[float, float], ...]:
     edges = [0.0, *(edge for window in run.windows_s for edge in window), end_s]
     spans: Floats = np.clip([edges[::2], edges[1::2]], 0.0, end_s).T / length_s
     return tuple((float(low), float(high)) for low, high in spans if high > low)
+
+
+# --------------------
+# The chart of replicas: what each had under way along the window.
+# --------------------
+
+
+_COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+_NAME_LENGTH = 48
+
+#: Lines that a reader can tell apart; and of marks.
+MOST_SHOWN = 8
+MOST_MARKED = 4
+
+
+def in_flight(run: RunCharts, summary: Summary) -> list[Chart]:
+    """Requests in flight by replica, with the times at which one stopped or came back; none for fewer than
+    two replicas."""
+    replicas = _shown(summary)
+    parts = min((len(replica.in_flight) for replica in replicas), default=0)
+    if len(replicas) < 2 or not parts:
+        return []
+    unit, length_s = time_unit(run)
+    head, step_s = f"time of the window ({unit})", summary.window.seconds / parts
+    names = labels([short(clean(replica.name), _NAME_LENGTH) for replica in replicas])
+    columns = {head: figures(((part + 0.5) * step_s for part in range(parts)), 1 / length_s)} | {
+        f"{name} (requests)": figures(replica.in_flight[:parts])
+        for name, replica in zip(names, replicas, strict=True)
+    }
+    left_out = len(summary.replicas) - len(replicas)
+    more = f" {count(left_out)} more are in summary.json." if left_out else ""
+    chart = Chart(
+        id="replicas-in-flight",
+        title="Requests in flight by replica",
+        reading=f"Mean of each {seconds(step_s)}. Equal shares of requests are not equal shares of work: a "
+        f"slow replica has more in flight.{more}",
+        data=(Data("in flight", columns),),
+        series=tuple(
+            Series(name, head, f"{name} (requests)", _COLOURS[i % len(_COLOURS)])
+            for i, name in enumerate(names)
+        ),
+        x=Axis(f"time of the window, {unit}"),
+        y=Axis("requests"),
+        marks=tuple(_marks(replicas, names, length_s))[:MOST_MARKED],
+        wide=True,
+    )
+    return [chart]
+
+
+def _shown(summary: Summary) -> Sequence[ReplicaFigures]:
+    """All, or those that a cause names and then the first ones."""
+    replicas = summary.replicas
+    blamed = {cause.replica for cause in summary.fairness.causes}
+    chosen = sorted(range(len(replicas)), key=lambda i: (replicas[i].name not in blamed, i))
+    return [replicas[i] for i in sorted(chosen[:MOST_SHOWN])]
+
+
+def _marks(replicas: Sequence[ReplicaFigures], names: Sequence[str], length_s: float) -> Iterator[Mark]:
+    for name, replica in zip(names, replicas, strict=True):
+        for outage in replica.outages:
+            for at_s, what in ((outage.from_s, "out"), (outage.to_s, "back")):
+                if at_s is not None:
+                    yield Mark("x", at_s / length_s, f"{name} {what}")
+
+
+# --------------------
+# Charts of the servers, on the same time axis as the client's.
+# --------------------
+
+
+#: State, its title with the unit, that unit, and what it is told in.
+_BY_SERVER = (
+    ("running", "Running requests, by server", "requests", 1.0),
+    ("waiting", "Waiting requests, by server", "requests", 1.0),
+    ("kv_cache_usage", "KV cache in use by server, %", "%", 100.0),
+    ("prefix_hits", "Prefix cache hits by server, % of the prompt tokens looked up", "%", 100.0),
+    ("acceptance_length", "Tokens a step of speculative decoding, by server", "tokens", 1.0),
+    ("gpu_utilisation", "GPU utilisation by GPU, %", "%", 100.0),
+    ("power_w", "Power by GPU, W", "W", 1.0),
+)
+
+
+def servers(run: RunCharts, found: ServerCurves | None) -> list[Chart]:
+    """What they said of themselves, beside the client's own figures; none where none was scraped."""
+    if found is None:
+        return []
+    return [*_of_all(run, found), *_by_role(run, found), *_by_server(run, found), *_failed(run, found)]
+
+
+def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    requests = {name: found.of_all[name] for name in ("running", "waiting") if name in found.of_all}
+    if requests:
+        words = _words(
+            run,
+            "requests",
+            "Requests at the client and at all servers",
+            "Requests in flight at the client that neither run nor wait are in transit, at the gateway, "
+            "or at a server that was not scraped.",
+        )
+        client = {"in flight at the client": run.rates["concurrency"]}
+        yield _chart(run, words, client | requests, "requests")
+    if found.ttft_s and not (found.by_role and found.by_role.parts_s):  # which tell the two kinds apart
+        mixed = " The mean of the servers is of all roles together." * (found.by_role is not None)
+        words = _words(
+            run,
+            "ttft",
+            "Mean TTFT of client and servers, ms",
+            "Of the first tokens of each span. Between them lie the network, the gateway and the balancer."
+            + mixed,
+        )
+        yield _chart(run, words, found.ttft_s, "ms", 1e3)
+    if "generation_tokens_per_s" in found.of_all:
+        words = _words(
+            run,
+            "tokens",
+            "Output tokens of client and servers, tokens/s",
+            "As they arrived at the client, and as the servers counted them between two scrapes.",
+        )
+        both = {"client": run.rates["output_tokens"], "servers": found.of_all["generation_tokens_per_s"]}
+        yield _chart(run, words, both, "tokens/s")
+
+
+def _by_role(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    if found.by_role is None:
+        return
+    if found.by_role.parts_s:
+        words = _words(
+            run,
+            "role-ttft",
+            "Parts of the TTFT by role, mean ms",
+            "By the servers, of the requests that ended in each span. The queue of a prefill server is a "
+            "part of its whole request. What is missing to the client's TTFT lies at the gateway and at the "
+            "decode servers.",
+        )
+        yield _chart(run, words, dict(found.by_role.parts_s), "ms", 1e3)
+    if found.by_role.waiting:
+        words = _words(
+            run,
+            "role-waiting",
+            "Waiting requests, by role",
+            "In the queues of all prefill servers, and of all decode servers.",
+        )
+        yield _chart(run, words, dict(found.by_role.waiting), "requests")
+
+
+def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    for name, title, unit, scale in _BY_SERVER:
+        curves = found.by_server.get(name, {})
+        if not curves or (len(curves) == 1 and name in found.of_all):  # it is in the chart of all, then
+            continue
+        few = f" There are over {MOST_CURVES}: each span's extremes, and what lies in the middle."
+        reading = "A gap in a line means that the server returned no metrics page."
+        told = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
+        yield _chart(run, _words(run, name.replace("_", "-"), title, told), curves, unit, scale)
+
+
+def _failed(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    if found.failed:
+        words = _words(
+            run,
+            "failed",
+            "Failed scrapes, by server",
+            "Number in each span: the server was down, hung, or sent something other than a metrics page.",
+        )
+        yield _chart(run, words, found.failed, "scrapes", kind=Kind.STACKED)
+
+
+def _words(run: RunCharts, key: str, title: str, reading: str) -> Words:
+    return Words(f"servers-{key}", title, f"{reading} Spans of {width(run)}.", "servers")
+
+
+def _chart(
+    run: RunCharts, words: Words, curves: Curves, unit: str, scale: float = 1.0, kind: Kind = Kind.LINE
+) -> Chart:
+    names = labels([short(clean(name), _NAME_LENGTH) for name in curves])
+    shown = (
+        Curve(name, f"{name} ({unit})", figures(curve, scale), colour)
+        for name, curve, colour in zip(names, curves.values(), cycle(_COLOURS), strict=False)
+    )
+    return chart_over_time(run, words, shown, unit, kind)

@@ -21,16 +21,22 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.report.output import done_beside
 from llm_locust.report.run.totals import FrameTotals, batches_of, encode_totals, with_batches
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
-from llm_locust.store.expired import Expired, ExpiredBatches, sync_directory, write_expired
 from llm_locust.store.facts import holdings
-from llm_locust.store.files import check_folder_name
-from llm_locust.store.frames import axis_offsets_ns, index_frames, unique_frames
-from llm_locust.store.growth import size_text
-from llm_locust.store.segments import SEGMENTS_DIR, Segment, index_batches, segments_of, sole_user
-from llm_locust.store.seqs import ranges_text
-from llm_locust.store.upload.confirm import has_segment
+from llm_locust.store.files import check_folder_name, size_text
+from llm_locust.store.frame_log import (
+    SEGMENTS_DIR,
+    Expired,
+    ExpiredBatches,
+    Segment,
+    index_batches,
+    segments_of,
+    sole_user,
+    sync_directory,
+    write_expired,
+)
+from llm_locust.store.frames import axis_offsets_ns, index_frames, ranges_text, unique_frames
 from llm_locust.store.upload.destination import Destination, open_destination
-from llm_locust.store.upload.files import Stored
+from llm_locust.store.upload.transfer import Stored, has_segment
 
 #: Later than every valid time.
 _LAST_NS = 1 << 62

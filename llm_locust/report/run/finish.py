@@ -17,12 +17,12 @@ from shlex import quote
 import msgspec
 import numpy as np
 
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
-from llm_locust.host.exhausted import exhausted
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SamplesError, compact_samples
+from llm_locust.host import exhausted
 from llm_locust.metrics.verdict import RunVerdict
-from llm_locust.report.inputs.sources import Source
+from llm_locust.report.inputs import Source
 from llm_locust.report.output import one_line
-from llm_locust.report.run.build import Report, build_report
+from llm_locust.report.run.analysis import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
 from llm_locust.store.requests import note_dropped
 

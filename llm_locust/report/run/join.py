@@ -24,10 +24,9 @@ from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.summary_types.course import PartFacts, PartGap, Parts
 from llm_locust.metrics.verdict import verdict
-from llm_locust.report.inputs.sources import Run, Source, open_source
+from llm_locust.report.inputs import Run, Source, open_source
 from llm_locust.report.output import one_line
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import Report, write_reports
+from llm_locust.report.run.analysis import Report, analyse, write_reports
 from llm_locust.report.run.finish import FinishAnswer
 from llm_locust.store import (
     REQUESTS_FILE,
@@ -38,8 +37,8 @@ from llm_locust.store import (
     write_manifest,
     write_requests,
 )
-from llm_locust.store.parts import SPOOL_DIR, parts_of
-from llm_locust.store.sources import FRAME_SUFFIX, FRAMES_SUFFIX
+from llm_locust.store.facts import SPOOL_DIR, parts_of
+from llm_locust.store.merge import FRAME_SUFFIX, FRAMES_SUFFIX
 
 _NICENESS = 5
 
@@ -51,7 +50,7 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
 
     Raises:
         StoreError: there is no part, or one cannot be read.
-        ValueError, OSError: as :func:`~llm_locust.report.run.build.build_report`.
+        ValueError, OSError: as :func:`~llm_locust.report.run.analysis.build_report`.
     """
     parts = parts_of(folder)
     if not parts:

@@ -16,23 +16,25 @@ from tempfile import TemporaryDirectory
 from msgspec import structs
 
 from llm_locust.core.batch import RecordBatch
+from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.replacing import replacing
 from llm_locust.core.stages import staged
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
-from llm_locust.report.inputs.sources import Run, Source
+from llm_locust.report.inputs import Run, Source
 from llm_locust.report.output import done_beside
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import write_reports
-from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, check_goes_on, until_ns_of
+from llm_locust.report.run.analysis import analyse, write_reports
 from llm_locust.report.run.totals import (
+    SO_FAR_DIR,
     FrameTotals,
+    as_of_now,
+    check_goes_on,
     counted,
     decode_totals,
     dropped_totals,
     encode_totals,
     span_after,
+    until_ns_of,
 )
 from llm_locust.report.text import moment
 from llm_locust.store import (
@@ -46,10 +48,9 @@ from llm_locust.store import (
     unique_frames,
     write_requests,
 )
-from llm_locust.store.expired import Expired, read_expired
 from llm_locust.store.facts import Holding
+from llm_locust.store.frame_log import Expired, index_batches, read_expired
 from llm_locust.store.frames import BadFrame, placed_batches
-from llm_locust.store.segments import index_batches
 
 #: In ``so-far``: what the next rolling summary goes on from.
 STATE_FILE = "state.msgpack"

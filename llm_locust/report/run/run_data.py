@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY

@@ -17,17 +17,15 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.stages import records_missing
-from llm_locust.metrics.curves.objective import parse_objective
-from llm_locust.metrics.curves.probe import Probe
-from llm_locust.metrics.curves.readings import stage_probe
+from llm_locust.metrics.curves.objective import Probe, parse_objective, stage_probe
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.stages.figures import stages, touching
-from llm_locust.metrics.stages.until import FigureEstimate, is_enough, look_at, parse_until
-from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.stages.steady import FigureEstimate, is_enough, look_at, parse_until
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window
 from llm_locust.report.output import one_line
-from llm_locust.report.run.so_far import open_stages
+from llm_locust.report.run.totals import open_stages
 from llm_locust.store import StoredRequests, StoreError
 
 #: Such a share of the requests (in per cent) takes no longer than the time that is left out at the end.

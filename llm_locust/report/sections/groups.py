@@ -4,29 +4,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from llm_locust.metrics.catalogue import shown_in
-from llm_locust.metrics.latency_metric import View
-from llm_locust.metrics.sections.error_text import PLACEHOLDERS
-from llm_locust.metrics.summary_types.deployment.replicas import ReplicaFigures
+from llm_locust.core.texts import UNDEFINED
+from llm_locust.metrics.catalogue import View, shown_in
+from llm_locust.metrics.sections.failures import PLACEHOLDERS
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.fairness import naming
+from llm_locust.report.sections.deployment import naming
 from llm_locust.report.sections.verdicts import limits
 from llm_locust.report.text import (
-    UNDEFINED,
     after,
     clean,
     count,
+    estimate,
+    is_cut,
     load,
+    meaning_in,
     number,
     percent,
     plural,
     seconds,
     short,
 )
-from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20

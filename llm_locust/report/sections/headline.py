@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
-from llm_locust.core.figures import quantity
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.summary_types.course import GateOutcome

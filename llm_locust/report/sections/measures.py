@@ -5,17 +5,31 @@ from collections.abc import Iterator
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from llm_locust.metrics.catalogue import LATENCY, shown_in
-from llm_locust.metrics.gate_tokens import ODD_COUNTS
-from llm_locust.metrics.latency_metric import View
+from llm_locust.core.texts import UNDEFINED
+from llm_locust.metrics.catalogue import LATENCY, View, shown_in
+from llm_locust.metrics.gates import ODD_COUNTS
 from llm_locust.metrics.summary_types.base import LatencyTable
-from llm_locust.metrics.summary_types.requests import RequestCounts
+from llm_locust.metrics.summary_types.requests import ImagesOfNumber, RequestCounts
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import CountFaults, LengthErrors, Pace, Tokens
+from llm_locust.metrics.summary_types.tokens import CountFaults, InputFigures, LengthErrors, Pace, Tokens
 from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.live_check import live_check
-from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence
-from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
+from llm_locust.report.sections.completeness import live_check
+from llm_locust.report.text import (
+    bounds,
+    clean,
+    count,
+    counted,
+    estimate,
+    is_cut,
+    mark,
+    meaning,
+    meaning_in,
+    number,
+    percent,
+    plural,
+    seconds,
+    sentence,
+)
 
 _Statistic = tuple[str, str, bool]
 
@@ -418,3 +432,67 @@ def _delivery_remark(part: Tokens) -> Iterator[Line]:
         yield Line(f"{each}: an ITL is a gap between events, not between tokens", Tone.WARN)
     elif part.is_buffered:
         yield Line(f"{each}, and the stream was buffered on the way: see the latencies", Tone.WARN)
+
+
+# --------------------
+# Images of requests: their rates, and the time to a first token behind them.
+# --------------------
+
+
+def images(summary: Summary) -> Section | None:
+    """Images per second and per request; None of a run without any."""
+    part = summary.images
+    if part is None:
+        return None
+    each = part.per_request
+    pixels = "pixels unknown" if part.pixels_per_s is None else f"{_mega(part.pixels_per_s)} MPixel/s"
+    line = Line(
+        f"{number(part.images_per_s)} images/s · {pixels} · {number(each.mean)} images a request "
+        f"(at most {count(each.max)}) · {_mega(part.pixels_per_image)} MPixel an image"
+    )
+    columns = (
+        Column("Images", left=True),
+        *map(Column, ("TTFT p50 ms", "p99 ms", "input tokens, mean", "n")),
+    )
+    table = Table(columns, tuple(map(_row, part.by_number)))
+    return Section("Images", lines=(line,), table=table, notes=tuple(meaning_in(table)))
+
+
+def _mega(pixels: float | None) -> str:
+    return number(None if pixels is None else pixels * 1e-6)
+
+
+def _row(part: ImagesOfNumber) -> TableRow:
+    times = part.ttft_ms
+    cells = (
+        part.images.replace("-", "–"),
+        counted(times.p50, "p50", times.n),
+        counted(times.p99, "p99", times.n),
+        number(part.input_tokens_mean),
+        count(part.requests),
+    )
+    return TableRow(cells)
+
+
+# --------------------
+# Requests that ask for a result of each input: their batches and rates.
+# --------------------
+
+
+def inputs(summary: Summary) -> Section | None:
+    """Inputs per second and per request; None of a run without any."""
+    part = summary.inputs
+    if part is None:
+        return None
+    columns = (
+        Column("Inputs", left=True, verbatim=True),
+        *map(Column, ("inputs/s", "tokens/s", "tokens each", "a request, mean", "max", "n")),
+    )
+    rows = [_inputs_row(clean(name), figures) for name, figures in part.by_name.items()]
+    return Section("Inputs", table=Table(columns, (_inputs_row("all", part), *rows)))
+
+
+def _inputs_row(label: str, part: InputFigures) -> TableRow:
+    each = part.per_request
+    rates = (part.inputs_per_s, part.input_tokens_per_s, part.tokens_per_input, each.mean, each.max)
+    return TableRow((label, *map(number, rates), count(each.n)))

@@ -1,24 +1,274 @@
-"""Conversion of a request's body to the simulated model's work: counts, lengths, text."""
+"""Requests as the simulated model's work: prompts, texts, counts and results."""
 
+import base64
 import math
 import random
+import re
+import struct
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from hashlib import blake2b
+from random import Random
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from llm_locust.sim.answers.prompt import PromptMessage, PromptPart, RequestError, content_tokens
-from llm_locust.sim.answers.results import DIMENSIONS, MAX_DIMENSIONS, ResultsAsked, embedded
-from llm_locust.sim.answers.text import TokenText, block_hashes, split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.results import MAX_INPUTS
+from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
+from llm_locust.wire.images import Size, size_in, url_of
+from llm_locust.wire.payload import MAX_INPUTS
+
+# --------------------
+# Text of a simulated model, one vocabulary entry per token, and tokens of a prompt.
+# --------------------
+
+
+# A prime number of entries, so that every stride walks through all of them. Letters of several bytes, a
+# quote, a line end and U+2028 are included to test a client's decoder.
+# fmt: off
+_VOCABULARY = (
+    " the", " of", " and", " to", " in", " is", " that", " for", " as", " with", " was", " on", " are",
+    " by", " this", " be", " from", " or", " have", " an", " they", " which", " one", " you", " were",
+    " all", " her", " she", " there", " would", " their", " we", " him", " been", " has", " when",
+    " who", " will", " no", " more", " if", " out", " so", " up", " said", " what", " its", " about",
+    " than", " into", " them", " can", " only", " other", " time", " new", " some", " could", " these",
+    " two", " may", " first", " then", " café", " naïve", " 東京", " привет", " ½", " 🙂", ",", ".", ";",
+    "\n", ' "quoted"', " \\", " {", "}", "\u2028", " data:",
+)
+# fmt: on
+_PIECE = re.compile(r"[A-Za-z]{1,12}|[0-9]{1,3}|[^\sA-Za-z0-9]")
+_ESCAPED = tuple(msgspec.json.encode(entry)[1:-1] for entry in _VOCABULARY)
+_SIZE = len(_VOCABULARY)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """An endless walk through the vocabulary."""
+
+    start: int
+    stride: int
+
+    @classmethod
+    def drawn(cls, source: random.Random) -> "TokenText":
+        return cls(source.randrange(_SIZE), source.randrange(1, _SIZE))
+
+    def escaped(self, index: int) -> bytes:
+        """Token ``index`` as in a JSON string without its quotes, UTF-8."""
+        return _ESCAPED[(self.start + self.stride * index) % _SIZE]
+
+    def whole(self, tokens: int) -> str:
+        """The first ``tokens`` tokens, joined."""
+        return "".join(_VOCABULARY[(self.start + self.stride * i) % _SIZE] for i in range(tokens))
+
+
+def split_tokens(text: str) -> list[str]:
+    """Split a prompt into tokens by a rule of thumb, similar to byte-pair tokenizers on English text.
+
+    There is a token for each word of up to 12 Latin letters, each further 12, each 3 digits, and each other
+    character except spaces.
+    """
+    return _PIECE.findall(text)
+
+
+def count_tokens(text: str) -> int:
+    """The number of :func:`split_tokens`."""
+    return len(split_tokens(text))
+
+
+def block_hashes(tokens: Sequence[str], block_tokens: int, adapter: str = "") -> tuple[int, ...]:
+    """Key for each full block of a prompt; it identifies the prompt from its start to that block's end.
+
+    The same in every process: 64 bits of BLAKE2b over the tokens so far. Prompts for different adapters have
+    no key in common.
+    """
+    so_far = blake2b(f"{adapter}\0".encode("utf-8", "surrogatepass") if adapter else b"", digest_size=8)
+    keys = []
+    for end in range(block_tokens, len(tokens) + 1, block_tokens):
+        block = "\0".join((*tokens[end - block_tokens : end], ""))
+        so_far.update(block.encode("utf-8", "surrogatepass"))
+        keys.append(int.from_bytes(so_far.digest(), "big"))
+    return tuple(keys)
+
+
+# --------------------
+# Messages of a prompt, and their texts and images as tokens of the simulated model.
+# --------------------
+
+
+#: Side of the square of pixels that is one token: patches of 16, 2 by 2 of them merged.
+TOKEN_SIDE = 32
+
+#: A smaller image is read as if enlarged, a larger one as if scaled down.
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384
+
+
+#: At most, of a token in a list: a string of up to 12 letters or of one character, and its place.
+_TOKEN_BYTES = 96
+
+#: Of one more text in :class:`RecentTexts`, so that short ones are bounded too.
+_ENTRY_BYTES = 384
+
+
+class RequestError(ValueError):
+    """A request that the server answers with ``status`` and an error object."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class PromptPart(msgspec.Struct):
+    """A part of any of the APIs: a text, or an image in one of three forms."""
+
+    type: str | None = None
+    text: str | None = None
+    image_url: Any = None
+    source: Any = None
+
+
+class PromptMessage(msgspec.Struct):
+    content: str | list[PromptPart] | None = None
+
+
+class RecentTexts:
+    """Tokens of the texts that came last: each turn of a conversation repeats all earlier ones.
+
+    Args:
+        most_bytes: bound of the memory of all texts that are kept and of their tokens.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._known: dict[str, list[str]] = {}  # the oldest first
+
+    def tokens(self, text: str) -> list[str]:
+        """:func:`split_tokens` of a text, not to be changed."""
+        found = self._known.pop(text, None)
+        if found is None:
+            found = split_tokens(text)
+            self._bytes += _kept_bytes(text, found)
+        self._known[text] = found
+        while self._bytes > self._most_bytes:
+            oldest = next(iter(self._known))
+            self._bytes -= _kept_bytes(oldest, self._known.pop(oldest))
+        return found
+
+
+def _kept_bytes(text: str, tokens: Sequence[str]) -> int:
+    """Upper bound of the memory of a text and its tokens."""
+    return _ENTRY_BYTES + len(text) * (1 if text.isascii() else 4) + len(tokens) * _TOKEN_BYTES
+
+
+#: Some two million letters of English words. A text above the bound is not kept.
+_RECENT = RecentTexts(most_bytes=40 << 20)
+
+
+def content_tokens(messages: Iterable[PromptMessage]) -> list[str]:
+    """Tokens of the messages' texts and images, in order."""
+    found: list[str] = []
+    for message in messages:
+        if not isinstance(message.content, list):
+            found += _RECENT.tokens(message.content or "")
+            continue
+        for part in message.content:
+            if part.text:
+                found += _RECENT.tokens(part.text)
+            elif part.image_url is not None or part.source is not None:
+                found += _image_tokens(part)
+    return found
+
+
+def _image_tokens(part: PromptPart) -> list[str]:
+    url = url_of({"image_url": part.image_url, "source": part.source})
+    size = size_in(url) if isinstance(url, str) else None
+    if size is None:
+        shown = url[:40] if isinstance(url, str) else type(url).__name__
+        raise RequestError(
+            400, "BadRequestError", f"An image must be a data: URL of a PNG or JPEG, got {shown!r}."
+        )
+    return image_tokens(url, size)
+
+
+def count_image_tokens(size: Size) -> int:
+    """Tokens of an image: ⌈width / 32⌉ · ⌈height / 32⌉, in 64 .. 16,384."""
+    across, down = (-(-side // TOKEN_SIDE) for side in size)
+    return min(max(across * down, LEAST_TOKENS), MOST_TOKENS)
+
+
+def image_tokens(url: str, size: Size) -> list[str]:
+    """An image as tokens of a prompt, equal only for equal images: so a prefix cache knows it again."""
+    data = url.encode("utf-8", "surrogatepass")
+    mark = f"image {zlib.crc32(data):08x} {zlib.adler32(data[-256:]):08x} {len(data)}"
+    return [f"{mark} {number}" for number in range(count_image_tokens(size))]
+
+
+# --------------------
+# Answers with a result for each input: vectors and scores, equal for equal texts.
+# --------------------
+
+
+#: Dimensions of a vector where the request does not say them, and the most that it may.
+DIMENSIONS = 384
+MAX_DIMENSIONS = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsAsked:
+    """What an answer is made of: ``texts``, with a ``query`` scores of them, without one their vectors."""
+
+    texts: Sequence[str]
+    query: str | None = None
+    top_n: int | None = None
+    dimensions: int = DIMENSIONS
+    in_base64: bool = False
+
+
+def embedded(given: str | list[str | int | list[int]]) -> list[str]:
+    """The texts, token ids as words; a list of numbers is one text."""
+    if isinstance(given, str):
+        return [given]
+    if all(isinstance(item, int) for item in given):
+        return [" ".join(map(str, given))]
+    return [" ".join(map(str, item)) if isinstance(item, list) else str(item) for item in given]
+
+
+def whole_body(job: "Job", cached_tokens: int | None) -> dict[str, Any]:
+    """The answer to a job that asks for results."""
+    asked = job.results
+    assert asked is not None
+    usage = {"prompt_tokens": job.prompt_tokens, "total_tokens": job.prompt_tokens}
+    if asked.query is None:
+        data = [_embedding(asked, place, text) for place, text in enumerate(asked.texts)]
+        return {"object": "list", "model": job.model, "data": data, "usage": usage}
+    scores = [Random(f"{asked.query}\n{text}").random() for text in asked.texts]
+    best = sorted(range(len(scores)), key=lambda place: -scores[place])[: asked.top_n]
+    results = [{"index": place, "relevance_score": scores[place]} for place in best]
+    return {"id": f"rerank-{job.request_id}", "model": job.model, "results": results, "usage": usage}
+
+
+def _embedding(asked: ResultsAsked, place: int, text: str) -> dict[str, Any]:
+    source = Random(zlib.crc32(text.encode("utf-8", "replace")))
+    raw = source.randbytes(asked.dimensions)
+    values = [(byte - 127.5) / 127.5 for byte in raw]
+    norm = sum(value * value for value in values) ** 0.5
+    vector = [round(value / norm, 6) for value in values]
+    packed = (
+        base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if asked.in_base64 else vector
+    )
+    return {"object": "embedding", "index": place, "embedding": packed}
+
+
+# --------------------
+# Conversion of a request's body to the simulated model's work: counts, lengths, text.
+# --------------------
+
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]

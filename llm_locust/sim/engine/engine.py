@@ -31,10 +31,15 @@ priority, no speculative decoding.
 
 import random
 
-from llm_locust.sim.engine.scheduler import Scheduler, StepBatch
-from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
+from llm_locust.sim.engine.scheduler import (
+    EngineCounters,
+    EngineProfile,
+    EngineSequence,
+    Scheduler,
+    StepBatch,
+)
 
-__all__ = ["Engine", "EngineCounters", "EngineProfile", "Sequence", "step_ns"]
+__all__ = ["Engine", "step_ns"]
 
 
 class Engine:
@@ -71,7 +76,7 @@ class Engine:
     def counters(self) -> EngineCounters:
         return self._scheduler.counters
 
-    def submit(self, sequence: Sequence) -> None:
+    def submit(self, sequence: EngineSequence) -> None:
         """Queue a sequence, in the order of ``ready_ns``.
 
         Raises:
@@ -85,7 +90,7 @@ class Engine:
             raise ValueError(f"a sequence of {length} tokens does not fit into a KV cache of {longest}")
         self._scheduler.submit(sequence)
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: EngineSequence) -> None:
         """Free the sequence wherever it is; one that has ended is ignored."""
         self._scheduler.cancel(sequence)
 
@@ -114,7 +119,7 @@ class Engine:
         self.busy_ns += duration_ns
         return self._now_ns
 
-    def finish_step(self) -> list[Sequence]:
+    def finish_step(self) -> list[EngineSequence]:
         """End the step; return the sequences that have one more token, in order of admission."""
         batch, self._batch = self._batch, StepBatch()
         return self._scheduler.complete(batch)

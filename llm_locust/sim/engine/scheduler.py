@@ -1,20 +1,211 @@
 """Scheduling of an engine's next step: continuous batching, chunked prefill, KV cache blocks, preemption."""
 
 from collections import deque
+from collections.abc import Iterable, Sequence
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 
-from llm_locust.sim.engine.kv_cache import Block, KvCache
-from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
+# --------------------
+# KV cache of one engine: how many of its blocks are used, and which prompt prefixes it has.
+#
+# Blocks are counted, and hold no tensors. Sequences take them as they get tokens and return them together.
+# A full block of a prompt may be published under a key that identifies the prompt up to the block's end:
+# another sequence with the same prefix then shares it. A published block that no sequence holds is free,
+# and is still found until its space is needed; the least recently used one goes first.
+# --------------------
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A published block. ``key`` is None once the cache has evicted it; ``refs`` counts its holders."""
+
+    key: int | None
+    refs: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """Blocks of one sequence: ``blocks`` with room for ``tokens``, of which ``published`` have a key."""
+
+    tokens: int = 0
+    blocks: int = 0
+    published: list[Block] = field(default_factory=list)
+
+
+class KvCache:
+    """``blocks`` of ``block_tokens`` tokens each. ``used`` counts those that sequences hold."""
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        """
+        Raises:
+            ValueError: there is not one block.
+        """
+        if blocks < 1:
+            raise ValueError(f"a KV cache of {blocks} blocks holds nothing; give it {block_tokens} tokens")
+        self.blocks = blocks
+        self.block_tokens = block_tokens
+        self.used = 0
+        self._known: dict[int, Block] = {}
+        self._idle: dict[Block, None] = {}  # known ones without a holder, the least recently used first
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be taken, including known ones without a holder."""
+        return self.blocks - self.used
+
+    def find(self, keys: Iterable[int]) -> list[Block]:
+        """Known blocks of the longest prefix of ``keys``. Valid until the next change."""
+        found = []
+        for key in keys:
+            block = self._known.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def take(self, held: Held, tokens: int, found: Sequence[Block] = ()) -> bool:
+        """Make ``held`` large enough for ``tokens`` tokens; ``found`` blocks are its first, if it has none.
+
+        Returns:
+            False, without any change, if too few blocks are free.
+        """
+        more = -(-tokens // self.block_tokens) - held.blocks
+        if more <= 0:
+            return True
+        in_use = sum(1 for block in found if block.refs)
+        if more - in_use > self.free:
+            return False
+        for block in found:
+            if not block.refs:
+                del self._idle[block]
+            block.refs += 1
+        held.published += found
+        held.blocks += more
+        held.tokens = held.blocks * self.block_tokens
+        self.used += more - in_use
+        self._evict()
+        return True
+
+    def publish(self, held: Held, keys: Iterable[int]) -> None:
+        """Publish full blocks that only ``held`` has, each under its key."""
+        for key in keys:
+            other = self._known.get(key)
+            if other is not None:
+                if other.refs:
+                    continue  # computed twice at the same time: this copy stays private
+                del self._idle[other]
+            self._known[key] = block = Block(key)
+            held.published.append(block)
+
+    def release(self, held: Held) -> None:
+        """Return all blocks of ``held``."""
+        self.used -= held.blocks - len(held.published)
+        # Backwards, so that a prompt's end is evicted before its start, without which it is not found.
+        for block in reversed(held.published):
+            block.refs -= 1
+            if not block.refs:
+                self.used -= 1
+                if block.key is not None:
+                    self._idle[block] = None
+        held.tokens = held.blocks = 0
+        held.published.clear()
+
+    def forget(self) -> None:
+        """Forget all keys; held blocks stay held."""
+        for block in self._known.values():
+            block.key = None
+        self._known.clear()
+        self._idle.clear()
+
+    def _evict(self) -> None:
+        while len(self._idle) > self.free:
+            block = next(iter(self._idle))
+            del self._idle[block]
+            assert block.key is not None
+            del self._known[block.key]
+
+
+# --------------------
+# Basic types of an engine: its profile, its sequences, its counters.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """Speed and capacity of one replica."""
+
+    ttft_base_ns: int = 20_000_000  # from arrival until ready for the scheduler
+    prefill_per_token_ns: float = 30_000
+    step_base_ns: int = 15_000_000
+    step_per_sequence_ns: int = 100_000
+    context_per_token_ns: float = 0.0  # reading the keys and values of one token
+    overlap: bool = False  # memory traffic and arithmetic run in parallel
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2_048
+    kv_cache_tokens: int = 500_000  # total; a partial block is not used
+    kv_block_tokens: int = 16
+    prefix_cache: bool = False
+    noise: float = 0.02  # sigma of the log-normal factor, with mean 1, on a step's duration
+
+    @property
+    def kv_blocks(self) -> int:
+        return self.kv_cache_tokens // self.kv_block_tokens
+
+    @property
+    def longest_sequence_tokens(self) -> int:
+        """Prompt and output of the longest sequence that the KV cache can hold."""
+        return self.kv_blocks * self.kv_block_tokens
+
+
+@dataclass(slots=True, eq=False)
+class EngineSequence:
+    """One request inside an engine.
+
+    ``ready_ns`` is the virtual time from which it may be admitted; ``pace`` is the number of steps per token;
+    ``block_hashes`` are the prefix cache's keys of its prompt's full blocks. ``received`` is how much of its
+    prompt was computed by another engine, whose keys and values are there when it is ready: at most all but
+    the last token. ``scheduled_ns`` is the virtual start of the first step with a part of its prompt,
+    ``cached_tokens`` how much of that was in the prefix cache then: None before, and without such a cache.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    ready_ns: int
+    pace: int = 1
+    block_hashes: Ordered[int] = ()
+    received: int = 0
+    computed: int = 0  # tokens whose keys and values are in the KV cache
+    generated: int = 0
+    turns: int = 0  # decode steps that included it
+    preemptions: int = 0
+    scheduled_ns: int | None = None
+    cached_tokens: int | None = None
+    held: Held = field(default_factory=Held)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output so far."""
+        return self.prompt_tokens + self.generated
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Totals since the start. Lookups count prompt tokens once per sequence, despite preemption."""
+
+    preemptions: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+
 
 #: A sequence, and how many tokens of its prompt, or of what a preemption took from it, are computed.
-Chunk = tuple[Sequence, int]
+Chunk = tuple[EngineSequence, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
     """Work of one step: the next token of ``decodes``, and ``chunks``."""
 
-    decodes: list[Sequence] = field(default_factory=list)
+    decodes: list[EngineSequence] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
 
 
@@ -29,11 +220,11 @@ class Scheduler:
         self.counters = EngineCounters()
         self._profile = profile
         self._cache = KvCache(profile.kv_blocks, profile.kv_block_tokens)
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: deque[EngineSequence] = deque()
         # Dictionaries as ordered sets, both in the order of admission, removal in O(1). Prompts are finished
         # in that order too, so that every decoding sequence was admitted before any other.
-        self._prefilling: dict[Sequence, None] = {}
-        self._decoding: dict[Sequence, None] = {}
+        self._prefilling: dict[EngineSequence, None] = {}
+        self._decoding: dict[EngineSequence, None] = {}
 
     @property
     def num_waiting(self) -> int:
@@ -53,14 +244,14 @@ class Scheduler:
         """When the head of the queue may be admitted; None if the queue is empty."""
         return self._waiting[0].ready_ns if self._waiting else None
 
-    def submit(self, sequence: Sequence) -> None:
+    def submit(self, sequence: EngineSequence) -> None:
         """Queue a sequence that fits into the KV cache, behind those that are ready before it."""
         place = len(self._waiting)
         while place and self._waiting[place - 1].ready_ns > sequence.ready_ns:
             place -= 1
         self._waiting.insert(place, sequence)
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: EngineSequence) -> None:
         """Free the sequence wherever it is; one that has ended is ignored."""
         if sequence in self._prefilling or sequence in self._decoding:
             self._release(sequence)
@@ -81,7 +272,7 @@ class Scheduler:
             chunks += self._admit(budget - sum(tokens for _, tokens in chunks), now_ns)
         return StepBatch(decodes, chunks)
 
-    def complete(self, batch: StepBatch) -> list[Sequence]:
+    def complete(self, batch: StepBatch) -> list[EngineSequence]:
         """End a batch; return the sequences that have one more token, in order of admission."""
         emitted = []
         for sequence in batch.decodes:
@@ -102,7 +293,7 @@ class Scheduler:
                 self._release(sequence)
         return emitted
 
-    def _take_decodes(self) -> list[Sequence]:
+    def _take_decodes(self) -> list[EngineSequence]:
         decodes = []
         for sequence in tuple(self._decoding):
             # There is no room if the next token starts a block, or if the sequence has just been preempted.
@@ -144,28 +335,28 @@ class Scheduler:
             budget -= tokens
         return chunks
 
-    def _find(self, sequence: Sequence) -> list[Block]:
+    def _find(self, sequence: EngineSequence) -> list[Block]:
         if not self._profile.prefix_cache or sequence.received:
             return []
         # Without the block of the last token, whose output is needed to sample the next one.
         most = (sequence.tokens - 1) // self._cache.block_tokens
         return self._cache.find(sequence.block_hashes[:most])
 
-    def _note_schedule(self, sequence: Sequence, cached: int, now_ns: int) -> None:
+    def _note_schedule(self, sequence: EngineSequence, cached: int, now_ns: int) -> None:
         sequence.scheduled_ns = now_ns
         if self._profile.prefix_cache and not sequence.received:
             sequence.cached_tokens = cached
             self.counters.prefix_queries += sequence.prompt_tokens
             self.counters.prefix_hits += cached
 
-    def _computed(self, sequence: Sequence, tokens: int) -> None:
+    def _computed(self, sequence: EngineSequence, tokens: int) -> None:
         before = sequence.computed
         sequence.computed += tokens
         if self._profile.prefix_cache:
             full = slice(before // self._cache.block_tokens, sequence.computed // self._cache.block_tokens)
             self._cache.publish(sequence.held, sequence.block_hashes[full])
 
-    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
+    def _make_room(self, sequence: EngineSequence, tokens: int) -> bool:
         """Make room for that many tokens of a running sequence, if necessary by preempting those admitted
         later.
 
@@ -178,14 +369,14 @@ class Scheduler:
             self._preempt(next(reversed(self._prefilling or self._decoding)))
         return False
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: EngineSequence) -> None:
         self._release(sequence)
         sequence.computed = sequence.received = 0
         sequence.preemptions += 1
         self.counters.preemptions += 1
         self._waiting.appendleft(sequence)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: EngineSequence) -> None:
         self._prefilling.pop(sequence, None)
         self._decoding.pop(sequence, None)
         self._cache.release(sequence.held)

@@ -10,25 +10,59 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from llm_locust.sim.answers import chunks, messages, responses, results
-from llm_locust.sim.answers.jobs import Job
-from llm_locust.sim.answers.prompt import RequestError
+from llm_locust.sim.answers import chunks, jobs, messages, responses
+from llm_locust.sim.answers.jobs import Job, RequestError
 from llm_locust.sim.answers.stream import TokenStream, reset_connection
 from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
-from llm_locust.sim.engine.engine import Sequence
-from llm_locust.sim.faults.faults import http_status
-from llm_locust.sim.gateway.front import session_fields
-from llm_locust.sim.gateway.prefill import Prefill
-from llm_locust.sim.gateway.replica import Replica, TokenSink
-from llm_locust.sim.settings.deployment import FaultSettings
+from llm_locust.sim.engine.scheduler import EngineSequence
+from llm_locust.sim.faults import http_status
+from llm_locust.sim.gateway.replica import Replica, TokenSink, Transfer, Upstream, session_fields
+from llm_locust.sim.settings import FaultSettings
 from llm_locust.sim.truth import TruthEntry
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.session_header import SessionHeader
+from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
+from llm_locust.wire.headers import SessionHeader
+
+# --------------------
+# Disaggregated prefill: another replica computes a request's prompt before its own one decodes.
+# --------------------
+
+
+@dataclass(slots=True)
+class Prefill:
+    """Prompt of a request at its prefill replica, and the transfer of its KV cache that follows.
+
+    The prefill replica generates one token, which is thrown away, as vLLM's is asked to.
+    """
+
+    upstream: Upstream
+    transfer: Transfer
+    is_under_way: bool = True
+
+    async def compute(self, job: Job) -> EngineSequence:
+        """Have the prompt computed; when this returns, the transfer may begin."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def first_token() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        replica = self.upstream.replica
+        sequence = replica.submit(
+            job.prompt_tokens, 1, 1, "length", first_token, block_hashes=job.block_hashes
+        )
+        self.upstream.in_flight += 1
+        try:
+            await done
+        finally:
+            self.is_under_way = False
+            self.upstream.in_flight -= 1
+            replica.cancel(sequence)
+        return sequence
+
 
 #: What writes the answers of each API that is simulated.
 FORMATS: Mapping[Dialect, Any] = {
@@ -36,8 +70,8 @@ FORMATS: Mapping[Dialect, Any] = {
     COMPLETIONS: chunks,
     RESPONSES: responses,
     MESSAGES: messages,
-    EMBEDDINGS: results,
-    RERANK: results,
+    EMBEDDINGS: jobs,
+    RERANK: jobs,
 }
 
 
@@ -144,7 +178,7 @@ class GatewayExchange:
 
     async def _generate(
         self, job: Job, replica: Replica, sink: TokenSink, done: asyncio.Future[None]
-    ) -> Sequence:
+    ) -> EngineSequence:
         """Wait for ``done``; then the sequence has ended, and its part of the entry is written."""
         transfer = None
         if self.prefill is not None:
@@ -167,7 +201,7 @@ class GatewayExchange:
             self._note(sequence)
         return sequence
 
-    def _note(self, sequence: Sequence) -> None:
+    def _note(self, sequence: EngineSequence) -> None:
         """Write what became of a sequence: its prompt is that of the first one, if there are two."""
         self.entry.preemptions += sequence.preemptions
         if self.entry.scheduled_ns is not None:

@@ -4,11 +4,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from llm_locust.sim.faults.events import EventLog
-from llm_locust.sim.faults.plan import Action, PlanStep
+from llm_locust.sim.faults import Action, EventLog, PlanStep
 from llm_locust.sim.gateway.gateway import Gateway
-from llm_locust.sim.gateway.port import PortError
-from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
+from llm_locust.sim.gateway.replica import PortError, ReplicaState, Upstream
 
 
 class Fleet:

@@ -1,15 +1,113 @@
-"""An engine on asyncio's clock: each step's end is awaited as an absolute time."""
+"""A port, what is behind it, and a replica: an engine on asyncio's clock."""
 
 import asyncio
 import math
+import os
+import random
+import socket
 import time
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
+from enum import StrEnum
 
-from llm_locust.sim.engine.engine import Engine, Sequence
-from llm_locust.sim.engine.gpu_page import GpuReading
-from llm_locust.sim.engine.stats import ReplicaReading, ReplicaStats
+from aiohttp import web
+
+from llm_locust.sim.answers.jobs import Job, RequestError
+from llm_locust.sim.answers.stream import reset_connection
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineSequence
+from llm_locust.sim.engine.stats import GpuReading, ReplicaReading, ReplicaStats
+from llm_locust.sim.routing import Policy, Routed
+from llm_locust.wire.headers import SessionHeader
+
+# --------------------
+# One listening port with its application, which can be closed and reopened.
+# --------------------
+
+
+_BACKLOG = 4_096
+_SHUTDOWN_TIMEOUT_S = 0.5
+
+
+class PortError(OSError):
+    """A port that cannot be listened on; the text says which, why, and what to do."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket.
+
+    Raises:
+        PortError: a port is busy or not allowed.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as e:
+        reason = os.strerror(e.errno) if isinstance(e, OSError) and e.errno and e.errno > 0 else str(e)
+        raise PortError(
+            f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for a free one"
+        ) from e
+
+
+class Port:
+    """Serves an application on a socket. Closed and opened again, it has the same address."""
+
+    def __init__(self, app: web.Application, sock: socket.socket, keep_alive_s: float) -> None:
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=keep_alive_s,
+            shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+        )
+        self._socket: socket.socket | None = sock
+        self._address: tuple[str, int] = sock.getsockname()[:2]
+        self._site: web.SockSite | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL, with ``/v1``."""
+        host, port = self._address
+        return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+
+    async def open(self) -> None:
+        """Listen, for the first time or again.
+
+        Raises:
+            PortError: another process has taken the port meanwhile.
+        """
+        if self._runner.server is None:
+            await self._runner.setup()
+        sock, self._socket = self._socket or listen(*self._address), None
+        self._site = web.SockSite(self._runner, sock, backlog=_BACKLOG)
+        await self._site.start()
+
+    async def close(self) -> None:
+        """Refuse new connections; open ones stay open."""
+        site, self._site = self._site, None
+        if site is not None:
+            await site.stop()
+
+    def reset_connections(self) -> None:
+        """Close every open connection at once with an RST, as the kernel does for a process that is gone."""
+        server = self._runner.server
+        for connection in server.connections if server is not None else ():
+            if isinstance(connection.transport, asyncio.Transport):
+                reset_connection(connection.transport)
+
+    async def cleanup(self) -> None:
+        """End the service for good, or close the socket of one that was never opened."""
+        if self._socket is not None:
+            self._socket.close()
+        await self._runner.cleanup()
+
+
+# --------------------
+# An engine on asyncio's clock: each step's end is awaited as an absolute time.
+# --------------------
+
 
 #: Called once for each token of a sequence, when it is due.
 TokenSink = Callable[[], None]
@@ -46,7 +144,7 @@ class Replica:
         self._label = str(index)
         self._engine = engine
         self._stats = ReplicaStats()
-        self._sequences: dict[Sequence, _Running] = {}
+        self._sequences: dict[EngineSequence, _Running] = {}
         self._next_step: asyncio.TimerHandle | None = None
         self._began_ns = time.monotonic_ns()
 
@@ -76,7 +174,7 @@ class Replica:
         *,
         block_hashes: Ordered[int] = (),
         transfer: Transfer | None = None,
-    ) -> Sequence:
+    ) -> EngineSequence:
         """Queue a request now; it is ready when its KV ``transfer`` has ended.
 
         Args:
@@ -90,14 +188,14 @@ class Replica:
         now_ns = time.monotonic_ns()
         ready_ns = now_ns + self._engine.profile.ttft_base_ns + (transfer.duration_ns if transfer else 0)
         received = 0 if transfer is None or transfer.fails else max(0, prompt_tokens - 1)
-        sequence = Sequence(prompt_tokens, output_tokens, ready_ns, pace, block_hashes, received)
+        sequence = EngineSequence(prompt_tokens, output_tokens, ready_ns, pace, block_hashes, received)
         self._engine.submit(sequence)
         self._sequences[sequence] = _Running(sink, now_ns, finish_reason, transfer)
         if self._next_step is None:
             self._await_step()
         return sequence
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: EngineSequence) -> None:
         """Free what the sequence holds; one that has ended is ignored."""
         if self._sequences.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
@@ -154,7 +252,7 @@ class Replica:
         finally:
             self._await_step()
 
-    def _count(self, sequence: Sequence, running: _Running) -> None:
+    def _count(self, sequence: EngineSequence, running: _Running) -> None:
         """Observe the token that the sequence has just got."""
         now_ns = time.monotonic_ns()
         stats = self._stats
@@ -169,14 +267,14 @@ class Replica:
             del self._sequences[sequence]
             self._observe_whole(sequence, running)
 
-    def _count_prompt(self, sequence: Sequence, transfer: Transfer | None) -> None:
+    def _count_prompt(self, sequence: EngineSequence, transfer: Transfer | None) -> None:
         tokens, received = sequence.prompt_tokens, sequence.received
         cached = 0 if received else sequence.cached_tokens or 0
         self._stats.count_prompt(tokens, cached=cached, received=received)
         if transfer is not None:
             self._stats.count_transfer(transfer.duration_ns * 1e-9, 0 if transfer.fails else tokens)
 
-    def _observe_whole(self, sequence: Sequence, running: _Running) -> None:
+    def _observe_whole(self, sequence: EngineSequence, running: _Running) -> None:
         stats, first_ns, end_ns = self._stats, running.first_token_ns, running.last_token_ns
         assert sequence.scheduled_ns is not None
         stats.finished[running.finish_reason] += 1
@@ -185,3 +283,123 @@ class Replica:
         stats.prefill_s.observe((first_ns - sequence.scheduled_ns) * 1e-9)
         if sequence.generated > 1:
             stats.tpot_s.observe((end_ns - first_ns) / (sequence.generated - 1) * 1e-9)
+
+
+# --------------------
+# A replica as seen by its gateway and its operator: its true state, and the gateway's view.
+# --------------------
+
+
+class ReplicaState(StrEnum):
+    """True state of a replica."""
+
+    UP = "up"
+    DRAINING = "draining"  # accepts nothing new, finishes what it has
+    DOWN = "down"
+
+
+@dataclass(slots=True, eq=False)
+class Upstream:
+    """One replica. ``base_factor`` is the factor on its steps while no plan slows it.
+
+    ``in_rotation`` is the gateway's view, which follows the true state with a delay; ``in_flight`` counts its
+    unfinished requests; ``profiling`` is set by ``/start_profile``.
+    """
+
+    replica: Replica
+    base_factor: float = 1.0
+    port: Port | None = None
+    state: ReplicaState = ReplicaState.UP
+    in_rotation: bool = True
+    in_flight: int = 0
+    profiling: bool = False
+
+    def __post_init__(self) -> None:
+        self.slow(1.0)
+
+    @property
+    def name(self) -> str:
+        return self.replica.name
+
+    def slow(self, factor: float) -> None:
+        """Make every later step last ``factor`` times as long as normal for this replica."""
+        self.replica.slow_factor = self.base_factor * factor
+
+
+# --------------------
+# What is behind one port, and which replica a request goes to.
+# --------------------
+
+
+#: Header with the session for the sticky policy.
+SESSION_HEADER = "X-Session-Id"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The gateway's policy and replicas, or one replica without a policy.
+
+    A request whose ``session_header`` names a replica in rotation goes to that one, whatever the policy.
+    ``prefill`` picks the replica that computes its prompt first; None if its own one does.
+    """
+
+    upstreams: Sequence[Upstream]
+    policy: Policy | None
+    session_header: SessionHeader | None = None
+    prefill: "Front | None" = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is the port of a replica that was killed, which has reset its connections."""
+        return self.policy is None and self.upstreams[0].state is ReplicaState.DOWN
+
+    def route(self, request: web.Request, job: Job, source: random.Random) -> Upstream:
+        """Replica of a request.
+
+        Raises:
+            RequestError: 503 if none accepts requests.
+        """
+        if self.policy is None:
+            (upstream,) = self.upstreams
+            if upstream.state is ReplicaState.DRAINING:
+                raise RequestError(503, "ServiceUnavailableError", f"{upstream.name} takes no new requests.")
+            return upstream
+        loads = {i: upstream.in_flight for i, upstream in enumerate(self.upstreams) if upstream.in_rotation}
+        if not loads:
+            raise RequestError(503, "ServiceUnavailableError", "No replica is in rotation.")
+        named = self.session_replica(request)
+        for index in loads:
+            if self.upstreams[index].name == named:
+                return self.upstreams[index]
+        routed = Routed(_session(request), job.block_hashes, source)
+        return self.upstreams[self.policy.pick(loads, routed)]
+
+    def session_replica(self, request: web.Request) -> str | None:
+        """Name of the replica in the request's session header; None without one, or if it is none of ours."""
+        if self.session_header is None:
+            return None
+        if self.session_header.cookie is not None:
+            given = request.cookies.get(self.session_header.cookie.decode())
+        else:
+            given = request.headers.get(self.session_header.sends.decode())
+        try:
+            return None if given is None else b64decode(given, validate=True).decode()
+        except ValueError:
+            return None
+
+
+def session_fields(header: SessionHeader, replica: str) -> dict[str, str]:
+    """Response headers that give a session its replica, in the form of llm-d's: base64 of its name."""
+    token = b64encode(replica.encode()).decode()
+    if header.cookie is not None:
+        return {"Set-Cookie": f"{header.cookie.decode()}={token}; Path=/; HttpOnly"}
+    return {header.takes.decode(): token}
+
+
+def _session(request: web.Request) -> str:
+    """Session given by the client, else the connection, which is all that a TCP balancer has."""
+    named = request.headers.get(SESSION_HEADER)
+    if named:
+        return named
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return str(peer)

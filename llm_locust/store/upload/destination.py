@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from llm_locust.core.replacing import replacing
-from llm_locust.wire.secrecy import blanked, public_url, url_secret
+from llm_locust.core.files import replacing
+from llm_locust.wire.foreign_text import blanked, public_url, url_secret
 
 #: Timeouts of one request to an object store, after which another one may be tried.
 CONNECT_TIMEOUT_S = 5.0

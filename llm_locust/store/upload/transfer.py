@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +21,228 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
+from llm_locust.core.manifest import Manifest
+from llm_locust.store.files import FRAMES_FILE, MANIFEST_FILE, REQUESTS_FILE, check_folder_name, read_manifest
+from llm_locust.store.frame_log import (
+    EXPIRED_SUFFIX,
+    Expired,
+    Segment,
+    base_of,
+    read_expired,
+    segment_name,
+    segments_of,
+)
+from llm_locust.store.frames import covers, index_frames, joined, parse_ranges
+from llm_locust.store.merge import FRAMES_SUFFIX
 from llm_locust.store.upload.destination import Destination, UploadError, open_destination
-from llm_locust.store.upload.files import Stored, UploadPart, dropped_slices, parts_of
-from llm_locust.store.upload.guard import Change
 from llm_locust.wire.payload import DECODE_ERRORS
+
+# --------------------
+# Content of a run directory at its destination: files, and slices of those that only grow.
+#
+# During a run its batches are appended to one file, which may have gigabytes, or to segments. They are sent
+# in slices of whole frames, ``batches/<place>.frames``, each once: ``llm-locust merge`` reads them like the
+# files themselves.
+# --------------------
+
+
+CHUNK_BYTES = 8 * 1024 * 1024
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A file as sent: its size in bytes, and the SHA-256 of its content in hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """A file to be sent, or bytes [``start``, ``stop``) of one.
+
+    Attributes:
+        name: at the destination.
+        stop: None for the end of the file at the time of reading.
+    """
+
+    name: str
+    path: Path
+    start: int = 0
+    stop: int | None = None
+
+    def is_as(self, stored: Stored) -> bool:
+        """Whether it has this content. For a slice the size is enough: frames are never changed."""
+        if self.stop is not None:
+            return self.stop - self.start == stored.size
+        try:
+            if self.path.stat().st_size != stored.size:
+                return False
+            digest = hashlib.sha256()
+            size = sum(map(len, self.chunks(digest)))
+        except FileNotFoundError:
+            return False
+        return stored == Stored(size, digest.hexdigest())
+
+    def chunks(self, digest: "hashlib._Hash") -> Iterator[bytes]:
+        """Its bytes, which also update ``digest`` (raises OSError)."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            left = None if self.stop is None else self.stop - self.start
+            while chunk := file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)):
+                left = None if left is None else left - len(chunk)
+                digest.update(chunk)
+                yield chunk
+
+
+def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
+    """Current content of a run directory, without links, hidden files and unfinished ones.
+
+    Args:
+        sent: files sent by an earlier upload: slices continue after its last one.
+
+    Raises:
+        OSError: the file of batches cannot be read.
+    """
+    for folder, folders, files in os.walk(run):
+        folders.sort()
+        for file in sorted(files):
+            path = Path(folder, file)
+            name = path.relative_to(run).as_posix()
+            if not path.is_file() or path.is_symlink() or path.suffix == ".part" or file[0] == ".":
+                continue
+            base = 0 if name == FRAMES_FILE else base_of(path)
+            if base is not None and path.suffix == FRAMES_SUFFIX:
+                yield from _slices(path, base, sent)
+            else:
+                yield UploadPart(name, path)
+
+
+def _slices(path: Path, base: int, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
+    """Slices that were sent, then all later ones up to the end of the last complete frame."""
+    try:
+        size = path.stat().st_size
+        known = list(slices_of(base, size, sent))
+        for name, start, stop in known:
+            yield UploadPart(name, path, start, stop)
+        start = known[-1][-1] if known else 0
+        frames = index_frames(path, start).frames
+    except FileNotFoundError:  # the run has ended: its batches are in another file now
+        return
+    if frames:
+        yield UploadPart(segment_name(base + start), path, start, frames[-1].offset + frames[-1].length)
+
+
+def slices_of(base: int, size: int, sent: Mapping[str, Stored]) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of each slice of a file of frames that was sent, from its start up to a hole."""
+    start = 0
+    while (stored := sent.get(segment_name(base + start))) and 0 < stored.size <= size - start:
+        yield segment_name(base + start), start, start + stored.size
+        start += stored.size
+
+
+def dropped_slices(run: Path, sent: Iterable[str]) -> set[str]:
+    """Names of the slices that were sent of what the run has dropped (raises StoreError or OSError)."""
+    gone = [range(each.base, each.end) for each in read_expired(run)]
+    return {
+        name
+        for name in sent
+        if (base := base_of(Path(name))) is not None and any(base in each for each in gone)
+    }
+
+
+# --------------------
+# Whether an upload may take the place of what is at its destination: only if the directory has all of its
+# batches. An older copy of a run directory has not, nor one without what ``--keep`` left of dropped
+# segments.
+# --------------------
+
+
+Batches = Mapping[str, Sequence[range]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What an upload is about to do.
+
+    Attributes:
+        index: files that an earlier upload sent.
+        removed: those of them that are no longer in the run directory.
+    """
+
+    run: Path
+    to: Destination
+    index: Mapping[str, Stored]
+    removed: Iterable[str]
+
+    def check(self) -> None:
+        """Check that no batch is lost by it.
+
+        Raises:
+            UploadError: one would be; the text says what to do.
+            OSError: the destination, or the run directory, cannot be read.
+        """
+        here = _received(read_manifest(self.run))
+        there = [found for found in (_manifest_at(self.to), *self._expired_there()) if found]
+        for batches in there:
+            if any(not covers(here.get(worker, []), seqs) for worker, seqs in batches.items()):
+                raise self._refusal("batches of this run that are not in")
+        if not self._is_whole() or any(not self._covers(name) for name in self.removed):
+            raise self._refusal("records that are no longer, or not yet, in")
+
+    def _refusal(self, what: str) -> UploadError:
+        run, to = quote(str(self.run)), quote(self.to.text)
+        return UploadError(
+            f"{self.to.text!r} has {what} {str(self.run)!r}, which may be an older or an incomplete copy: "
+            "nothing was sent or removed. Upload the run's own directory; where that is gone, "
+            f"copy {to} back, `llm-locust merge {run} COPY --out NEW`, and upload NEW"
+        )
+
+    def _expired_there(self) -> Iterable[Batches]:
+        """Batches of dropped segments by the files that only the destination has."""
+        names = (name for name in self.removed if name.endswith(EXPIRED_SUFFIX))
+        for name in names:
+            try:
+                found = msgspec.json.decode(self.to.read(name) or b"", type=Expired)
+                yield {worker: held.seqs for worker, held in found.holdings().items()}
+            except (*DECODE_ERRORS, ValueError):
+                continue
+
+    def _is_whole(self) -> bool:
+        """Whether what the run directory has dropped is all that its manifest says of it."""
+        dropped = read_manifest(self.run).dropped
+        known = sum(each.rows for each in read_expired(self.run))
+        return dropped is None or known >= dropped.records
+
+    def _covers(self, name: str) -> bool:
+        """Whether the content of a slice, or of the file of requests, is in the run directory elsewhere."""
+        has_ended = (self.run / REQUESTS_FILE).exists()
+        if name == REQUESTS_FILE:
+            return has_ended
+        base = base_of(Path(name))
+        if has_ended or base is None or not name.endswith(FRAMES_SUFFIX):
+            return True
+        end = base + self.index[name].size
+        return any(s.base <= base and end <= s.base + s.size for s in segments_of(self.run))
+
+
+def _manifest_at(to: Destination) -> Batches:
+    """Batches by the manifest there; none if it has none that can be read."""
+    try:
+        return _received(msgspec.json.decode(to.read(MANIFEST_FILE) or b"", type=Manifest))
+    except DECODE_ERRORS:
+        return {}
+
+
+def _received(manifest: Manifest) -> Batches:
+    """Batches by worker; of a manifest that names none, and of numbers that are not such, none."""
+    found: dict[str, list[range]] = {}
+    for worker in manifest.workers:
+        try:
+            found[worker.id] = joined([*found.get(worker.id, []), *parse_ranges(worker.received_seqs)])
+        except ValueError:
+            continue
+    return found
+
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
 INDEX_FILE = "uploaded.json"
@@ -239,3 +456,51 @@ def _stored(content: bytes) -> Stored:
 def _is_there(part: UploadPart, index: Mapping[str, Stored], sizes: Mapping[str, int]) -> bool:
     stored = index.get(part.name)
     return stored is not None and sizes.get(part.name) == stored.size and part.is_as(stored)
+
+
+# --------------------
+# Whether a destination has the bytes that were sent to it: read back, and compared by their SHA-256.
+# --------------------
+
+
+def has_segment(run: Path, segment: Segment, to: Destination) -> Stored | None:
+    """Size and SHA-256 of a segment that the destination has too, byte by byte; None if it has not.
+
+    Each slice of it there must be of whole frames, because `llm-locust merge` reads one slice at a time. A
+    write that failed, and was uploaded before it was overwritten, leaves others. What the destination has
+    instead is taken off its list, so that the next upload sends the segment again, in one slice.
+
+    Args:
+        to: folder of the run.
+
+    Raises:
+        OSError: something cannot be read or written, at the destination or here.
+    """
+    digest = hashlib.sha256()
+    size = sum(map(len, UploadPart("", segment.path).chunks(digest)))
+    here = Stored(size, digest.hexdigest())
+    with alone(run):
+        index = read_index(to)
+        slices = list(slices_of(segment.base, size, index))
+        ends = {frame.offset + frame.length for frame in index_frames(segment.path).frames}
+        names = [name for name, *_ in slices]
+        is_whole = all(stop in ends for *_, stop in slices)
+        if is_whole and _content(to, names) == here:
+            return here
+        if names:  # without its first slice the others are no longer of it: the next upload removes them
+            write_index(to, {name: stored for name, stored in index.items() if name != names[0]})
+    return None
+
+
+def _content(to: Destination, names: Iterable[str]) -> Stored | None:
+    """Files one after the other; None if one does not exist."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        for name in names:
+            to.sync(name)
+            for chunk in to.chunks(name, CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+    except FileNotFoundError:
+        return None
+    return Stored(size, digest.hexdigest())

@@ -5,18 +5,28 @@ inverse. Unknown fields are ignored, and a field with a default may be missing, 
 differences work together. :data:`PROTOCOL` counts the incompatible changes.
 """
 
+import logging
 from importlib.metadata import version
 from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.manifest import (
+    MOST_REPLICA_HEADERS,
+    ClockFacts,
+    Count,
+    Duration,
+    HeaderFacts,
+    Nanoseconds,
+    NodeHealth,
+    PrefixShare,
+    StampFacts,
+    WorkerFacts,
+)
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
-from llm_locust.core.prefix import PrefixShare
 from llm_locust.core.record import LengthPair
-from llm_locust.core.replica_headers import MOST_REPLICA_HEADERS, HeaderFacts
-from llm_locust.core.run_facts import StampFacts
+from llm_locust.swarm.process.loops import Throttle
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1
@@ -283,3 +293,92 @@ def version_conflict(protocol: int, package: str, whose: str) -> str | None:
         f"{whose} runs llm-locust {package} (protocol {protocol}), this process {PACKAGE} (protocol "
         f"{PROTOCOL}): they are incompatible; install one version on all machines"
     )
+
+
+# --------------------
+# Final counts of a worker as the facts stored in its spool.
+# --------------------
+
+
+def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
+    """Facts of a worker whose part in a run is over."""
+    return WorkerFacts(
+        id=worker,
+        index=index,
+        announced=counts.finished,
+        received=counts.finished - counts.dropped,
+        dropped=counts.dropped,
+        in_flight=counts.in_flight,
+        in_flight_ns=counts.in_flight_ns,
+        held_back=counts.load.held_back,
+        longest_held_ns=counts.load.longest_held_ns,
+        backoff_waits=counts.load.backoff_waits,
+        backoff_ns=counts.load.backoff_ns,
+        unsent=counts.load.unsent,
+        unsent_warmup=counts.load.unsent_warmup,
+        unsent_by_class=counts.load.unsent_by_class,
+        cut=counts.load.cut,
+        clock=counts.clock,
+        health=counts.health,
+        stamps=counts.stamps,
+        others=counts.others,
+        replica_headers=counts.replica_headers,
+    )
+
+
+# --------------------
+# Dropped messages: counted, and logged at a bounded rate.
+# --------------------
+
+
+logger = logging.getLogger(__name__)
+
+#: Most senders that are counted separately; the others are counted as :data:`OTHERS`.
+MOST_SENDERS = 100
+OTHERS = "others"
+
+#: Most pairs of sender and kind whose first message is logged at once; later ones wait for the throttle.
+MOST_NAMED = 20
+
+_LONGEST_NAME = 100
+
+
+class DroppedMessages:
+    """Counts of messages that were dropped in a run.
+
+    Attributes:
+        by_sender: sender -> kind of message -> how many.
+    """
+
+    def __init__(self) -> None:
+        self._may_say = Throttle()
+        self.by_sender: dict[str, dict[str, int]] = {}
+
+    def begin(self) -> None:
+        """Start a new run: reset all counts to 0."""
+        self.by_sender = {}
+
+    def note(self, sender: str, kind: str, why: str) -> None:
+        """Count one message.
+
+        Args:
+            kind: a name from a fixed set, never text from the sender.
+        """
+        name = printable(sender)
+        if name not in self.by_sender and len(self.by_sender) >= MOST_SENDERS:
+            name = OTHERS
+        kinds = self.by_sender.setdefault(name, {})
+        kinds[kind] = kinds.get(kind, 0) + 1
+        pairs = sum(map(len, self.by_sender.values()))
+        if (kinds[kind] == 1 and pairs <= MOST_NAMED) or self._may_say():
+            logger.warning("a message from %s was dropped (%s, %d so far): %s", name, kind, self.total, why)
+
+    @property
+    def total(self) -> int:
+        return sum(count for kinds in self.by_sender.values() for count in kinds.values())
+
+
+def printable(text: str, longest: int = _LONGEST_NAME) -> str:
+    """Untrusted text as one bounded line."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

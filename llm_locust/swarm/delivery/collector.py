@@ -10,9 +10,8 @@ from gevent.event import Event
 
 from llm_locust.store import FrameLog, SegmentLog, Seqs, frame_header
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.process.loops import spawn_loop
-from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.process.throttle import Throttle
+from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.loops import Throttle, spawn_loop
 
 logger = logging.getLogger(__name__)
 

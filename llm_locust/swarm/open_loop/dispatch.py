@@ -4,8 +4,13 @@ Times are seconds of the schedule, which starts at a point of this process's mon
 is started at once; none is dropped.
 """
 
+import ctypes
 import logging
-from collections import deque
+import math
+import os
+import sys
+import time
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -13,12 +18,229 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import gevent
 from gevent.event import Event
+from greenlet import getcurrent, greenlet
 
-from llm_locust.swarm.open_loop.alarm import Alarm
-from llm_locust.swarm.open_loop.greenlets import Greenlets
-from llm_locust.swarm.open_loop.turns import TurnOrder
+from llm_locust.client.http.clock import ClockPair, read_clocks
+from llm_locust.swarm.process.stopping import SENDERS
 from llm_locust.workload.arrivals import Timed, Timetable
 from llm_locust.workload.traces import TraceEntry, TraceError
+
+# --------------------
+# Event loop timer with a precision of a tenth of a millisecond.
+#
+# The loop's own timers are as coarse as the timeout of ``epoll_wait``: whole milliseconds, always late. A
+# Linux timer file descriptor is one more descriptor that ``epoll`` waits for, and becomes readable on time.
+# --------------------
+
+
+_CLOCK_MONOTONIC = 1
+_READ, _FIRST = 1, 2  # libev's EV_READ and EV_MAXPRI
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class Alarm:
+    """Calls ``on_ring`` in the event loop after each :meth:`ring_in`; without Linux, by the loop's timer."""
+
+    def __init__(self, on_ring: Callable[[], None]) -> None:
+        self._on_ring = on_ring
+        self._loop: Any = gevent.get_hub().loop
+        self._timer: Any = None
+        self._fd = _timerfd()
+        if self._fd is not None:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._spec = _Itimerspec()
+            # Before the sockets that became readable in the same turn.
+            self._watcher: Any = self._loop.io(self._fd, _READ, priority=_FIRST)
+            self._watcher.start(self._on_readable)
+
+    def ring_in(self, seconds: float) -> None:
+        """Ring after this time, instead of at the time set before."""
+        if self._fd is None:
+            self.quiet()
+            self._timer = self._loop.timer(max(0.0, seconds))
+            # Counted from now, not from the loop's cached time: that would ring too early.
+            self._timer.start(self._on_ring, update=True)
+            return
+        whole = math.floor(max(seconds, 1e-9))
+        self._spec.value = _Timespec(whole, max(1, int((max(seconds, 1e-9) - whole) * 1e9)))
+        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
+
+    def quiet(self) -> None:
+        """Cancel the alarm."""
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        if self._fd is not None:
+            self._spec.value = _Timespec(0, 0)
+            self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
+
+    def close(self) -> None:
+        """Cancel the alarm for good."""
+        self.quiet()
+        if self._fd is not None:
+            self._watcher.close()
+            os.close(self._fd)
+            self._fd = None
+
+    def _on_readable(self) -> None:
+        assert self._fd is not None
+        with suppress(BlockingIOError):
+            os.read(self._fd, 8)
+        self._on_ring()
+
+
+def _timerfd() -> int | None:
+    """Create a timer descriptor; None if the system has none."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    return fd if fd >= 0 else None
+
+
+# --------------------
+# Reusable greenlets: waking one costs a twentieth of creating one.
+# --------------------
+
+
+Work = TypeVar("Work")
+
+
+class Greenlets(Generic[Work]):
+    """Runs each piece of work soon in its own greenlet; creates as many as there is work at once.
+
+    Args:
+        work: may block; an exception ends only that piece.
+    """
+
+    def __init__(self, work: Callable[[Work], None]) -> None:
+        self._work = work
+        self._hub = gevent.get_hub()
+        self._busy: set[Any] = set()
+        self._idle: list[Any] = []
+        self._closed = False
+
+    def start(self, item: Work) -> None:
+        """Start the work on an item in the event loop's next turn."""
+        worker = self._idle.pop() if self._idle else greenlet(self._live, self._hub)
+        self._busy.add(worker)
+        self._hub.loop.run_callback(worker.switch, item)
+
+    def close(self) -> None:
+        """Kill all greenlets, wherever their work stands."""
+        self._closed = True
+        for worker in [*self._busy, *self._idle]:
+            gevent.kill(worker)
+        self._busy.clear()
+        self._idle.clear()
+
+    def _live(self, item: Work) -> None:
+        me = getcurrent()
+        SENDERS.add(me)
+        while True:
+            self._work(item)
+            self._busy.discard(me)
+            if self._closed:
+                return
+            self._idle.append(me)
+            item = self._hub.switch()
+
+
+# --------------------
+# Time of an open loop's schedule.
+# --------------------
+
+
+class ScheduleClock:
+    """Conversion between the schedule's time and this process's clocks.
+
+    Args:
+        origin: start of the schedule.
+        read: the clocks.
+    """
+
+    def __init__(self, origin: ClockPair, read: Callable[[], ClockPair] = read_clocks) -> None:
+        self._origin_ns = origin.monotonic_ns
+        self._read = read
+
+    @classmethod
+    def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
+        """Clock of a schedule that starts when this process's realtime reads ``realtime_ns``."""
+        return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
+
+    def now_s(self) -> float:
+        return (time.monotonic_ns() - self._origin_ns) * 1e-9
+
+    def realtime_ns(self, at_s: float) -> int:
+        """Convert a time of the schedule to this process's realtime, as set now."""
+        return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)
+
+
+# --------------------
+# Turns of a replayed session that wait for turns they depend on.
+# --------------------
+
+
+#: Most ended turns remembered: twice as many as a trace may refer back, because some end out of order.
+MEMORY = 200_000
+
+
+class Freed(NamedTuple):
+    """A turn that may start at ``due_s``."""
+
+    due_s: float
+    entry: TraceEntry
+
+
+class TurnOrder:
+    """Order of the turns of one worker's sessions. Times are seconds of the schedule."""
+
+    def __init__(self) -> None:
+        self._ended_s: OrderedDict[str, float] = OrderedDict()
+        self._followers: defaultdict[str, list[TraceEntry]] = defaultdict(list)
+        self._missing: dict[
+            int, int
+        ] = {}  # k of a waiting turn: how many of those it waits for have not ended
+
+    def __len__(self) -> int:
+        """Number of turns that wait for others."""
+        return len(self._missing)
+
+    def due_s(self, entry: TraceEntry) -> float | None:
+        """Time at which the turn may start; None if others must end first, see :meth:`over`."""
+        missing = [id_ for id_ in entry.after if id_ not in self._ended_s]
+        if not missing:
+            return self._due_s(entry)
+        self._missing[entry.k] = len(missing)
+        for id_ in missing:
+            self._followers[id_].append(entry)
+        return None
+
+    def over(self, entry: TraceEntry, ended_s: float) -> list[Freed]:
+        """Note the end of a turn; return the turns that waited for nothing else."""
+        if entry.id is None:
+            return []
+        self._ended_s[entry.id] = ended_s
+        freed = []
+        for follower in self._followers.pop(entry.id, ()):
+            self._missing[follower.k] -= 1
+            if not self._missing[follower.k]:
+                del self._missing[follower.k]
+                freed.append(Freed(self._due_s(follower), follower))
+        if len(self._ended_s) > MEMORY:
+            self._ended_s.popitem(last=False)
+        return freed
+
+    def _due_s(self, entry: TraceEntry) -> float:
+        return entry.due_s([self._ended_s[id_] for id_ in entry.after if id_ in self._ended_s])
+
 
 logger = logging.getLogger(__name__)
 

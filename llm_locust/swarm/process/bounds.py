@@ -1,11 +1,7 @@
-"""Bounds on the growth of Locust's own statistics during a run.
-
-What Locust shows stays correct: counts of a second are deleted when nothing reads them any more, old rows of
-the history are thinned, and errors beyond a number of kinds are counted as one.
-"""
+"""Bounds on what a master may bring about here: growth of Locust's statistics, Python code of its own."""
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gevent import Greenlet
 from locust.env import Environment
@@ -13,6 +9,18 @@ from locust.runners import MasterRunner
 from locust.stats import RequestStats, StatsError
 
 from llm_locust.swarm.process.loops import every
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+
+
+# --------------------
+# Bounds on the growth of Locust's own statistics during a run.
+#
+# What Locust shows stays correct: counts of a second are deleted when nothing reads them any more, old rows
+# of the history are thinned, and errors beyond a number of kinds are counted as one.
+# --------------------
+
 
 PASS_INTERVAL_S = 30.0
 

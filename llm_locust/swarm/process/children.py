@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import gevent
 from gevent import get_hub
@@ -15,7 +15,30 @@ from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
-from llm_locust.swarm.process.offload import off_the_hub
+# --------------------
+# Blocking work off the event loop.
+# --------------------
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``work`` in a thread while other greenlets run; return or raise its result."""
+
+    def attempt() -> tuple[T | None, Exception | None]:
+        # gevent prints the traceback of any exception that leaves a task of its pool.
+        try:
+            return work(*args, **kwargs), None
+        except Exception as e:
+            return None, e
+
+    result, error = gevent.get_hub().threadpool.apply(attempt)
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # None only where T has it
+
 
 #: Search path of the package, appended last, so that neither the working directory nor the package's
 #: neighbours can shadow a module of the standard library.
@@ -23,7 +46,7 @@ _PLACE = Path(__file__).parents[3]
 _COMMAND = """\
 import sys
 sys.path.append(sys.argv.pop(1))
-from llm_locust.report.without_pandas import forgo_pandas
+from llm_locust.report.output import forgo_pandas
 forgo_pandas()
 from {module} import main
 sys.exit(main())

@@ -7,9 +7,9 @@ import numpy as np
 import psutil
 
 from llm_locust.core.manifest import HealthCell, NodeHealth
-from llm_locust.host.cpu_taken import CpuTaken, Taken
-from llm_locust.metrics.stats.histogram import Histogram, count_durations, merge
-from llm_locust.metrics.stats.percentiles import percentile
+from llm_locust.host import CpuTaken, Taken
+from llm_locust.metrics.stats.censoring import percentile
+from llm_locust.metrics.stats.sketch import Histogram, count_durations, merge
 
 #: Interval of the timer; each one measures the loop's lag once.
 LAG_INTERVAL_S = 0.05
@@ -37,7 +37,7 @@ class Health:
     The loop's lag is how much later than requested a timer ran. It includes everything that holds the loop or
     stops the process. A delay also counts for the timers that would have been due meanwhile, each with what
     was left of it, because a held loop takes no samples. The percentile is off by at most
-    :data:`~llm_locust.metrics.stats.histogram.RELATIVE_ERROR`, the maximum is exact. CPU is that of all
+    :data:`~llm_locust.metrics.stats.sketch.RELATIVE_ERROR`, the maximum is exact. CPU is that of all
     threads, in percent of one core.
     """
 

@@ -17,7 +17,7 @@ from typing import Any
 import gevent
 from locust.env import Environment
 
-from llm_locust.wire.secrecy import blanked
+from llm_locust.wire.foreign_text import blanked
 
 logger = logging.getLogger(__name__)
 

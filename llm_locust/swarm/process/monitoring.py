@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import gevent
 from locust.runners import CPU_MONITOR_INTERVAL, Runner
 
-from llm_locust.swarm.process.throttle import Throttle
+from llm_locust.swarm.process.loops import Throttle
 
 logger = logging.getLogger(__name__)
 

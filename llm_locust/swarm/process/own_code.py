@@ -1,8 +1,9 @@
 """Restriction of the Python code that a master may name to a worker: that of the worker's own locustfile.
 
 A master that has not proved that it knows the run's secret may be anybody. It names validators
-(``module:function``), and importing a module runs it. So a module must lie next to the locustfile, and the
-function must be written there: a locustfile that imports ``os.system`` does not expose it to the master.
+(``module:function``), and importing a module runs it. So a module must lie next to the locustfile, and
+the function must be written there: a locustfile that imports ``os.system`` does not expose it to the
+master.
 """
 
 import importlib
@@ -17,8 +18,9 @@ from llm_locust.options.settings import UsageError
 from llm_locust.scenario import Validator
 from llm_locust.scenario.request_kind import RequestKind
 
-if TYPE_CHECKING:  # importing Locust patches sockets
+if TYPE_CHECKING:
     from locust.env import Environment
+
 
 _WHAT_TO_DO = "; or give master and workers the same --swarm-secret-env"
 

@@ -21,10 +21,9 @@ from locust import runners
 from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
-from llm_locust.swarm.process.forking import fork, forked, parent_is_gone
-from llm_locust.swarm.process.leaving import place_of
+from llm_locust.swarm.process.leaving import fork, forked, parent_is_gone, place_of
+from llm_locust.swarm.process.loops import wait_until
 from llm_locust.swarm.process.told_early import ENDING, end_early, take_signal
-from llm_locust.swarm.process.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 

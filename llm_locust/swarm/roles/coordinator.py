@@ -15,23 +15,16 @@ from llm_locust.metrics.summary_types.summary import Summary, as_json
 from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
+from llm_locust.report.console import print_report
 from llm_locust.report.output import shown_json
-from llm_locust.report.render.console import print_report
 from llm_locust.report.sections.headline import verdict
-from llm_locust.swarm.channel.dropped import DroppedMessages
-from llm_locust.swarm.channel.messages import StagedMessage
-from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
+from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.loops import spawn_loop
-from llm_locust.swarm.process.run_time import RunTime
+from llm_locust.swarm.process.loops import spawn_loop, wait_until
 from llm_locust.swarm.process.signals import SIGNALS
-from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
-from llm_locust.swarm.process.waiting import wait_until
-from llm_locust.swarm.roles.outcome import (
-    with_code_on_error,
-    with_faults,
-    without_gates,
-)
+from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
+from llm_locust.swarm.roles.outcome import with_code_on_error, with_faults, without_gates
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun

@@ -9,9 +9,9 @@ from llm_locust.core.manifest import ClockFacts
 from llm_locust.live.state import WorkerState
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo, StagedMessage, StageMessage
-from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.live.local import LocalLive
+from llm_locust.swarm.delivery.unacked import Offset
+from llm_locust.swarm.live import LocalLive
 from llm_locust.swarm.process.leaving import keep_exits
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.stopping import Stopping

@@ -13,8 +13,7 @@ from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.dropped import printable
-from llm_locust.swarm.channel.mailbox import STRANGER, MasterMailbox
+from llm_locust.swarm.channel.channel import Reported
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
@@ -27,16 +26,16 @@ from llm_locust.swarm.channel.messages import (
     RunMessage,
     StagedMessage,
     StageMessage,
+    printable,
     version_conflict,
 )
-from llm_locust.swarm.channel.reported import Reported
-from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
-from llm_locust.swarm.clocks.run_clock import pong
+from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, guard_of, warn_of_strangers
+from llm_locust.swarm.clocks import pong
 from llm_locust.swarm.delivery.collector import batch_fault
-from llm_locust.swarm.live.receiving import LiveReceiver
+from llm_locust.swarm.live import LiveReceiver
 from llm_locust.swarm.process.leaving import keep_exits
+from llm_locust.swarm.process.loops import wait_until
 from llm_locust.swarm.process.stopping import Stopping
-from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.departed import note_departed, note_rate
 from llm_locust.swarm.roles.desertion import note_desertion

@@ -17,24 +17,22 @@ from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog, SegmentLog
-from llm_locust.store.parts import parts_of
-from llm_locust.swarm.channel.dropped import DroppedMessages
-from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
-from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.store.facts import parts_of
+from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, DroppedMessages, RunInfo
+from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.delivery.collector import Collector
-from llm_locust.swarm.live.watch import store_of
+from llm_locust.swarm.live import store_of
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
-from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.calibrating import calibrate_run
 from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
-from llm_locust.swarm.run.foreseen import foreseen, reach_upload
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     CheckedServer,
+    calibrate_run,
     check_hosts,
     check_metrics,
     check_run_dir,
@@ -43,14 +41,16 @@ from llm_locust.swarm.run.preflight import (
     check_upload,
     check_workload,
     choose_run_dir,
+    foreseen,
     host_of,
     own_endpoints,
     probed_endpoint,
+    reach_upload,
 )
 from llm_locust.swarm.run.replicas import post_to, telling_header, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
+from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.soak.disk import check_other_disk, check_room
 from llm_locust.swarm.soak.input_files import digests, input_files
 from llm_locust.swarm.soak.resuming import check_server

@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.errors import ClientError
-from llm_locust.client.http.pool import Target
-from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.client.stream import Answer, Call, LiveCall, LlmClient
+from llm_locust.client.http.target import Target
+from llm_locust.client.http.timers import Timeouts
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.manifest import CanaryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.deployment.arms import Arm, arm_facts
-from llm_locust.deployment.readiness import Replicas
-from llm_locust.deployment.refusals import SentRequest, advice, is_permanent
+from llm_locust.deployment.readiness import Replicas, SentRequest, advice, is_permanent
+from llm_locust.deployment.targets import Arm, arm_facts
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.run.preflight import check_target
 from llm_locust.swarm.users.connections import kind_headers, make_pool
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import dialect_of
+from llm_locust.wire.foreign_text import blanked
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import encoded
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt

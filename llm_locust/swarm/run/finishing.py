@@ -1,23 +1,34 @@
-"""Report of a run, made in a process of its own, which uses neither the time nor the memory of the master."""
+"""End of a run: its report, its uploads, and readings of its stages, each in a process of its own."""
 
 import logging
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from signal import SIGKILL, strsignal
 
 import msgspec
 
-from llm_locust.live.ending import live_end
-from llm_locust.live.store import LiveStore
-from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.core.manifest import StageFacts
+from llm_locust.live.store import LiveStore, live_end
+from llm_locust.metrics.curves.objective import Objective, Probe
+from llm_locust.metrics.stages.steady import Until
+from llm_locust.metrics.summary_types.stages import Stage
+from llm_locust.metrics.summary_types.summary import Summary, read_summary, typed_stages
 from llm_locust.metrics.verdict import RunVerdict
-from llm_locust.report.inputs.live_figures import write_live_end
-from llm_locust.report.run.build import Report
+from llm_locust.options.report import Keep
+from llm_locust.report.inputs import write_live_end
+from llm_locust.report.run.analysis import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
+from llm_locust.report.run.stage_reading import StageAnswer, StageQuestion
 from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
-from llm_locust.store.parts import parts_of
-from llm_locust.store.segments import kept_bytes
-from llm_locust.swarm.process.children import LateError, run_elsewhere
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.store.facts import parts_of
+from llm_locust.store.files import size_of
+from llm_locust.store.frame_log import kept_bytes
+from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, off_the_hub, run_elsewhere
+
+# --------------------
+# Report of a run, made in a process of its own, which uses neither the time nor the memory of the master.
+# --------------------
+
 
 logger = logging.getLogger(__name__)
 
@@ -101,3 +112,158 @@ def _end(code: int) -> str:
         return f"ended with {code} before it was done"
     reason = "as when memory has run out" if -code == SIGKILL else strsignal(-code)
     return f"was ended by signal {-code} ({reason})"
+
+
+# --------------------
+# What stages of a run that goes on show, read in a process of its own.
+# --------------------
+
+
+def read_stage(
+    run: Path, objective: Objective, stages: Sequence[StageFacts], *, with_figures: bool = False
+) -> tuple[Probe, list[Stage]]:
+    """What the last of ``stages`` shows. A stage that cannot be read is no result, and says why.
+
+    Call it in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`.
+
+    Args:
+        with_figures: its figures are read too.
+    """
+    load, wanted = stages[-1].asked, [stages[-1].number] if with_figures else []
+    question = StageQuestion(list(stages), find=objective.text, figures=wanted)
+    answer = _answer(run, question, patience_s(run))
+    probe = answer.probe or Probe(load, no_result=answer.error or "it cannot be read")
+    return probe, _figures(answer)
+
+
+def look_at_stage(run: Path, until: Until, stages: Sequence[StageFacts], within_s: float) -> bool:
+    """Whether the last of ``stages``, which goes on, is known well enough; False if that takes too long.
+
+    Call it in the main thread, as :func:`read_stage`.
+    """
+    answer, number = _answer(run, StageQuestion(list(stages), until=until.text), within_s), stages[-1].number
+    if answer.error is not None:
+        logger.info("stage %d goes on: %s", number, answer.error)
+    elif answer.half is None:
+        logger.info("stage %d goes on: its requests give no interval yet", number)
+    else:
+        what = "ends early" if answer.is_enough else "goes on"
+        logger.info("stage %d %s: %s, now ±%.1f %%", number, what, until.text, 100 * answer.half)
+    return answer.is_enough
+
+
+def read_figures(
+    run: Path, stages: Sequence[StageFacts], numbers: Sequence[int], undrained: Collection[int]
+) -> list[Stage]:
+    """The figures of the stages with these numbers, as far as their requests have ended.
+
+    Call it in the main thread, as :func:`read_stage`.
+
+    Args:
+        undrained: numbers of stages that have ended without a drain.
+    """
+    question = StageQuestion(list(stages), figures=list(numbers), undrained=sorted(undrained))
+    answer = _answer(run, question, patience_s(run))
+    if answer.error is not None:
+        logger.debug("the stages' figures were not read: %s", answer.error)
+    return _figures(answer)
+
+
+def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
+    """The answer of the process that reads; of one that gave none, why."""
+    words = ["--", str(run), msgspec.json.encode(question).decode()]
+    try:
+        _, said = run_elsewhere("llm_locust.report.run.stage_reading", words, within_s=within_s)
+        return off_the_hub(msgspec.json.decode, said, type=StageAnswer)
+    except LateError as e:
+        return StageAnswer(error=f"the process that reads it {e}")
+    except OSError as e:
+        return StageAnswer(error=f"the process that reads it cannot be started: {e.strerror or e}")
+    except ValueError:
+        return StageAnswer(error="the process that reads it ended before it was done")
+
+
+def _figures(answer: StageAnswer) -> list[Stage]:
+    return off_the_hub(typed_stages, answer.figures) if answer.figures else []
+
+
+# --------------------
+# Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it.
+# --------------------
+
+
+#: Environment variables that an object store's client reads.
+CREDENTIALS = (
+    *("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_"),
+    *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
+)
+
+#: Time limits of an upload: a constant, and the pace of its files. A longer one hangs.
+UPLOAD_PATIENCE_S = 3600.0
+
+#: Attempts of an intermediate upload: few, because the next one makes up for it.
+_ATTEMPTS_IN_BETWEEN = 2
+
+
+def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[bool, str]:
+    """Copy a run directory to ``to`` while other greenlets run.
+
+    Call it in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`. If another
+    upload of the directory is in progress, it waits for that one.
+
+    Args:
+        attempts: attempts of each step; None for the default of
+        :class:`~llm_locust.store.upload.transfer.RetryPolicy`.
+
+    Returns:
+        Whether the copy is complete, and a line that describes the result or the failure.
+    """
+    words = [] if attempts is None else ["--attempts", str(attempts)]
+    size = off_the_hub(size_of, run)
+    try:
+        code, said = run_elsewhere(
+            "llm_locust.cli.upload",
+            [*words, "--", str(run), to],
+            heard=(STDOUT, STDERR),
+            prefixes=CREDENTIALS,
+            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
+        )
+    except LateError as e:
+        return False, f"the process that uploads {e}"
+    except OSError as e:
+        return False, f"the process that uploads cannot be started: {e.strerror or e}"
+    told = " ".join(said.decode(errors="replace").split())[-500:]
+    return code == 0, told or f"the process that uploads ended with {code}"
+
+
+def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> None:
+    """Drop what a run directory has had for long enough, after its upload; log the result."""
+    words = ["--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
+    size = off_the_hub(size_of, run)
+    try:
+        code, said = run_elsewhere(
+            "llm_locust.report.run.dropping",
+            words,
+            heard=(STDOUT, STDERR),
+            prefixes=CREDENTIALS,
+            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
+        )
+    except (LateError, OSError) as e:
+        logger.warning("--keep: nothing was dropped this time: its process %s", e)
+        return
+    told = " ".join(said.decode(errors="replace").split())[-500:]
+    if code:
+        logger.warning("--keep: not all could be dropped: %s", told or f"its process ended with {code}")
+    elif told:
+        logger.info("--keep: %s", told)
+
+
+def upload_so_far(run: Path, to: str) -> bool:
+    """Copy what a running run has so far; log the result. A failure is a warning: the next upload goes on
+    where this one ended, and the one at the run's end decides."""
+    done, told = upload_elsewhere(run, to, _ATTEMPTS_IN_BETWEEN)
+    if done:
+        logger.info("%s", told)
+    else:
+        logger.warning("no upload this time: %s", told)
+    return done

@@ -8,23 +8,20 @@ from typing import Any, Protocol
 
 import gevent
 
-from llm_locust.core.input_files import FileReading
+from llm_locust.core.files import FileReading
 from llm_locust.metrics.gates import EDGE, parse_gates
 from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.run import StopWatch
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.options.stages.lengths import FLAG, against_lengths
-from llm_locust.options.stages.prefix import FLAG as PREFIX_FLAG
-from llm_locust.options.stages.prefix import against_prefix
-from llm_locust.options.stop_rules import StopWatch
+from llm_locust.options.stages import LENGTHS, PREFIX, against_lengths, against_prefix
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
-from llm_locust.swarm.run.roster import Participant, totals
+from llm_locust.swarm.run.roster import Participant, raised_in_tasks, totals
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.task_exceptions import raised_in_tasks
-from llm_locust.swarm.stages.listed import looks_for
+from llm_locust.swarm.stages.plan import looks_for
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
-from llm_locust.workload.traces.plausible import how_read
+from llm_locust.workload.traces.trace import how_read
 from llm_locust.workload.trajectories.pool import how_read as how_pool_read
 
 logger = logging.getLogger(__name__)
@@ -112,7 +109,7 @@ def _check_prompts(settings: Settings, classes: Sequence[Any]) -> None:
     sweep = settings.load.sweep
     if sweep is None or not (sweep.lengths or sweep.shares):
         return
-    flag, against = (PREFIX_FLAG, against_prefix) if sweep.shares else (FLAG, against_lengths)
+    flag, against = (PREFIX, against_prefix) if sweep.shares else (LENGTHS, against_lengths)
     if sweep.shares and len(classes) > 1:
         raise UsageError(f"{flag}: there are {len(classes)} user classes, and an experiment is of one")
     for cls in classes:

@@ -10,10 +10,9 @@ from locust.runners import WorkerRunner
 from rich.console import Console
 from rich.live import Live
 
-from llm_locust.live.snapshot import figures_since, snapshot
-from llm_locust.live.stages import state_of
-from llm_locust.live.store import LiveStore
-from llm_locust.options.types import ProgressMode
+from llm_locust.live.state import state_of
+from llm_locust.live.store import LiveStore, figures_since, snapshot
+from llm_locust.options.option import ProgressMode
 from llm_locust.report.progress import RECENT_S, PresentStage, Progress, ProgressPanel, line
 from llm_locust.swarm.process.loops import every
 

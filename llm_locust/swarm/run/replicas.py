@@ -14,11 +14,10 @@ import msgspec
 from gevent.pool import Pool as Greenlets
 
 from llm_locust.client.http.errors import ClientError
-from llm_locust.client.http.pool import Target
-from llm_locust.client.naming import ReplicaNames
-from llm_locust.client.request import Plain, ask
-from llm_locust.core.manifest import CanaryFacts
-from llm_locust.core.replica_headers import better_header
+from llm_locust.client.http.target import Target
+from llm_locust.client.probing import Plain, ask
+from llm_locust.client.recording import ReplicaNames
+from llm_locust.core.manifest import CanaryFacts, better_header
 from llm_locust.deployment.readiness import (
     EVERY_S,
     Check,
@@ -38,9 +37,9 @@ from llm_locust.swarm.run.preflight import CheckedServer, RefusedError, check_ta
 from llm_locust.swarm.users.connections import make_pool, request_headers, shared_headers
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.foreign_text import blanked
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.payload import DECODE_ERRORS
-from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import body_template, one_token
 from llm_locust.workload.text.prompts import Prompt
 

@@ -12,34 +12,29 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts
-from llm_locust.core.pipeline import pipeline_of
+from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts, pipeline_of
 from llm_locust.deployment.readiness import Replicas
-from llm_locust.live.stages import LiveStages
+from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.metrics.deployment.server_series import ServerNow
 from llm_locust.options.settings import Settings
 from llm_locust.report.output import one_line
-from llm_locust.report.run.build import Report
+from llm_locust.report.run.analysis import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
-from llm_locust.store.parts import parts_of
-from llm_locust.store.segments import remove_frames
-from llm_locust.swarm.channel.dropped import DroppedMessages
-from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.store.facts import parts_of
+from llm_locust.store.frame_log import remove_frames
+from llm_locust.swarm.channel.messages import DroppedMessages, RunInfo
+from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.command_line import command_line, versions
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
-from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live
-from llm_locust.swarm.run.roster import Roster
-from llm_locust.swarm.run.scraping import Scraping
-from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.run.task_exceptions import raised_in_tasks
-from llm_locust.swarm.run.upkeep import upload_elsewhere
-from llm_locust.swarm.stages.listed import closed, stages_of, steps_of
-from llm_locust.workload.models import models_text
+from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
+from llm_locust.swarm.run.roster import Roster, raised_in_tasks
+from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
+from llm_locust.swarm.stages.plan import closed, stages_of, steps_of
+from llm_locust.workload.parts import models_text
 
 logger = logging.getLogger(__name__)
 

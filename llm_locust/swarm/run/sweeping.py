@@ -10,30 +10,28 @@ from typing import Any
 import gevent
 import msgspec
 
-from llm_locust.core.manifest import StageFacts
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import resumed
 from llm_locust.deployment.profiler import reset_prefix_caches
-from llm_locust.live.stages import LiveStages
-from llm_locust.metrics.curves.probe import Probe
-from llm_locust.metrics.curves.searched import KINDS
-from llm_locust.metrics.stages.until import EARLY_LOOKS
+from llm_locust.live.state import LiveStages
+from llm_locust.metrics.curves.objective import Probe
+from llm_locust.metrics.curves.search import KINDS
+from llm_locust.metrics.stages.steady import EARLY_LOOKS
 from llm_locust.metrics.summary_types.search import SearchAnswer
-from llm_locust.options.stages.prefix import prefixes_of
+from llm_locust.options.stages import prefixes_of
 from llm_locust.store import read_manifest
-from llm_locust.store.parts import parts_of
-from llm_locust.swarm.caches.server import PrefixCaches
+from llm_locust.store.facts import parts_of
+from llm_locust.swarm.caches import PrefixCaches
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
-from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.process.loops import wait_until
 from llm_locust.swarm.run.canary import kinds_sent
+from llm_locust.swarm.run.finishing import look_at_stage, read_stage
 from llm_locust.swarm.run.load_watch import Tell
-from llm_locust.swarm.run.reading import look_at_stage, read_stage
 from llm_locust.swarm.run.replicas import post_to
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S
+from llm_locust.swarm.run.servers import CALL_TIMEOUT_S
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads, Plan
-from llm_locust.swarm.stages.searching import SearchPlan
+from llm_locust.swarm.stages.plan import ListedLoads, Plan, SearchPlan
 
 logger = logging.getLogger(__name__)
 

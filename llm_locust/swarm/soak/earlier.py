@@ -9,10 +9,9 @@ from pathlib import Path
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameLog, Spool, StoreError, read_manifest
 from llm_locust.store.files import check_folder_name
-from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage
-from llm_locust.swarm.channel.worker_facts import worker_facts
+from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage, worker_facts
 from llm_locust.swarm.delivery.collector import Collector
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.children import off_the_hub
 
 logger = logging.getLogger(__name__)
 

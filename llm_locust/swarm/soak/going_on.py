@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llm_locust.options.settings import UsageError
 from llm_locust.store import StoreError
-from llm_locust.store.parts import RunProgress, course_of, parts_of
+from llm_locust.store.facts import RunProgress, course_of, parts_of
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.run.finishing import FinishError, join_elsewhere
 from llm_locust.swarm.soak.resuming import resume

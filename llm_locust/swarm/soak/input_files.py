@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llm_locust.core.input_files import open_plain
+from llm_locust.core.files import open_plain
 from llm_locust.options.settings import Settings
 
 

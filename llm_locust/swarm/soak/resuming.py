@@ -13,10 +13,10 @@ from llm_locust.core.stages import finished, resumed
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import holds_a_run, read_manifest
-from llm_locust.store.parts import adopt, parts_of
+from llm_locust.store.facts import adopt, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.command_line import versions
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.soak.input_files import changed, digests, input_files
 
 logger = logging.getLogger(__name__)

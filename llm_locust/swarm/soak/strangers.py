@@ -6,8 +6,8 @@ from locust.rpc import Message
 from locust.runners import MasterRunner
 
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.mailbox import MasterMailbox
 from llm_locust.swarm.channel.messages import StrangerMessage
+from llm_locust.swarm.channel.securing import MasterMailbox
 
 #: Most workers remembered after they have left.
 MOST_MET = 10_000

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from llm_locust.core.manifest import StageFacts
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import finished
 from llm_locust.report.text import plural, seconds
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from llm_locust.client.http.pool import Pool, Target, tls_context
-from llm_locust.client.http.proxies import refuse_proxy
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target, refuse_proxy
+from llm_locust.client.http.tls import tls_context
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Routes
-from llm_locust.deployment.arms import RandomArm
-from llm_locust.deployment.targets import make_chooser
+from llm_locust.deployment.targets import RandomArm, make_chooser
 from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind

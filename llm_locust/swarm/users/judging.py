@@ -11,10 +11,15 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
-from llm_locust.client.stream import Answer
+from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.workload.answers.expected import ExpectedAnswer, ExpectedError, expected_answer, is_correct
-from llm_locust.workload.answers.validators import CompiledValidator
+from llm_locust.workload.answers import (
+    CompiledValidator,
+    ExpectedAnswer,
+    ExpectedError,
+    expected_answer,
+    is_correct,
+)
 from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
@@ -91,7 +96,7 @@ class Judge:
     """Checks for the answers of one class of requests, in one process.
 
     Attributes:
-        match: how a plain expected answer is compared, see :mod:`llm_locust.workload.answers.expected`.
+        match: how a plain expected answer is compared, see :mod:`llm_locust.workload.answers`.
         consistency: compare answers to equal prompts, also to prompts without an id.
     """
 

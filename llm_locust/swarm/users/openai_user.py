@@ -10,7 +10,7 @@ from locust.env import Environment
 from openai import OpenAI
 
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
-from llm_locust.client.stream import Call
+from llm_locust.client.recording import Call
 from llm_locust.swarm.users.connections import request_headers
 from llm_locust.swarm.users.users import LlmUser
 from llm_locust.wire.dialects.dialect import Dialect

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from numpy.random import Generator
 
-from llm_locust.client.stream import Answer, Call
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
 from llm_locust.swarm.users.backoff import admitted
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.wire.images import images_in
-from llm_locust.wire.results import AskedResults
+from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.body import encoded
 from llm_locust.workload.draws import IMAGES, generator
 from llm_locust.workload.plan import Workload

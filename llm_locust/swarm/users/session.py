@@ -17,21 +17,20 @@ from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
-from llm_locust.client.cutting import Cutting
-from llm_locust.client.http.turns import TURN
-from llm_locust.client.recording import Call
-from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.client.call import Cutting, LlmClient
+from llm_locust.client.http.timers import TURN
+from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import UNJUDGED, Outcome
+from llm_locust.options.run import Quota, share
 from llm_locust.options.settings import Settings
-from llm_locust.options.stop_rules import Quota, share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
-from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
+from llm_locust.swarm.delivery.unacked import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.open_loop.load import OpenLoad
 from llm_locust.swarm.process.hooks import events
 from llm_locust.swarm.process.hush import hush
-from llm_locust.swarm.process.waiting import wait_until
-from llm_locust.swarm.stages.gate import StageGate
-from llm_locust.swarm.tracing.setup import tracer_of
+from llm_locust.swarm.process.loops import wait_until
+from llm_locust.swarm.stages.plan import StageGate
+from llm_locust.swarm.tracing_setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
 from llm_locust.swarm.users.connections import make_routes, request_headers
 from llm_locust.swarm.users.locust_statistics import LocustStatistics, OtherStatistics

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from gevent.threadpool import ThreadPoolExecutor
 from locust.env import Environment
 
+from llm_locust.client.call import LlmClient
 from llm_locust.client.routes import Heads
-from llm_locust.client.stream import LlmClient
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
@@ -16,9 +16,8 @@ from llm_locust.swarm.users.connections import kind_headers
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
-from llm_locust.workload.answers.validators import OwnFunction, checks_of
-from llm_locust.workload.models import ModelChooser
-from llm_locust.workload.parts import Validator
+from llm_locust.workload.answers import OwnFunction, checks_of
+from llm_locust.workload.parts import ModelChooser, Validator
 from llm_locust.workload.plan import Workload
 
 

@@ -1,9 +1,9 @@
 """Detection of drift in a soak, with a line in the log and on the page.
 
-The rules are those of :mod:`llm_locust.metrics.sections.drift`, applied to the cells of the live store: bins
-of a minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that is
-also large enough, found in several looks in a row. Only the time since the number of users last changed
-counts.
+The rules are those of :mod:`llm_locust.metrics.sections.steadiness`, applied to the cells of the live
+store: bins of a minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond
+noise that is also large enough, found in several looks in a row. Only the time since the number of users
+last changed counts.
 """
 
 import logging
@@ -15,15 +15,14 @@ from typing import NoReturn
 import gevent
 import numpy as np
 
-from llm_locust.live.counts import Counts
-from llm_locust.live.figures import Figures, figures
-from llm_locust.live.rings import Ring
+from llm_locust.live.counts import Counts, Ring
+from llm_locust.live.state import Figures, figures
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.sections.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
+from llm_locust.metrics.sections.steadiness import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.metrics.stats.trend import Trend, fit_trend
 from llm_locust.report.text import number
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.web.numbers import at_rest
 
 logger = logging.getLogger(__name__)

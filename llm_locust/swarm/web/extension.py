@@ -10,21 +10,19 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 from locust.web import WebUI
 
-from llm_locust.core.durations import parse_time
+from llm_locust.core.texts import parse_time
 from llm_locust.live.store import LiveStore
 from llm_locust.options.report import Keep
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.live.watch import run_info
+from llm_locust.swarm.live import run_info
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
-from llm_locust.swarm.web.links import pages_for_links
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
-from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
+from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback, pages_for_links
 from llm_locust.swarm.web.pages import Pages
-from llm_locust.swarm.web.reports import KnownRun, Reports
-from llm_locust.swarm.web.rolling import summarise_forever
+from llm_locust.swarm.web.reports import KnownRun, Reports, summarise_forever
 
 logger = logging.getLogger(__name__)
 

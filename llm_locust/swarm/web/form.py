@@ -26,7 +26,7 @@ from llm_locust.client.http.target import Target, TargetError
 from llm_locust.options.deployment import DNS
 from llm_locust.options.table import OPTIONS
 from llm_locust.report.text import clean, short
-from llm_locust.wire.secrecy import public_url
+from llm_locust.wire.foreign_text import public_url
 
 logger = logging.getLogger(__name__)
 

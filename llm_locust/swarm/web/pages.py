@@ -7,19 +7,27 @@ import msgspec
 from flask import Blueprint, Response, request, send_file
 from locust.web import WebUI
 
-from llm_locust.live.series import SPANS, Span
-from llm_locust.live.store import LiveStore
-from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.live.store import SPANS, LiveStore, Span
+from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.web.assets import asset, templates
 from llm_locust.swarm.web.drift import DriftWatch
-from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.fields import group_fields
 from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
-from llm_locust.swarm.web.numbers import fresh_look
+from llm_locust.swarm.web.numbers import (
+    NAMES,
+    REPLICAS,
+    Feed,
+    LiveTable,
+    by_name,
+    by_replica,
+    catalogue,
+    fresh_look,
+    series_csv,
+    status,
+    table_csv,
+)
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
 from llm_locust.swarm.web.stages import StageBoard, columns
-from llm_locust.swarm.web.status import catalogue, status
-from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_replica, series_csv, table_csv
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 

@@ -9,16 +9,16 @@ from typing import Any
 import gevent
 
 from llm_locust.core.manifest import StageFacts
-from llm_locust.live.figures import Figures
-from llm_locust.live.snapshot import figures_since, snapshot
-from llm_locust.live.stages import LiveStages, State, state_of
-from llm_locust.live.store import LiveStore
+from llm_locust.core.texts import UNDEFINED
+from llm_locust.live.state import Figures, LiveStages, State, state_of
+from llm_locust.live.store import LiveStore, figures_since, snapshot
 from llm_locust.metrics.charts.over_load import DRAWN, LoadPoint, by_lengths, load_points
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.progress import load_of, place_of
 from llm_locust.report.section import Column, Line, TableRow, Tone
-from llm_locust.report.sections.curves.search import answer
+from llm_locust.report.sections.curves import answer
 from llm_locust.report.sections.groups import (
     LATENCY_COLUMNS,
     LOADS,
@@ -27,11 +27,10 @@ from llm_locust.report.sections.groups import (
     rate_cells,
     stage_label,
 )
-from llm_locust.report.tables.stages_csv import stages_csv
-from llm_locust.report.text import UNDEFINED, clean, count, number, percent, seconds
+from llm_locust.report.text import clean, count, number, percent, seconds
 from llm_locust.store import SUMMARY_FILE
-from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.reading import read_figures
+from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.run.finishing import read_figures
 from llm_locust.swarm.web.numbers import RECENT_S, Fresh, at_rest
 
 logger = logging.getLogger(__name__)

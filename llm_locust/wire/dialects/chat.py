@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.choices import (
     Carrier,
     Delta,
@@ -27,26 +26,26 @@ from llm_locust.wire.dialects.choices import (
     typed_delta,
 )
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
-from llm_locust.wire.draft import Draft, read_leniently
-from llm_locust.wire.ends import worse
-from llm_locust.wire.lists import Few, Several
+from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
+from llm_locust.wire.ends import error_in, says_error, worse
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     Count,
+    Few,
     PayloadError,
+    Sent,
+    Several,
     count_of,
     error_text,
     excerpt,
     explained,
     objects,
     parse_object,
+    whole_object,
 )
-from llm_locust.wire.pieces import Pieces
-from llm_locust.wire.runs import run_of
-from llm_locust.wire.said import error_in, says_error
+from llm_locust.wire.runs import Pieces, run_of
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Running, output_of
-from llm_locust.wire.whole import Sent, whole_object
 
 C = TypeVar("C")
 

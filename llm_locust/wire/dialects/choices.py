@@ -6,17 +6,16 @@ one that is not read.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from llm_locust.wire.choice_drafts import DeltaKind
-from llm_locust.wire.draft import Draft
-from llm_locust.wire.lists import Few
+from llm_locust.wire.draft import DeltaKind, Draft
 from llm_locust.wire.payload import (
     MAX_PARTS,
     Count,
+    Few,
     count_of,
     json_text,
     name_of,
@@ -215,3 +214,33 @@ def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> Delt
             key = next((k for i, k in reversed(draft.tools) if i == index), 0)
         kind = max(kind, draft.tool(index, key).add(arguments, id_, name))
     return kind
+
+
+# --------------------
+# Values out of OpenAI's chat form, in which prompts are, for bodies of other APIs.
+#
+# Nothing here raises: what is in no form that an API knows goes out as it is, for the server to refuse.
+# --------------------
+
+
+def object_in(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: Any) -> list[Mapping[str, Any]]:
+    """The objects among a list's items; none where it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def function_in(value: Any) -> Mapping[str, Any]:
+    """The ``function`` of a tool, of a tool call or of a choice of a tool."""
+    return object_in(object_in(value).get("function"))
+
+
+def text_of_content(content: Any) -> str:
+    """The text of a message's content, its parts joined."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = (part.get("text") for part in objects_in(content))
+    return "".join(text for text in texts if isinstance(text, str))

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llm_locust.wire.draft import Draft
-from llm_locust.wire.results import AskedResults
+from llm_locust.wire.payload import AskedResults
 from llm_locust.wire.sse import SseEvent
 
 #: A message in OpenAI's chat form, as prompts have it.

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import DeltaKind
-from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
+from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Dialect, Message
-from llm_locust.wire.draft import Draft, read_leniently
+from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.images import InlineImage
-from llm_locust.wire.lists import Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
+    Sent,
+    Several,
     count_of,
     error_text,
     excerpt,
@@ -31,10 +31,10 @@ from llm_locust.wire.payload import (
     objects,
     optional_object,
     text_of,
+    whole_object,
 )
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import gather
-from llm_locust.wire.whole import Sent, whole_object
 
 _DELTA = "content_block_delta"
 
@@ -203,11 +203,11 @@ def messages_turns(messages: Iterable[Message]) -> tuple[list[Message], str]:
     for message in messages:
         role, content = message.get("role"), message.get("content")
         if role in ("system", "developer"):
-            system.append(text_in(content))
+            system.append(text_of_content(content))
             continue
         if role == "tool":
             called = message.get("tool_call_id")
-            result = {"type": "tool_result", "tool_use_id": called, "content": text_in(content)}
+            result = {"type": "tool_result", "tool_use_id": called, "content": text_of_content(content)}
             turns.append({"role": "user", "content": [result]})
             continue
         if isinstance(content, list):

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.choice_drafts import DeltaKind
-from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
+from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Dialect, Message
-from llm_locust.wire.draft import Draft, read_leniently
-from llm_locust.wire.lists import Several
+from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
+    Sent,
+    Several,
     error_text,
     excerpt,
     explained,
@@ -23,9 +23,9 @@ from llm_locust.wire.payload import (
     objects,
     optional_object,
     text_of,
+    whole_object,
 )
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.whole import Sent, whole_object
 
 _TEXT = "response.output_text.delta"
 _REASONING = "response.reasoning_text.delta"
@@ -239,7 +239,9 @@ def responses_input(messages: Iterable[Message]) -> list[Message]:
         role, content = message.get("role"), message.get("content")
         if role == "tool":
             called = message.get("tool_call_id")
-            items.append({"type": "function_call_output", "call_id": called, "output": text_in(content)})
+            items.append(
+                {"type": "function_call_output", "call_id": called, "output": text_of_content(content)}
+            )
             continue
         calls = objects_in(message.get("tool_calls"))
         if content or not calls:

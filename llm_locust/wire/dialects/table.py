@@ -5,10 +5,9 @@ from types import MappingProxyType
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
 
 DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {dialect.name: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS, RERANK)}

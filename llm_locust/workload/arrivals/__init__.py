@@ -1,18 +1,26 @@
 """Send times of requests: schedules that are absolute, reproducible and divided among the workers."""
 
-from llm_locust.workload.arrivals.mixed import ClassArrival, MixedSchedule
-from llm_locust.workload.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate
-from llm_locust.workload.arrivals.process import Process, unit_times
+from llm_locust.workload.arrivals.parse import (
+    ArrivalError,
+    Sweep,
+    TraceFile,
+    parse_arrival,
+    parse_rate,
+    parse_sweep,
+)
 from llm_locust.workload.arrivals.profile import Leg, Profile, RateSegment, constant, piecewise, sine
 from llm_locust.workload.arrivals.schedule import (
     Arrival,
     ArrivalColumns,
+    ClassArrival,
     ListedSchedule,
+    MixedSchedule,
+    Process,
     Schedule,
     Timed,
     Timetable,
+    unit_times,
 )
-from llm_locust.workload.arrivals.sweep import Sweep, parse_sweep
 
 __all__ = [
     "Arrival",

@@ -3,7 +3,7 @@
 ======================= ==================================================================
 ``.jsonl``, ``.ndjson`` one JSON value per line, each as below
 ``.json``               one list of such values, as in ShareGPT's files, or lines of them
-``.csv``, ``.tsv``      see :mod:`llm_locust.workload.datasets.tables`
+``.csv``, ``.tsv``      see :mod:`llm_locust.workload.datasets.plain`
 ``.parquet``            a row is an object of its columns, see there
 ``.txt``                one prompt per line
 a folder                one prompt per file
@@ -24,23 +24,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llm_locust.core.arrow.parquet_input import MAGIC
-from llm_locust.core.input_files import (
-    DATASET,
-    FileReading,
-    InputError,
-    first_bytes,
-    plain_name,
-    skipped_text,
+from llm_locust.core.files import DATASET, FileReading, InputError, first_bytes, plain_name, skipped_text
+from llm_locust.core.parquet_input import MAGIC
+from llm_locust.wire.foreign_text import one_line
+from llm_locust.workload.datasets.plain import folder_rows, parquet_values, table_rows, text_line_rows
+from llm_locust.workload.datasets.row import (
+    EXPECTED_FIELD,
+    DatasetError,
+    DatasetRow,
+    RowReader,
+    first_character,
+    json_values,
 )
-from llm_locust.wire.names import one_line
-from llm_locust.workload.datasets.json_values import first_character, json_values
-from llm_locust.workload.datasets.parquet import parquet_values
-from llm_locust.workload.datasets.row import EXPECTED, EXPECTED_FIELD, DatasetError, DatasetRow, RowReader
 from llm_locust.workload.datasets.sharegpt import ShareGptConversation, conversation_of
-from llm_locust.workload.datasets.tables import table_rows
-from llm_locust.workload.datasets.texts import folder_rows, text_line_rows
-from llm_locust.workload.ordering import Order, sequential, shuffled, weighted
+from llm_locust.workload.draws import Order, sequential, shuffled, weighted
 from llm_locust.workload.text.prompts import Prompt
 
 #: Keys that are not sent, of which :attr:`Dataset.how_read` names so many.
@@ -53,7 +50,7 @@ T = TypeVar("T")
 #: :func:`load_dataset`, or the same with some of its arguments given.
 LoadDataset = Callable[..., "Dataset"]
 
-__all__ = ["EXPECTED", "Dataset", "DatasetError", "load_conversations", "load_dataset"]
+__all__ = ["Dataset", "load_conversations", "load_dataset"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Dataset:
     def stream(
         self, worker_index: int, worker_count: int, order: Order = "sequential", seed: int = 0
     ) -> Iterator[Prompt]:
-        """A worker's part of the lines in an order of :mod:`llm_locust.workload.ordering`, without end.
+        """A worker's part of the lines in an order of :mod:`llm_locust.workload.draws`, without end.
 
         Raises:
             DatasetError: the order is ``weighted``, and no line has a weight.

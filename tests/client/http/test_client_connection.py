@@ -28,12 +28,12 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.http import tcp_info
+from llm_locust.client.http import connection as tcp_info
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import ConnectionBrokenError, ResponseError
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.pool import Pool
-from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.http.tls import Tls
 from llm_locust.core.record import Outcome
 

@@ -18,7 +18,7 @@ from scripted import (
     write,
 )
 
-from llm_locust.client.stream import Answer
+from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 
 PATIENCE_S = 0.08

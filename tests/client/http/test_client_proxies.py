@@ -2,8 +2,7 @@
 
 import pytest
 
-from llm_locust.client.http.proxies import proxy_variable, refuse_proxy
-from llm_locust.client.http.target import Target, TargetError
+from llm_locust.client.http.target import Target, TargetError, proxy_variable, refuse_proxy
 
 PROXY = "http://proxy.example.org:3128"
 BOTH = {"http_proxy": PROXY, "HTTPS_PROXY": PROXY}

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from llm_locust.client.http.tcp_info import tcp_facts
+from llm_locust.client.http.connection import tcp_facts
 
 
 class Told:

@@ -3,7 +3,7 @@
 import pytest
 
 from llm_locust.client.http.errors import RequestTimeoutError
-from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.timers import Timeouts
 
 BOUNDS = Timeouts(first_s=60, gap_s=5, total_s=100)
 

@@ -25,8 +25,8 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.http.pool import TargetError, tls_context
-from llm_locust.client.http.tls import Tls, tls_reason
+from llm_locust.client.http.target import TargetError
+from llm_locust.client.http.tls import Tls, tls_context, tls_reason
 from llm_locust.core.record import Outcome
 
 BODY = sse(chat_chunk("t")) + sse(chat_chunk(finish_reason="stop")) + sse("[DONE]")

@@ -5,7 +5,7 @@ import os
 import gevent
 import pytest
 
-from llm_locust.client.http.turns import DECODING_S, LoopTurn
+from llm_locust.client.http.timers import DECODING_S, LoopTurn
 
 WITHIN_S = 60.0
 

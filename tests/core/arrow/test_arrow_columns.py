@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.arrow.columns import (
-    from_labels,
-    from_lists,
-    from_numpy,
-    from_values,
-    known_of,
-    values_of,
-)
+from llm_locust.core.arrow import from_labels, from_lists, from_numpy, from_values, known_of, values_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 VALUES = st.one_of(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.core.arrow import parquet_pages
-from llm_locust.core.arrow.parquet_pages import PagesError, check_group, read_header
+from llm_locust.core import parquet_input
+from llm_locust.core.parquet_input import PagesError, check_group, read_header
 
 
 def checked(columns: dict[str, Any], most_values: int = 1 << 24, **options: Any) -> None:
@@ -69,7 +69,7 @@ def test_more_values_than_are_allowed_are_refused() -> None:
 def test_a_page_that_has_more_values_than_its_column_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_pages, "read_header", lambda data: parquet_pages.PageSize(1, 1, 10**9))
+    monkeypatch.setattr(parquet_input, "read_header", lambda data: parquet_input.PageSize(1, 1, 10**9))
     with pytest.raises(PagesError, match=r"a has 1,000,000,000 values, its file says 3"):
         checked({"a": [1, 2, 3]})
 

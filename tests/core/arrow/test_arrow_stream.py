@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from llm_locust.core.arrow import stream as stream_module
-from llm_locust.core.arrow.stream import StreamError, read_stream, whole_batches
+from llm_locust.core import arrow as stream_module
+from llm_locust.core.arrow import StreamError, read_stream, whole_batches
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(

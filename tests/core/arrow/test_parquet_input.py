@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from llm_locust.core.arrow.parquet_input import parquet_batches, parquet_input
-from llm_locust.core.input_files import FileBounds, FileReading, InputError
+from llm_locust.core.files import FileBounds, FileReading, InputError
+from llm_locust.core.parquet_input import parquet_batches, parquet_input
 
 BOUNDS = FileBounds("dataset", 100_000, lines=100)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, ns, request
 
+from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.metrics.summary import summarise
 
 #: Two trajectories and a sub-agent of the first.

@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, request
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
-from llm_locust.metrics.answers.quality import MOST_KINDS
+from llm_locust.metrics.answers import MOST_KINDS, Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Tone
-from llm_locust.report.sections.quality import quality as quality_section
+from llm_locust.report.sections.sessions import quality as quality_section
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import pytest
 from metrics_cases import batch, failed, manifest, request
 from roofline_cases import MODELS
 
-from llm_locust.core.arms import ArmFacts
+from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.arms.influence import ArmSamples, independence, paired_difference
+from llm_locust.metrics.arms import ArmSamples, independence, paired_difference
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.markdown import markdown
-from llm_locust.roofline.model_file import read_model
+from llm_locust.report.markdown import markdown
+from llm_locust.roofline.model import read_model
 from llm_locust.wire.usage import CountFault
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)

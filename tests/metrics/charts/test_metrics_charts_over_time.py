@@ -9,8 +9,13 @@ from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.catalogue import ttft
-from llm_locust.metrics.charts.axis import MOST_BINS, TimeAxis
-from llm_locust.metrics.charts.over_time import failures_over_time, percentiles_over_time, rates_over_time
+from llm_locust.metrics.charts.course import (
+    MOST_BINS,
+    TimeAxis,
+    failures_over_time,
+    percentiles_over_time,
+    rates_over_time,
+)
 from llm_locust.metrics.columns import Part
 
 AXIS = TimeAxis(start_s=0.0, width_s=2.0, bins=5)

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, request
 
-from llm_locust.metrics.charts.fits import FEWEST_POINTS, theil_sen
-from llm_locust.metrics.charts.relations import MOST_DRAWN, load_while_streaming, relation, ttft_by_input
+from llm_locust.metrics.charts.distributions import (
+    FEWEST_POINTS,
+    MOST_DRAWN,
+    load_while_streaming,
+    relation,
+    theil_sen,
+    ttft_by_input,
+)
 from llm_locust.metrics.requests.latency import per_request
 
 RNG = np.random.default_rng(5)

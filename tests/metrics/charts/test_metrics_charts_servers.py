@@ -5,8 +5,7 @@ import pytest
 from metrics_cases import columns, request
 from server_cases import Row, rows, tables
 
-from llm_locust.metrics.charts.axis import TimeAxis
-from llm_locust.metrics.charts.servers import MOST_CURVES, ServerCurves, axis_window, server_curves
+from llm_locust.metrics.charts.course import MOST_CURVES, ServerCurves, TimeAxis, axis_window, server_curves
 from llm_locust.metrics.deployment.server_series import read_server_series
 
 AXIS = TimeAxis(start_s=0.0, width_s=2.0, bins=5)

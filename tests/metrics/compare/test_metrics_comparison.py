@@ -13,21 +13,21 @@ import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
 from metrics_cases import batch, failed, manifest, ns, request
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.metrics.compare.comparability import doubts, unlike
-from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED
-from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import (
     Comparison,
     Verdict,
     compare_figures,
     compare_in_turn,
+    doubts,
     figures_over_time,
     joint_confidence,
+    unlike,
 )
 from llm_locust.metrics.compare.relative_gates import State, evaluate_relative, parse_relative_gates
+from llm_locust.metrics.compare.sides import METRICS, NOT_COMPARED, Compared, measure_for_comparison
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time

@@ -14,8 +14,8 @@ from llm_locust.metrics.curves.capacity import (
     need,
     replicas_at_once,
 )
-from llm_locust.metrics.curves.probe import Probe, ProbeReading
-from llm_locust.metrics.curves.steps import SearchResult
+from llm_locust.metrics.curves.edge import SearchResult
+from llm_locust.metrics.curves.objective import Probe, ProbeReading
 from llm_locust.metrics.summary_types.search import UslFigures, UslParameter
 
 FIFTY = Capacity(50.0, 40.0, 60.0, "measured")

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_metrics_search import LIMIT_S, SERVED, queue
 
-from llm_locust.metrics.curves.maximum import unimodal
-from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
-from llm_locust.metrics.curves.probe import GoodRate, Probe, ProbeReading
+from llm_locust.metrics.curves.edge import Bounds, NextStage, SearchResult, unimodal
+from llm_locust.metrics.curves.objective import GoodRate, ObjectiveError, Probe, ProbeReading, parse_objective
 from llm_locust.metrics.curves.search import last_answer, next_step
-from llm_locust.metrics.curves.steps import Bounds, NextStage, SearchResult
 
 BEST = parse_objective("max-goodput")
 

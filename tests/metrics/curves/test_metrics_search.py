@@ -9,18 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.curves.edge import find_edge
-from llm_locust.metrics.curves.isotonic import crossing, falling
-from llm_locust.metrics.curves.objective import Objective, ObjectiveError, parse_objective
-from llm_locust.metrics.curves.probe import Probe, ProbeReading
+from llm_locust.metrics.curves.edge import Bounds, NextStage, SearchResult, crossing, falling, find_edge
+from llm_locust.metrics.curves.objective import (
+    Objective,
+    ObjectiveError,
+    Probe,
+    ProbeReading,
+    parse_objective,
+)
 from llm_locust.metrics.curves.search import next_step
-from llm_locust.metrics.curves.steps import Bounds, NextStage, SearchResult
-from llm_locust.metrics.stats.cells import Order
-from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.certified import certified, certified_rank, certified_share, fewest_samples
-from llm_locust.metrics.stats.intervals import Observed, share_worth, worths
-from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.stats.worth import FEWEST
+from llm_locust.metrics.stats.bootstrap import Order
+from llm_locust.metrics.stats.censoring import (
+    PERCENTILES,
+    Durations,
+    certified,
+    certified_rank,
+    certified_share,
+    fewest_samples,
+)
+from llm_locust.metrics.stats.intervals import FEWEST, Observed, share_worth, worths
 
 RATE = parse_objective("max rate under goodput>=90%")
 USERS = parse_objective("max concurrency under p99_tpot<50ms")

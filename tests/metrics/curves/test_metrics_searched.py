@@ -8,8 +8,8 @@ from metrics_cases import batch, manifest, request, stage
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.search import SearchStage
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.markdown import markdown
-from llm_locust.report.sections.curves.search import readings
+from llm_locust.report.markdown import markdown
+from llm_locust.report.sections.curves import readings
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from llm_locust.metrics.deployment.autoscaling import autoscaling, lives
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.deployment.replicas import Autoscaling, ReplicasUp
+from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.sections.parts.autoscaling import autoscaling as section
+from llm_locust.report.sections.deployment import autoscaling as section
 
 STEP_S, END_S, CAME_S = 60.0, 180.0, 90.0
 

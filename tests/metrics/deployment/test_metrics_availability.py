@@ -10,9 +10,9 @@ from msgspec import to_builtins
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.deployment.availability import reliability
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.sections.standstill import Silences, StreamHoles
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Population, Window

@@ -5,12 +5,12 @@ from metrics_cases import columns, failed, ns, request
 from msgspec import to_builtins
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.deployment.replicas import course, replicas
+from llm_locust.metrics.deployment.routing import course, replicas
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.sections.stuck import find_stuck
+from llm_locust.metrics.sections.steady import find_stuck
 from llm_locust.metrics.window import Window
 
 

@@ -14,7 +14,7 @@ from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
-from llm_locust.roofline.roof import Roof
+from llm_locust.roofline.bounds import Roof
 
 TEN_SECONDS = Window(ns(0.0), ns(10.0), "test")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.requests.concurrency import LawRate, Spans, law_rate
+from llm_locust.metrics.requests.throughput import LawRate, Spans, law_rate
 from llm_locust.metrics.window import Window
 
 

@@ -7,9 +7,16 @@ import pytest
 from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.requests.cut import Samples, at_least, cut_pace_s, most_gaps, with_stuck, with_unsent
-from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.requests.latency import (
+    Samples,
+    at_least,
+    cut_pace_s,
+    most_gaps,
+    per_request,
+    with_stuck,
+    with_unsent,
+)
+from llm_locust.metrics.stats.bootstrap import order_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population
 

@@ -8,15 +8,14 @@ import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics import ragged
+from llm_locust.metrics import columns as ragged
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import gaps
-from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide, program_stamped
+from llm_locust.metrics.requests.gaps import GapCourse, PooledGaps, first_token_wide, joined, program_stamped
 from llm_locust.metrics.requests.latency import itl
-from llm_locust.metrics.stats.cells import time_cells
-from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram
-from llm_locust.metrics.stats.percentiles import percentile
+from llm_locust.metrics.stats.bootstrap import time_cells
+from llm_locust.metrics.stats.censoring import percentile
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Histogram
 from llm_locust.metrics.window import Window
 
 RECORDS = [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request, requests, summarise_latency
 
 from llm_locust.core.record import Doubt, Outcome, RequestRecord
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import (
     ABANDONED,
     LOST,
@@ -17,14 +18,12 @@ from llm_locust.metrics.requests.goodput import (
     STUCK,
     UNSENT,
     Limits,
-    MeasuredFrom,
     Missing,
     good_rates,
     goodput,
     judge,
 )
-from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.requests.latency import MeasuredFrom, per_request
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.window import Window
 

@@ -14,7 +14,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import latency
-from llm_locust.metrics.requests.gap_course import GapCourse
+from llm_locust.metrics.requests.gaps import GapCourse
 from llm_locust.metrics.requests.latency import (
     Measurable,
     adjusted_gaps,
@@ -22,7 +22,7 @@ from llm_locust.metrics.requests.latency import (
     latency_tables,
     per_request,
 )
-from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.bootstrap import order_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics import ragged
-from llm_locust.metrics.requests.pace import on_time_ratio, summarise_on_time
-from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics import columns as ragged
+from llm_locust.metrics.requests.gaps import on_time_ratio, summarise_on_time
+from llm_locust.metrics.stats.bootstrap import Order
 
 
 def ratio(record: RequestRecord, ttft: float = 0.5, tpot: float = 0.1) -> float:

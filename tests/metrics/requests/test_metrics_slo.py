@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.requests.slo import SLO_METRICS, Slo, SloError, parse_slo
+from llm_locust.metrics.gates import SLO_METRICS, Slo, SloError, parse_slo
 
 
 def complaint(text: str) -> str:

@@ -10,7 +10,7 @@ from metrics_cases import manifest, ns
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.metrics.sections.completeness import completeness, known, largest, requests_lost
-from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.run import Completeness
 
 
 def worker(index: int = 0, announced: int | None = 5, received: int = 5, **facts: Any) -> WorkerFacts:

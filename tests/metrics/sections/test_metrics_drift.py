@@ -9,10 +9,10 @@ from metrics_cases import ns
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
-from llm_locust.metrics.sections.drift import MEASURES, drift
+from llm_locust.metrics.sections.steadiness import MEASURES, drift
 from llm_locust.metrics.window import Window
 
 HOURS = 3.0

@@ -11,11 +11,11 @@ from live_cases import Run
 from metrics_cases import batch, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.ending import live_end
+from llm_locust.live.store import live_end
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.sections.live_check import METRICS, LiveEnd
-from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
+from llm_locust.metrics.stats.sketch import SKETCH_ERROR
 from llm_locust.metrics.summary import summarise
 
 
@@ -54,10 +54,10 @@ def test_live_percentiles_are_those_of_the_records_to_the_stated_error() -> None
     assert found["requests"] == {"live": 420, "records": 420}
     assert list(found["latency_ms"]) == list(METRICS)
     assert found["latency_ms"]["itl"]["n"] == 400 * 29
-    assert 0 < found["largest"]["difference"] <= RELATIVE_ERROR
+    assert 0 < found["largest"]["difference"] <= SKETCH_ERROR
     for told in found["latency_ms"].values():
         for live_ms, exact_ms in (told["p50"], told["p95"], told["p99"]):
-            assert live_ms == pytest.approx(exact_ms, rel=RELATIVE_ERROR, abs=1e-6)
+            assert live_ms == pytest.approx(exact_ms, rel=SKETCH_ERROR, abs=1e-6)
 
 
 @settings(max_examples=settings().max_examples // 2)  # each of a run and its whole summary

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Echo, Outcome, RequestRecord
 from llm_locust.metrics.columns import Part

@@ -11,9 +11,9 @@ from metrics_cases import batch, columns, failed, manifest, ns, request
 from scripted_loads import Course, Load
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.sections.standstill import LEAST_S, MOST, Silences, StreamHoles
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.course import Standstills

@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import batch, failed, manifest, request, stage
 from scripted_loads import FOR_EVER, Asked, Course, Load
 
-from llm_locust.core.arms import ArmFacts
+from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.requests import UserTime

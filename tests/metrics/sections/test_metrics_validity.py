@@ -9,13 +9,11 @@ from metrics_cases import columns, failed, manifest, ns, request
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.metrics.sections.node_health import nodes
-from llm_locust.metrics.sections.thresholds import THRESHOLDS
-from llm_locust.metrics.sections.validity import Scale, client_validity
+from llm_locust.metrics.sections.validity import THRESHOLDS, Scale, client_validity, nodes
 from llm_locust.metrics.window import Window
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.metrics.select.request_fields import FIELDS, FieldKind, Terms
 from llm_locust.metrics.select.selection import Pooled, selected
-from llm_locust.metrics.select.where import DEEPEST, WhereError, parse_where
+from llm_locust.metrics.select.where import DEEPEST, FIELDS, FieldKind, Terms, WhereError, parse_where
 
 TERMS = Terms(ORIGIN_NS, Limits(parse_slo("ttft=100ms tpot=50ms")), "sent")
 

@@ -11,8 +11,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import LengthPair, RequestRecord
 from llm_locust.core.stages import with_stages
-from llm_locust.metrics.curves.objective import parse_objective
-from llm_locust.metrics.curves.readings import probes
+from llm_locust.metrics.curves.objective import parse_objective, probes
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.stages import Stage

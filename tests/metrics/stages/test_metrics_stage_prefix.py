@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.core.record import RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.stages.prefix import worth
+from llm_locust.metrics.stages.checks import worth
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, typed

@@ -14,18 +14,17 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.metrics.charts.over_load import load_points
-from llm_locust.metrics.curves.objective import parse_objective
-from llm_locust.metrics.curves.readings import probes
+from llm_locust.metrics.curves.objective import parse_objective, probes
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
 from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.metrics.window import Window
+from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.html import html_report
-from llm_locust.report.inputs.sources import Run, Source
-from llm_locust.report.render.markdown import markdown
+from llm_locust.report.inputs import Run, Source
+from llm_locust.report.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
-from llm_locust.report.tables.stages_csv import stages_csv
 
 #: Users 1 and 2, each of one load: 50 ms, then 100 ms to the first token.
 STAGES = [

@@ -17,8 +17,7 @@ from stage_cases import (
     single_queue,
 )
 
-from llm_locust.metrics.stages.course import StageCourse
-from llm_locust.metrics.stages.steady import saturation, unsteady
+from llm_locust.metrics.stages.steady import StageCourse, saturation, unsteady
 
 Make = Callable[[Random], Times]
 

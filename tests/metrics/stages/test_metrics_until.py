@@ -8,7 +8,7 @@ import pytest
 from metrics_cases import batch, failed, manifest, request, stage
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stages.until import (
+from llm_locust.metrics.stages.steady import (
     EARLY_LOOKS,
     LOOK_CONFIDENCE,
     FigureEstimate,
@@ -19,7 +19,7 @@ from llm_locust.metrics.stages.until import (
 from llm_locust.metrics.stats.intervals import in_order
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.markdown import markdown
+from llm_locust.report.markdown import markdown
 
 P99 = 2.3263478740408408
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stats.blocks import InBlocks, Noise, Remembered, blocks_of, merged, of_none, unseen
 from llm_locust.metrics.stats.bootstrap import StandardError
-from llm_locust.metrics.stats.intervals import in_order, worths
-from llm_locust.metrics.stats.worth import Worth
+from llm_locust.metrics.stats.estimates import InBlocks, Noise, Remembered, blocks_of, merged, of_none, unseen
+from llm_locust.metrics.stats.intervals import Worth, in_order, worths
 
 VALUES = np.array([1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 3.0])
 

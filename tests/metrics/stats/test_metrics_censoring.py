@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.censoring import Durations, later_is_longer, summarise
-from llm_locust.metrics.stats.histogram import count_durations
-from llm_locust.metrics.stats.product_limit import positions
+from llm_locust.metrics.stats.censoring import Durations, later_is_longer, positions, summarise
+from llm_locust.metrics.stats.sketch import count_durations
 
 NONE = np.empty(0)
 

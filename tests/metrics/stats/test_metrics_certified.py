@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.stats.certified import (
+from llm_locust.metrics.stats.censoring import (
     CONFIDENCE,
+    Durations,
     at_most,
     certified,
     certified_rank,

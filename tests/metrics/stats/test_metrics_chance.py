@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.chance import (
+from llm_locust.metrics.stats.proportions import (
     chi_square_tail,
     equal_shares,
     hypergeometric_at_most,

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from llm_locust.metrics.compare.relative_gates import State, judge_change, parse_relative_gates
-from llm_locust.metrics.stats.blocks import Noise
 from llm_locust.metrics.stats.bootstrap import StandardError
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import (
     Average,
     Difference,
     Estimate,
+    Noise,
     Percentile,
     Rate,
     Share,
@@ -21,7 +21,7 @@ from llm_locust.metrics.stats.estimates import (
     change,
     difference,
 )
-from llm_locust.metrics.stats.worth import Memory, Worth, percentile_shares
+from llm_locust.metrics.stats.intervals import Memory, Worth, percentile_shares
 
 Z = 1.959964
 UNKNOWN = -math.inf, math.inf

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
-from llm_locust.metrics.stats.percentiles import PERCENTILES, ordered, percentile, summarise_ascending
+from llm_locust.metrics.stats.censoring import PERCENTILES, ordered, percentile, summarise_ascending
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Histogram, count_durations, merge
 
 durations = st.lists(st.integers(0, 10**4) | st.integers(0, 10**9) | st.integers(0, 2**60), max_size=40)
 

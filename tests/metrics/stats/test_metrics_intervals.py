@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from metrics_cases import columns, request, summarise_latency
 from numpy.typing import NDArray
 
-from llm_locust.metrics.requests.gap_course import GapCourse, joined
-from llm_locust.metrics.stats.bootstrap import CELLS, StandardError
-from llm_locust.metrics.stats.cells import Order, order_cells
-from llm_locust.metrics.stats.intervals import Observed, in_order, share_worth
-from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.stats.worth import (
+from llm_locust.metrics.requests.gaps import GapCourse, joined
+from llm_locust.metrics.stats.bootstrap import CELLS, Order, StandardError, order_cells
+from llm_locust.metrics.stats.censoring import PERCENTILES
+from llm_locust.metrics.stats.intervals import (
     Memory,
+    Observed,
     Worth,
+    in_order,
     is_told,
     mean_ends,
     needed,
@@ -25,6 +25,7 @@ from llm_locust.metrics.stats.worth import (
     ratio_ends,
     scaled_ends,
     share_ends,
+    share_worth,
 )
 
 Floats = NDArray[np.float64]

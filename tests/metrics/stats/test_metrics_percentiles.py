@@ -12,13 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import summarise_latency
 
-from llm_locust.metrics.stats.percentiles import (
-    PERCENTILES,
-    moments,
-    ordered,
-    parse_percentiles,
-    percentile,
-)
+from llm_locust.metrics.stats.censoring import PERCENTILES, moments, ordered, parse_percentiles, percentile
 
 samples = st.lists(st.floats(0, 1e4), min_size=1, max_size=60)
 
@@ -103,7 +97,7 @@ def test_failures_never_make_a_percentile_smaller(values: list[float], failures:
 def test_a_standard_deviation_has_the_same_digits_on_any_number_of_processors() -> None:
     code = (
         "import numpy as np\n"
-        "from llm_locust.metrics.stats.percentiles import moments\n"
+        "from llm_locust.metrics.stats.censoring import moments\n"
         "draw = np.random.default_rng(1)\n"
         "print([moments(np.sort(draw.lognormal(-3, 1, 40_000))) for _ in range(30)])"
     )

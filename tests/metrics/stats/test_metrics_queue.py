@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.stats.queue import PARTS, QueueCount, grows
+from llm_locust.metrics.stats.trend import PARTS, QueueCount, grows
 
 SPAN_S = 60.0
 

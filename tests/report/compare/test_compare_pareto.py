@@ -8,7 +8,7 @@ from compare_cases import write_made_run
 
 from llm_locust.cli.main import main
 from llm_locust.metrics.question import Question
-from llm_locust.report.inputs.sources import Source
+from llm_locust.report.inputs import Source
 from llm_locust.report.run.analysis import analyse
 
 

@@ -18,7 +18,7 @@ from swarm_process import PATIENCE_S
 
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.page import page as compared_page
-from llm_locust.report.run.build import build_report
+from llm_locust.report.run.analysis import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
 WHITE = "rgb(255, 255, 255)"

@@ -5,7 +5,7 @@ from typing import Any
 
 from metrics_cases import batch, manifest, request, stage
 
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.core.stages import with_stages
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise

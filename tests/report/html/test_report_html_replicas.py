@@ -15,7 +15,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.html.chart import Chart
-from llm_locust.report.html.replicas import MOST_SHOWN, in_flight
+from llm_locust.report.html.over_time import MOST_SHOWN, in_flight
 
 SECONDS = 80
 

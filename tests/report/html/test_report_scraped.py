@@ -12,17 +12,15 @@ from report_cases import records, write_run
 from server_cases import Row, rows
 from test_report_html import Page
 
-from llm_locust.core.run_facts import ScrapeFacts
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
-from llm_locust.live.ending import live_end
+from llm_locust.core.manifest import ScrapeFacts
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.live.store import live_end
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.peers import LiveCheck
+from llm_locust.metrics.summary_types.course import LiveCheck
 from llm_locust.metrics.summary_types.resources import Energy
 from llm_locust.metrics.summary_types.summary import read_summary
-from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
-from llm_locust.report.inputs.sources import open_source
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import build_report
+from llm_locust.report.inputs import LIVE_FILE, open_source, write_live_end
+from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.report.run.finish import finish_run
 from llm_locust.store import MANIFEST_FILE, REPORT_HTML_FILE, SUMMARY_FILE, read_manifest
 

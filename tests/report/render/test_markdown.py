@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import clock, lost_records, manifest, records, seen_worker, summary, told
 
-from llm_locust.core.pipeline import PipelineFacts
+from llm_locust.core.manifest import PipelineFacts
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.markdown import markdown as in_markdown
+from llm_locust.report.markdown import markdown as in_markdown
 
 #: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.
 BAR = re.compile(r"(?<!\\)\|")

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from report_cases import lost_records, records, write_run
 
-from llm_locust.metrics.gates import GateError
+from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary_types.summary import read_summary
-from llm_locust.report.inputs.sources import Source
-from llm_locust.report.render.console import print_report
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import build_report
+from llm_locust.report.console import print_report
+from llm_locust.report.inputs import Source
+from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,

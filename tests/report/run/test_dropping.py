@@ -19,10 +19,9 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.summary_types.summary import as_json
-from llm_locust.report.inputs.sources import Source
+from llm_locust.report.inputs import Source
 from llm_locust.report.run import dropping
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import build_report
+from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.report.run.dropping import drop
 from llm_locust.report.run.finish import finish_run
 from llm_locust.report.run.join import join_parts
@@ -39,10 +38,9 @@ from llm_locust.store import (
     read_manifest,
     write_manifest,
 )
-from llm_locust.store.segments import Segment, base_of, segment_name, segments_of
+from llm_locust.store.frame_log import Segment, base_of, segment_name, segments_of
 from llm_locust.store.upload.destination import UploadError, open_destination
-from llm_locust.store.upload.files import Stored
-from llm_locust.store.upload.transfer import read_index, upload_run, write_index
+from llm_locust.store.upload.transfer import Stored, read_index, upload_run, write_index
 
 pytestmark = pytest.mark.usefixtures("without_page")
 

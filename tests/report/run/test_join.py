@@ -10,9 +10,9 @@ from metrics_cases import manifest, ns, request, stage
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.metrics.summary_types.summary import read_summary
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs import open_source
 from llm_locust.report.run.join import _settled, join_parts, main
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, StoreError, encode_frame, write_manifest
 

@@ -12,7 +12,7 @@ from metrics_cases import failed, request
 from report_cases import records, write_run
 
 from llm_locust import RunData
-from llm_locust.core.arrow.schema import SCHEMA
+from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.record import Outcome
 from llm_locust.report.run.run_data import COMPUTED_COLUMNS
 from llm_locust.store import StoreError

@@ -12,8 +12,8 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, request, 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.requests.throughput import Credits, throughput
 from llm_locust.metrics.window import Window
-from llm_locust.report.run import timeseries
-from llm_locust.report.run.timeseries import timeseries_csv
+from llm_locust.report.run import analysis
+from llm_locust.report.run.analysis import timeseries_csv
 
 COUNTS = [
     *("started", "ok", "failed", "cancelled", "input_tokens", "output_tokens"),
@@ -84,7 +84,7 @@ def test_a_worker_whose_clock_is_behind_has_rows_below_zero() -> None:
 def test_a_clock_that_is_years_off_does_not_make_a_row_for_each_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(timeseries, "MOST_SECONDS", 1_000)  # a week of rows says no more
+    monkeypatch.setattr(analysis, "MOST_SECONDS", 1_000)  # a week of rows says no more
     lines = timeseries_csv(batch(request(0.0), request(3e8)), manifest()).count("\n")
     assert lines == 1_000 + 1
 

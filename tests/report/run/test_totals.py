@@ -13,19 +13,18 @@ from metrics_cases import failed, manifest, ns, request
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.keys import MOST_KEYS
+from llm_locust.live.counts import MOST_KEYS
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.run import build
+from llm_locust.report.run import analysis
 from llm_locust.report.run.rolling import STATE_FILE, write_so_far
-from llm_locust.report.run.so_far import SO_FAR_DIR
-from llm_locust.report.run.totals import FrameTotals, counted, decode_totals, encode_totals
+from llm_locust.report.run.totals import SO_FAR_DIR, FrameTotals, counted, decode_totals, encode_totals
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,
     FrameIndex,
     encode_frame,
+    frame_log,
     index_frames,
-    segments,
     write_manifest,
 )
 
@@ -118,8 +117,8 @@ def rolled(tmp_path_factory: pytest.TempPathFactory) -> Rolled:
     write_manifest(run, manifest(None, workers=[worker], slo=RUN.slo, warmup_s=RUN.warmup_s))
     found = []
     with pytest.MonkeyPatch.context() as patch, (run / FRAMES_FILE).open("wb", buffering=0) as file:
-        patch.setattr(build, "html_report", lambda *_: b"")  # half of the time, and not looked at
-        patch.setattr(segments, "index_frames", noted)
+        patch.setattr(analysis, "html_report", lambda *_: b"")  # half of the time, and not looked at
+        patch.setattr(frame_log, "index_frames", noted)
         for begin in range(0, 300, 60):
             for at in range(begin, begin + 60, 10):
                 each = [at + i / 10 for i in range(100)]

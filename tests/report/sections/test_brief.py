@@ -9,7 +9,7 @@ from report_cases import records, summary
 
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.verdict import RunVerdict
-from llm_locust.report.render.console import print_report
+from llm_locust.report.console import print_report
 from llm_locust.report.sections.headline import verdict
 
 RUN = Path("runs/first")

@@ -6,7 +6,7 @@ from report_cases import summary, told
 
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Section, Tone
-from llm_locust.report.sections.cost import cost
+from llm_locust.report.sections.resources import cost
 
 GPU = {"gpu_hour_cost": "2.5", "gpus": "8"}
 API = {"input_token_price": "0.15", "output_token_price": "0.6"}

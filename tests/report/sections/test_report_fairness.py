@@ -6,9 +6,8 @@ import pytest
 from report_cases import summary, told
 
 from llm_locust.report.section import Section, Tone
-from llm_locust.report.sections.brief import brief
-from llm_locust.report.sections.contents import sections
-from llm_locust.report.sections.fairness import MOST_CAUSES, fairness
+from llm_locust.report.sections.contents import brief, sections
+from llm_locust.report.sections.deployment import MOST_CAUSES, fairness
 from llm_locust.report.sections.findings import findings
 from llm_locust.report.sections.headline import verdict
 

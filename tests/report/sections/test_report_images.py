@@ -5,7 +5,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.report.sections.parts.images import images
+from llm_locust.report.sections.measures import images
 
 
 def summary(requests: int, n: int = 2) -> Summary:

@@ -9,7 +9,7 @@ from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Section
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.findings import findings
-from llm_locust.report.sections.quality import doubtful
+from llm_locust.report.sections.sessions import doubtful
 
 
 def answers(n: int, doubt: Doubt | None = None, reason: str = "stop") -> list[RequestRecord]:

@@ -11,7 +11,7 @@ from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections.contents import sections
-from llm_locust.report.sections.server import MOST_ROWS, energy, servers
+from llm_locust.report.sections.deployment import MOST_ROWS, energy, servers
 
 ALL = range(11)
 

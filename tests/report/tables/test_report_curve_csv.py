@@ -9,7 +9,7 @@ from metrics_cases import batch, manifest, request, stage
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.report.tables.curve_csv import curve_csv
+from llm_locust.report.csv_tables import curve_csv
 
 #: A server that takes 0.1 s for up to eight requests at once. The highest load is measured first.
 USERS = (32, 1, 2, 4, 8, 16, 24)

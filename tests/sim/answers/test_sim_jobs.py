@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.answers.jobs import Job, ModelLimits, resolve
-from llm_locust.sim.answers.prompt import RecentTexts, RequestError
-from llm_locust.sim.answers.text import split_tokens
+from llm_locust.sim.answers.jobs import Job, ModelLimits, RecentTexts, RequestError, resolve, split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.images import Size
-from llm_locust.workload.images.noise import OWN_BYTES, noise_image
+from llm_locust.workload.images import OWN_BYTES, noise_image
 
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 

@@ -11,7 +11,8 @@ from test_sim_templates import data_of, make_job, stream_bytes
 
 from llm_locust.sim.answers import messages
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.reply import Reply, read_body, reply_reader
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 VERSION = {"anthropic_version": "2023-06-01"}

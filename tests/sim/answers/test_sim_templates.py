@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.sim.answers import chunks, responses
-from llm_locust.sim.answers.jobs import Job
+from llm_locust.sim.answers.jobs import Job, TokenText, count_tokens
 from llm_locust.sim.answers.template import StreamTemplate
-from llm_locust.sim.answers.text import TokenText, count_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.engine.engine import Engine, EngineCounters, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineCounters, EngineProfile, EngineSequence
 
 MS = 1_000_000
 
@@ -21,9 +22,9 @@ PROFILE = EngineProfile(
 )
 
 
-def token_times_ns(engine: Engine, steps: int = 10_000) -> dict[Sequence, list[int]]:
+def token_times_ns(engine: Engine, steps: int = 10_000) -> dict[EngineSequence, list[int]]:
     """Run the engine to its end: when each sequence's tokens came."""
-    times: dict[Sequence, list[int]] = {}
+    times: dict[EngineSequence, list[int]] = {}
     for _ in range(steps):
         end_ns = engine.start_step()
         if end_ns is None:
@@ -39,7 +40,7 @@ def test_an_idle_engine_does_nothing() -> None:
 
 def test_a_lone_sequence_gets_its_tokens_at_the_times_of_the_formula() -> None:
     engine = Engine(PROFILE, 0)
-    sequence = Sequence(prompt_tokens=50, output_tokens=3, ready_ns=7 * MS)
+    sequence = EngineSequence(prompt_tokens=50, output_tokens=3, ready_ns=7 * MS)
     engine.submit(sequence)
     # ready, then 10 + 1 + 50 · 0.1 ms with the prompt, then 10 + 1 ms a token
     assert token_times_ns(engine) == {sequence: [23 * MS, 34 * MS, 45 * MS]}
@@ -48,7 +49,7 @@ def test_a_lone_sequence_gets_its_tokens_at_the_times_of_the_formula() -> None:
 
 def test_a_bigger_batch_makes_every_step_slower() -> None:
     engine = Engine(PROFILE, 0)
-    sequences = [Sequence(10, 5, 0) for _ in range(4)]
+    sequences = [EngineSequence(10, 5, 0) for _ in range(4)]
     for sequence in sequences:
         engine.submit(sequence)
     times = token_times_ns(engine)
@@ -58,7 +59,7 @@ def test_a_bigger_batch_makes_every_step_slower() -> None:
 
 def test_a_long_prompt_is_prefilled_in_chunks_while_others_keep_decoding() -> None:
     engine = Engine(PROFILE, 0)
-    short, long = Sequence(10, 8, 0), Sequence(250, 1, 0)
+    short, long = EngineSequence(10, 8, 0), EngineSequence(250, 1, 0)
     engine.submit(short)
     engine.submit(long)
     times = token_times_ns(engine)
@@ -70,7 +71,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_while_others_keep_decoding() -> No
 
 def test_more_sequences_than_the_limit_wait_first_come_first_served() -> None:
     engine = Engine(PROFILE, 0)
-    sequences = [Sequence(1, 3, 0) for _ in range(7)]
+    sequences = [EngineSequence(1, 3, 0) for _ in range(7)]
     for sequence in sequences:
         engine.submit(sequence)
     engine.start_step()
@@ -84,7 +85,7 @@ def test_more_sequences_than_the_limit_wait_first_come_first_served() -> None:
 
 def test_a_sequence_is_not_admitted_before_it_is_ready() -> None:
     engine = Engine(PROFILE, 0)
-    first, late = Sequence(1, 10, 0), Sequence(1, 1, 50 * MS)
+    first, late = EngineSequence(1, 10, 0), EngineSequence(1, 1, 50 * MS)
     engine.submit(first)
     engine.submit(late)
     assert token_times_ns(engine)[late][0] > 50 * MS
@@ -92,7 +93,7 @@ def test_a_sequence_is_not_admitted_before_it_is_ready() -> None:
 
 def test_blocks_are_taken_as_tokens_come_and_a_full_cache_keeps_the_next_one_waiting() -> None:
     engine = Engine(replace(PROFILE, kv_cache_tokens=100), 0)  # 6 blocks of 16
-    big, next_one = Sequence(60, 30, 0), Sequence(40, 10, 0)
+    big, next_one = EngineSequence(60, 30, 0), EngineSequence(40, 10, 0)
     engine.submit(big)
     engine.submit(next_one)
     engine.start_step()
@@ -112,14 +113,14 @@ def test_blocks_are_taken_as_tokens_come_and_a_full_cache_keeps_the_next_one_wai
 @pytest.mark.parametrize(("kv_cache_tokens", "longest"), [(10_000, 10_000), (9_999, 9_984)])
 def test_a_sequence_longer_than_the_kv_cache_is_refused_at_once(kv_cache_tokens: int, longest: int) -> None:
     engine = Engine(replace(PROFILE, kv_cache_tokens=kv_cache_tokens), 0)
-    engine.submit(Sequence(longest - 1, 1, 0))
+    engine.submit(EngineSequence(longest - 1, 1, 0))
     with pytest.raises(ValueError, match=f"{longest + 1} tokens does not fit into a KV cache of {longest}"):
-        engine.submit(Sequence(longest, 1, 0))
+        engine.submit(EngineSequence(longest, 1, 0))
 
 
 def test_the_youngest_gives_way_and_is_prefilled_again_with_the_tokens_that_it_has() -> None:
     engine = Engine(replace(PROFILE, kv_cache_tokens=64), 0)  # 4 blocks
-    old, young = Sequence(31, 20, 0), Sequence(30, 10, 0)
+    old, young = EngineSequence(31, 20, 0), EngineSequence(30, 10, 0)
     engine.submit(old)
     engine.submit(young)
     times = token_times_ns(engine)
@@ -135,7 +136,7 @@ def test_the_youngest_gives_way_and_is_prefilled_again_with_the_tokens_that_it_h
 
 def test_a_preempted_sequence_is_ahead_of_all_that_wait() -> None:
     engine = Engine(replace(PROFILE, kv_cache_tokens=64), 0)
-    sequences = [Sequence(31, 20, 0), Sequence(31, 3, 0), Sequence(1, 1, 0)]
+    sequences = [EngineSequence(31, 20, 0), EngineSequence(31, 3, 0), EngineSequence(1, 1, 0)]
     for sequence in sequences:
         engine.submit(sequence)
     times = token_times_ns(engine)
@@ -145,9 +146,9 @@ def test_a_preempted_sequence_is_ahead_of_all_that_wait() -> None:
     assert times[sequences[1]][2] > times[sequences[0]][-1]
 
 
-def shared_prompt(prompt: int, ready_ns: int, output: int = 2) -> Sequence:
+def shared_prompt(prompt: int, ready_ns: int, output: int = 2) -> EngineSequence:
     """A prompt that begins as every other one from here."""
-    return Sequence(prompt, output, ready_ns, block_hashes=tuple(range(prompt // 16)))
+    return EngineSequence(prompt, output, ready_ns, block_hashes=tuple(range(prompt // 16)))
 
 
 def test_a_prompt_is_computed_from_where_it_differs_and_one_token_at_least() -> None:
@@ -156,7 +157,7 @@ def test_a_prompt_is_computed_from_where_it_differs_and_one_token_at_least() -> 
         shared_prompt(64, 0),
         shared_prompt(64, 1_000 * MS),  # the same: all but its last block
         shared_prompt(40, 2_000 * MS),  # two full blocks of it
-        Sequence(64, 2, 3_000 * MS, block_hashes=(-1, 1, 2, 3)),  # another beginning: nothing
+        EngineSequence(64, 2, 3_000 * MS, block_hashes=(-1, 1, 2, 3)),  # another beginning: nothing
     ]
     for sequence in sequences:
         engine.submit(sequence)
@@ -204,7 +205,7 @@ def test_a_reset_prefix_cache_finds_nothing_and_what_runs_goes_on() -> None:
 
 def test_a_preempted_prompt_finds_its_own_blocks_again() -> None:
     engine = Engine(replace(PROFILE, prefix_cache=True, kv_cache_tokens=64), 0)
-    old, young = Sequence(31, 4, 0), shared_prompt(32, 0, 5)
+    old, young = EngineSequence(31, 4, 0), shared_prompt(32, 0, 5)
     engine.submit(old)
     engine.submit(young)
     times = token_times_ns(engine)
@@ -217,7 +218,7 @@ def test_a_preempted_prompt_finds_its_own_blocks_again() -> None:
 
 def test_a_step_that_reads_context_lasts_longer_with_every_token() -> None:
     engine = Engine(replace(PROFILE, context_per_token_ns=1_000.0), 0)
-    sequence = Sequence(50, 4, 0)
+    sequence = EngineSequence(50, 4, 0)
     engine.submit(sequence)
     times = token_times_ns(engine)[sequence]
     gaps_ns = [b - a for a, b in itertools.pairwise(times)]
@@ -228,7 +229,7 @@ def test_a_step_that_reads_context_lasts_longer_with_every_token() -> None:
 def test_with_overlap_the_longer_of_memory_and_arithmetic_counts() -> None:
     profile = replace(PROFILE, overlap=True, context_per_token_ns=10_000.0, max_num_batched_tokens=1_000)
     engine = Engine(profile, 0)
-    long, short = Sequence(500, 3, 0), Sequence(50, 2, 1_000 * MS)
+    long, short = EngineSequence(500, 3, 0), EngineSequence(50, 2, 1_000 * MS)
     engine.submit(long)
     engine.submit(short)
     times = token_times_ns(engine)
@@ -240,7 +241,7 @@ def test_with_overlap_the_longer_of_memory_and_arithmetic_counts() -> None:
 
 def test_a_slowed_engine_takes_its_factor_in_every_later_step() -> None:
     engine = Engine(PROFILE, 0)
-    sequence = Sequence(50, 4, 0)
+    sequence = EngineSequence(50, 4, 0)
     engine.submit(sequence)
     engine.start_step()
     engine.slow_factor = 3.0  # the step under way lasts what it lasts
@@ -267,7 +268,7 @@ def test_a_cleared_engine_has_nothing_and_is_free_at_once() -> None:
 
 def test_a_sequence_cancelled_during_a_step_gets_no_token_from_it() -> None:
     engine = Engine(PROFILE, 0)
-    stays, decoding, waiting = Sequence(1, 9, 0), Sequence(1, 9, 0), Sequence(1, 9, 0)
+    stays, decoding, waiting = EngineSequence(1, 9, 0), EngineSequence(1, 9, 0), EngineSequence(1, 9, 0)
     engine.submit(stays)
     engine.submit(decoding)
     engine.start_step()
@@ -282,7 +283,7 @@ def test_a_sequence_cancelled_during_a_step_gets_no_token_from_it() -> None:
 
 def test_a_slow_sequence_takes_its_pace_in_steps_per_token() -> None:
     engine = Engine(PROFILE, 0)
-    slow, other = Sequence(1, 4, 0, pace=3), Sequence(1, 12, 0)
+    slow, other = EngineSequence(1, 4, 0, pace=3), EngineSequence(1, 12, 0)
     engine.submit(slow)
     engine.submit(other)
     times = token_times_ns(engine)
@@ -294,7 +295,7 @@ def test_noise_is_reproduced_by_the_seed_and_leaves_the_mean() -> None:
 
     def run(seed: int) -> list[int]:
         engine = Engine(noisy, seed)
-        sequence = Sequence(1, 2_000, 0)
+        sequence = EngineSequence(1, 2_000, 0)
         engine.submit(sequence)
         return token_times_ns(engine)[sequence]
 
@@ -322,7 +323,7 @@ def test_every_sequence_ends_with_exactly_its_tokens_and_no_block_leaks(
     engine, times, cancels = Engine(profile, 0), {}, {}
     for prompt, output, ready, family, cancelled_after in sorted(asked, key=lambda a: a[2]):
         keys = tuple(1_000 * family + k for k in range(prompt // 16))
-        sequence = Sequence(prompt, output, ready * MS, block_hashes=keys)
+        sequence = EngineSequence(prompt, output, ready * MS, block_hashes=keys)
         engine.submit(sequence)
         times[sequence] = list[int]()
         if cancelled_after is not None:
@@ -350,7 +351,7 @@ def test_every_sequence_ends_with_exactly_its_tokens_and_no_block_leaks(
 
 def test_the_oldest_sequence_is_never_preempted_however_small_the_cache() -> None:
     engine = Engine(replace(PROFILE, max_num_seqs=20, kv_cache_tokens=160), 0)
-    sequences = [Sequence(20, 140, 0) for _ in range(20)]  # each of them fills the cache alone
+    sequences = [EngineSequence(20, 140, 0) for _ in range(20)]  # each of them fills the cache alone
     for sequence in sequences:
         engine.submit(sequence)
     times = token_times_ns(engine)

@@ -7,8 +7,9 @@ import pytest
 from sim_deployment import deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
-from llm_locust.sim.engine.gpu_page import BUSY_W, IDLE_W, GpuKind, GpuReading, gpu_exposition
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
+from llm_locust.sim.engine.stats import BUSY_W, IDLE_W, GpuKind, GpuReading, gpu_exposition
 
 S = 1_000_000_000
 
@@ -49,7 +50,7 @@ def test_time_in_steps_is_that_of_the_steps_and_not_of_the_pauses() -> None:
         EngineProfile(noise=0.0, step_base_ns=1000, step_per_sequence_ns=10, prefill_per_token_ns=1), 0
     )
     for ready_ns in (0, 10_000_000):  # a pause of 10 ms between them
-        engine.submit(Sequence(prompt_tokens=100, output_tokens=3, ready_ns=ready_ns))
+        engine.submit(EngineSequence(prompt_tokens=100, output_tokens=3, ready_ns=ready_ns))
         while engine.start_step() is not None:
             engine.finish_step()
     assert engine.busy_ns == 2 * (1110 + 2 * 1010)

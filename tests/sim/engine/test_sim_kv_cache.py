@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from llm_locust.sim.engine.kv_cache import Held, KvCache
+from llm_locust.sim.engine.scheduler import Held, KvCache
 
 BLOCKS, SIZE = 8, 4
 

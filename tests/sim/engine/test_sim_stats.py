@@ -1,7 +1,7 @@
 import re
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.engine.engine import EngineCounters
+from llm_locust.sim.engine.scheduler import EngineCounters
 from llm_locust.sim.engine.stats import BucketHistogram, ReplicaReading, ReplicaStats, exposition
 
 _SAMPLE = re.compile(r'(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} ([-+0-9.einf]+)')

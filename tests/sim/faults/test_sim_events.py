@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.sim.faults.events import EventLog, events_path
+from llm_locust.sim.faults import EventLog, events_path
 from llm_locust.sim.truth import TruthError
 
 

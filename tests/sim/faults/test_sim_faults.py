@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.faults.faults import FaultPlan, FaultPlanError, Refusal, http_status, parse_fault_plan
+from llm_locust.sim.faults import FaultPlan, FaultPlanError, Refusal, http_status, parse_fault_plan
 
 
 def test_a_plan_is_words_of_shares_and_a_refusal() -> None:

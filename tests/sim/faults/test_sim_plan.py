@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.faults.plan import Action, PlanError, PlanStep, check_plan, parse_factor, parse_plan
+from llm_locust.sim.faults import Action, PlanError, PlanStep, check_plan, parse_factor, parse_plan
 
 S = 1_000_000_000
 EXAMPLE = "10s kill 2; 20s start 2; 30s slow 1 3x; 40s normal 1; 50s drain 0"

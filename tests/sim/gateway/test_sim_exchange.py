@@ -16,8 +16,9 @@ from llm_locust.deployment.exposition import readings
 from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import Usage, read_body, reply_reader
+from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
+from llm_locust.wire.usage import Usage
 
 CUT_TOKENS = 3  # where a fault midway strikes
 

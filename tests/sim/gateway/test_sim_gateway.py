@@ -13,7 +13,7 @@ import pytest
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.wire.session_header import SessionHeader
+from llm_locust.wire.headers import SessionHeader
 
 USER = [{"role": "user", "content": "one two three"}]
 

@@ -14,10 +14,10 @@ from sim_deployment import FAST, Deployment, deployment
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.sim.command import settings_from
-from llm_locust.sim.engine.engine import Engine, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineSequence
 from llm_locust.sim.engine.stats import KV_BYTES_PER_TOKEN
-from llm_locust.sim.settings.deployment import SettingsError, SimSettings, check
-from llm_locust.sim.settings.options import add_arguments
+from llm_locust.sim.settings import SettingsError, SimSettings, add_arguments, check
 
 MS = 1_000_000
 PROMPT = 3  # tokens of the test client's prompt
@@ -129,8 +129,8 @@ def test_embeddings_and_a_replicas_own_port_need_no_other_replica(tmp_path: Path
 
 def test_a_received_prompt_takes_a_step_of_one_token_and_a_preemption_loses_it() -> None:
     engine = Engine(replace(PROFILE, kv_cache_tokens=64), 0)
-    first = Sequence(prompt_tokens=20, output_tokens=30, ready_ns=0, received=19)
-    second = Sequence(prompt_tokens=20, output_tokens=30, ready_ns=0, received=19)
+    first = EngineSequence(prompt_tokens=20, output_tokens=30, ready_ns=0, received=19)
+    second = EngineSequence(prompt_tokens=20, output_tokens=30, ready_ns=0, received=19)
     engine.submit(first)
     engine.submit(second)
     assert engine.start_step() == 3 * MS + 2 * MS  # one token of each prompt

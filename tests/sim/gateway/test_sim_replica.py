@@ -9,7 +9,8 @@ from typing import Any, TypeVarTuple
 import pytest
 from sim_deployment import FAST
 
-from llm_locust.sim.engine.engine import Engine, EngineCounters, Sequence
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineCounters, EngineSequence
 from llm_locust.sim.engine.stats import ReplicaStats
 from llm_locust.sim.gateway.replica import Replica
 
@@ -23,7 +24,7 @@ def make_replica(**changed: Any) -> Replica:
     return Replica(0, Engine(replace(profile, **changed), 0))
 
 
-async def generate(replica: Replica, prompt_tokens: int, output_tokens: int, **more: Any) -> Sequence:
+async def generate(replica: Replica, prompt_tokens: int, output_tokens: int, **more: Any) -> EngineSequence:
     """Submit a request and wait for its last token."""
     done, left = asyncio.Event(), output_tokens
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.sim.engine.engine import Engine, EngineProfile
-from llm_locust.sim.engine.sequence import Sequence
-from llm_locust.sim.settings.deployment import SettingsError
-from llm_locust.sim.settings.profile_file import read_profile
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
+from llm_locust.sim.settings import SettingsError, read_profile
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -77,7 +76,7 @@ def test_the_examples_make_engines(path: Path) -> None:
 def test_an_idle_engine_of_a_profile_runs_at_its_roofline(tmp_path: Path) -> None:
     read = read_profile(profile(tmp_path, VALUES))
     engine, ends_ns = Engine(replace(EngineProfile(**read.engine), noise=0.0), 0), list[int]()
-    engine.submit(Sequence(prompt_tokens=2, output_tokens=51, ready_ns=0))
+    engine.submit(EngineSequence(prompt_tokens=2, output_tokens=51, ready_ns=0))
     while (end_ns := engine.start_step()) is not None:
         ends_ns.append(end_ns)
         engine.finish_step()

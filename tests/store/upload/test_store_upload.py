@@ -13,8 +13,14 @@ from llm_locust.cli.upload import main
 from llm_locust.store.files import MANIFEST_FILE, StoreError
 from llm_locust.store.upload import transfer as module
 from llm_locust.store.upload.destination import Destination, UploadError
-from llm_locust.store.upload.files import UploadPart, parts_of
-from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, Uploaded, upload_run
+from llm_locust.store.upload.transfer import (
+    INDEX_FILE,
+    RetryPolicy,
+    Uploaded,
+    UploadPart,
+    parts_of,
+    upload_run,
+)
 
 KEY, SECRET = "known-key-id", "this-is-the-secret"
 

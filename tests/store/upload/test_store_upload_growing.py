@@ -28,8 +28,7 @@ from llm_locust.store import (
     write_manifest,
 )
 from llm_locust.store.upload.destination import Destination, UploadError
-from llm_locust.store.upload.files import Stored, UploadPart, parts_of
-from llm_locust.store.upload.transfer import RetryPolicy, upload_run
+from llm_locust.store.upload.transfer import RetryPolicy, Stored, UploadPart, parts_of, upload_run
 
 ROWS = 3
 FIRST = "batches/000000000000000.frames"

@@ -7,7 +7,7 @@ import gevent
 import pytest
 from gevent import GreenletExit
 
-from llm_locust.swarm.agents.pauses import Pauses
+from llm_locust.swarm.pauses import Pauses
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import time
 from types import SimpleNamespace as Fake
 
 from llm_locust.core.record import Outcome
-from llm_locust.swarm.agents.walk import Walk
+from llm_locust.swarm.agents import Walk
 from llm_locust.workload.trajectories.trajectory import Trajectory, Turn
 
 MS = 1_000_000

@@ -5,9 +5,9 @@ import math
 import msgspec
 import pytest
 
-from llm_locust.core.prefix import ReplicaCache
+from llm_locust.core.manifest import ReplicaCache
 from llm_locust.deployment.exposition import readings
-from llm_locust.swarm.caches.counters import Counters, Values, counted, counters_of
+from llm_locust.swarm.caches import Counters, Values, counted, counters_of
 
 
 def by_engine(*values: float) -> Values:

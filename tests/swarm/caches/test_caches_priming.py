@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
-from llm_locust.swarm.caches.priming import ReplicaError, prepare
+from llm_locust.core.manifest import PrefixShare, ReplicaCache
+from llm_locust.swarm.caches import ReplicaError, prepare
 from llm_locust.workload.text.prompts import Prompt
 
 PREFIX = PrefixShare.of(0.5, 100, 3)

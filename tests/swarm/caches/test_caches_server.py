@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from llm_locust.core.prefix import PrefixShare, ReplicaCache
+from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.options.settings import parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS
 from llm_locust.scenario import load_scenario
-from llm_locust.swarm.caches import server as caches
-from llm_locust.swarm.caches.server import PrefixCaches
+from llm_locust.swarm import caches
+from llm_locust.swarm.caches import PrefixCaches
 from llm_locust.swarm.run.replicas import post_to
 
 SCENARIO = """

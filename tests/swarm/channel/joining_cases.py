@@ -2,7 +2,7 @@
 
 Both real ends of the channel, with a scripted network between them: no socket, and no time but the script's.
 What Locust says over the channel, and what a worker does about a master that does not know it, is as in
-Locust's runners and in roles/rejoining.py.
+Locust's runners and in roles/worker.py.
 """
 
 import itertools

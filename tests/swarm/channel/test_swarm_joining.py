@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 from warm_process import warm_code
 
-from llm_locust.swarm.channel.proof import NONCE_BYTES, SESSION_BYTES, ProofError, hello
-from llm_locust.swarm.channel.sessions import (
+from llm_locust.swarm.channel.proof import (
     MOST_HELLOS,
+    NONCE_BYTES,
+    SESSION_BYTES,
     MasterSessions,
+    ProofError,
     UnknownSessionError,
     WorkerSession,
+    hello,
 )
 
 SECRET = b"sixteen bytes at least"

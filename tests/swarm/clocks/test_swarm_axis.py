@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.channel.messages import PingMessage, PongMessage
-from llm_locust.swarm.clocks.run_clock import (
+from llm_locust.swarm.clocks import (
     BUSY_FACTOR,
     DRIFT_PPM,
     OffsetEstimate,

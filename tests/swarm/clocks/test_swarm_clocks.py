@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
+from llm_locust.swarm import clocks
 from llm_locust.swarm.channel.messages import PingMessage, PongMessage
-from llm_locust.swarm.clocks import worker_clock as clocks
-from llm_locust.swarm.clocks.run_clock import RunClock, drift_ns, pong
-from llm_locust.swarm.clocks.worker_clock import (
+from llm_locust.swarm.clocks import (
     FIRST_WITHIN_NS,
     LATER_NS,
     PONG_TIMEOUT_NS,
     ROUND_EXCHANGES,
     SOON_NS,
+    RunClock,
     WorkerClock,
+    drift_ns,
+    pong,
 )
 
 pytestmark = pytest.mark.alone

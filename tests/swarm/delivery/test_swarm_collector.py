@@ -12,9 +12,8 @@ from record_strategies import record
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector, batch_fault
-from llm_locust.swarm.delivery.recorder import Recorder
-from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S
-from llm_locust.swarm.delivery.shipping import Shipper
+from llm_locust.swarm.delivery.shipping import RESEND_AFTER_S, Shipper
+from llm_locust.swarm.delivery.unacked import Recorder
 
 
 class FlakyLog(FrameLog):

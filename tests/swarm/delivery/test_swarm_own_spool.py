@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from llm_locust.options.option import OWN_SPOOL
-from llm_locust.store.parts import SPOOL_DIR
-from llm_locust.swarm.delivery.own_spool import own_spool
+from llm_locust.store.facts import SPOOL_DIR
+from llm_locust.swarm.delivery.unacked import own_spool
 
 
 def folder(root: Path, worker: str = "w1", **options: Any) -> Path | None:

@@ -8,7 +8,7 @@ from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.store import FrameHeader, encode_frame
-from llm_locust.swarm.delivery.recorder import BATCH_ROWS, Recorder
+from llm_locust.swarm.delivery.unacked import BATCH_ROWS, Recorder
 
 
 class Desk:

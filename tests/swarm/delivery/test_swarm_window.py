@@ -1,8 +1,8 @@
 """How much is on its way, and when which of it is sent again."""
 
 from llm_locust.store import FrameHeader
-from llm_locust.swarm.delivery.send_window import WINDOW_BATCHES, WINDOW_BYTES, SendWindow
-from llm_locust.swarm.delivery.unacked_batches import UnackedBatch
+from llm_locust.swarm.delivery.shipping import WINDOW_BATCHES, WINDOW_BYTES, SendWindow
+from llm_locust.swarm.delivery.unacked import UnackedBatch
 
 
 def batch(seq: int, run: str = "run", size: int = 1) -> UnackedBatch:

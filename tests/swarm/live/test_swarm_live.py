@@ -29,9 +29,9 @@ from pathlib import Path
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.live.series import Charts
-from llm_locust.live.snapshot import snapshot
-from llm_locust.swarm.live.watch import store_of
+from llm_locust.live.store import Charts
+from llm_locust.live.store import snapshot
+from llm_locust.swarm.live import store_of
 
 
 class Chat(ChatUser):

@@ -17,7 +17,7 @@ from llm_locust.swarm.channel.messages import (
     RunInfo,
     StageMessage,
 )
-from llm_locust.swarm.open_loop.rest import Scheduled, Span, scheduled
+from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
 from llm_locust.swarm.roles.departed import note_departed, note_rate
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun

@@ -9,8 +9,8 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from llm_locust.swarm.open_loop import alarm as module
-from llm_locust.swarm.open_loop.alarm import Alarm
+from llm_locust.swarm.open_loop import dispatch as module
+from llm_locust.swarm.open_loop.dispatch import Alarm
 
 pytestmark = pytest.mark.alone
 

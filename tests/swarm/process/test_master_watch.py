@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llm_locust.swarm.process.master_watch import GIVE_UP_S, SILENT_S, MasterWatch, Step
+from llm_locust.swarm.process.loops import GIVE_UP_S, SILENT_S, MasterWatch, Step
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 from swarm_process import LOCUSTFILES, Process, Result, simulation
 from warm_process import warm_code
 
-from llm_locust.host.open_files import no_connection
+from llm_locust.host import no_connection
 
 #: Answers of 5 s outlast the schedule: every request needs a connection of its own.
 LIMIT, REQUESTS = 150, 160

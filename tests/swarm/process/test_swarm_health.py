@@ -183,7 +183,7 @@ import json, sys
 from dataclasses import asdict
 import gevent
 from gevent.select import select
-from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.health import (Health)
 
 health = Health()
 while health.snapshot().hub_lag_ms_max is None:

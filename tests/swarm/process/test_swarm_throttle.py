@@ -1,6 +1,6 @@
 """A message that comes often is said at once, and then seldom."""
 
-from llm_locust.swarm.process.throttle import Throttle
+from llm_locust.swarm.process.loops import Throttle
 
 
 def test_the_first_is_said_and_then_one_an_interval() -> None:

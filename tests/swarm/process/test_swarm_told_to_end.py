@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.swarm.roles import coordinator
-from llm_locust.swarm.roles.coordinator import RunCoordinator
+from llm_locust.swarm.roles.coordinator import (RunCoordinator)
 
 CUT = "the process was told to end (SIGTERM or Ctrl-C)"
 

@@ -18,7 +18,7 @@ def build():
     return original()
 
 argument_parser.default_args_dict = build
-from llm_locust.swarm.process.tuning import remember_default_arguments
+from llm_locust.swarm.process.tuning import (remember_default_arguments)
 
 remember_default_arguments()
 remember_default_arguments()
@@ -29,7 +29,7 @@ assert len(built) == 1, len(built)
 COLLECTED = """
 import gc
 import locust
-from llm_locust.swarm.process.tuning import keep_collections_short
+from llm_locust.swarm.process.tuning import (keep_collections_short)
 
 before = gc.get_threshold()
 keep_collections_short()
@@ -83,7 +83,7 @@ from pathlib import Path
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.process.tuning import THREAD_SLICE_S
+from llm_locust.swarm.process.tuning import (THREAD_SLICE_S)
 
 
 class Drawing(ChatUser):

@@ -11,8 +11,8 @@ from swarm_process import Result, locust, simulation
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.doctor.calibration import Calibrated
 from llm_locust.options.settings import Settings, UsageError, parse_settings
-from llm_locust.swarm.run import calibrating
-from llm_locust.swarm.run.calibrating import calibrate_run
+from llm_locust.swarm.run import preflight
+from llm_locust.swarm.run.preflight import calibrate_run
 
 
 class Scheduled:
@@ -45,7 +45,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             answers=200,
         )
 
-    monkeypatch.setattr(calibrating, "calibrate", measured)
+    monkeypatch.setattr(preflight, "calibrate", measured)
     return seen
 
 

@@ -14,7 +14,7 @@ import pytest
 from finish_cases import write_frames
 from metrics_cases import request
 
-from llm_locust.report.run.build import Report
+from llm_locust.report.run.analysis import Report
 from llm_locust.report.run.finish import finish_run
 from llm_locust.store import FRAMES_FILE
 from llm_locust.swarm.process.children import passed_on

@@ -8,8 +8,8 @@ import pytest
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store.upload import reach
-from llm_locust.swarm.run.foreseen import fewest_of, foreseen
 from llm_locust.swarm.run.load_watch import check_load
+from llm_locust.swarm.run.preflight import fewest_of, foreseen
 
 
 class Chat:

@@ -9,11 +9,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.verdict import RunVerdict, verdict
-from llm_locust.swarm.roles.outcome import (
-    with_code_on_error,
-    with_faults,
-    without_gates,
-)
+from llm_locust.swarm.roles.outcome import with_code_on_error, with_faults, without_gates
 
 
 def summary(records: list[RequestRecord], **of_run: Any) -> Summary:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.deployment.arms import Arm
+from llm_locust.deployment.targets import Arm
 from llm_locust.options.settings import UsageError, parse_settings
 from llm_locust.swarm.run.canary import check_arms
 from llm_locust.swarm.run.preflight import own_endpoints

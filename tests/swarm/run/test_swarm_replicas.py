@@ -15,7 +15,7 @@ from llm_locust.deployment.profiler import ProfileError, ProfileSpan
 from llm_locust.deployment.targets import Reuse
 from llm_locust.options.deployment import DeploymentSettings, parse_urls, patience_s
 from llm_locust.store import read_manifest
-from llm_locust.swarm.run.server_calls import ServerCalls
+from llm_locust.swarm.run.servers import ServerCalls
 
 ONCE = ("--headless", "-u", "2", "-r", "2", "-t", "2s", "--output-tokens", "40")
 

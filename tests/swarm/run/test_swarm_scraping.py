@@ -15,12 +15,12 @@ import psutil
 import pytest
 from page_server import hang, page, serving
 
-from llm_locust.core.run_facts import ScrapeFacts
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
-from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.core.manifest import ScrapeFacts
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
+from llm_locust.metrics.deployment.server_series import ServerNow
 from llm_locust.options.deployment import MetricsSettings
-from llm_locust.swarm.clocks.run_clock import RunClock
-from llm_locust.swarm.run.scraping import Scraping, _Bounded
+from llm_locust.swarm.clocks import RunClock
+from llm_locust.swarm.run.servers import Scraping, _Bounded
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_watch_of_children")]
 
@@ -31,9 +31,9 @@ PARENT = """
 import sys
 from pathlib import Path
 import gevent
-from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.swarm.clocks import RunClock
 from llm_locust.options.deployment import MetricsSettings
-from llm_locust.swarm.run.scraping import Scraping
+from llm_locust.swarm.run.servers import Scraping
 
 scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), RunClock(), lambda servers: None)
 scraping.begin()

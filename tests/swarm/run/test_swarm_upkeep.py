@@ -20,8 +20,8 @@ import gevent
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.live.watch import store_of
-from llm_locust.swarm.web.rolling import summarise_forever
+from llm_locust.swarm.live import store_of
+from llm_locust.swarm.web.reports import summarise_forever
 
 
 class Chat(ChatUser):

@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 from stages_swarm import TIMES, FakeSwarm, S
 
-from llm_locust.core.manifest import StageFacts
-from llm_locust.core.prefix import PrefixShare
+from llm_locust.core.manifest import PrefixShare, StageFacts
 from llm_locust.core.stages import finished, resumed
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver

@@ -3,7 +3,7 @@
 import pytest
 
 from llm_locust.core.manifest import MOST_STAGES
-from llm_locust.swarm.stages.listed import stages_of, steps_of
+from llm_locust.swarm.stages.plan import stages_of, steps_of
 from llm_locust.workload.arrivals import parse_rate
 
 S = 1_000_000_000

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from stages_swarm import TIMES, FakeSwarm
 
 from llm_locust.core.manifest import StageFacts
-from llm_locust.metrics.curves.objective import parse_objective
-from llm_locust.metrics.curves.probe import Probe, ProbeReading
-from llm_locust.metrics.curves.steps import Bounds, SearchResult
+from llm_locust.metrics.curves.edge import Bounds, SearchResult
+from llm_locust.metrics.curves.objective import Probe, ProbeReading, parse_objective
 from llm_locust.swarm.stages.driver import SweepDriver
-from llm_locust.swarm.stages.searching import SearchPlan
+from llm_locust.swarm.stages.plan import SearchPlan
 
 USERS = parse_objective("max concurrency under goodput>=50%")
 EDGE = 11

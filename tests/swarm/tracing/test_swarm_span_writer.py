@@ -18,8 +18,8 @@ from record_strategies import record
 
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
-from llm_locust.swarm.tracing import span_writer
-from llm_locust.swarm.tracing.span_writer import SLICE, SpanWriter
+from llm_locust.swarm import tracing
+from llm_locust.swarm.tracing import SLICE, SpanWriter
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import read_body
 
@@ -117,16 +117,16 @@ def process(
     environment: Any = SimpleNamespace(events=events)
     made = Process(exporter, SpanWriter(environment, provider), events.test_stop, events.quit)
     handler = Saying(made.said)
-    span_writer.logger.addHandler(handler)
-    level = span_writer.logger.level
-    span_writer.logger.setLevel(logging.INFO)
+    tracing.logger.addHandler(handler)
+    level = tracing.logger.level
+    tracing.logger.setLevel(logging.INFO)
     try:
         yield made
     finally:
         exporter.open.set()
         made.quit.fire()
-        span_writer.logger.removeHandler(handler)
-        span_writer.logger.setLevel(level)
+        tracing.logger.removeHandler(handler)
+        tracing.logger.setLevel(level)
         provider.shutdown()
 
 
@@ -141,7 +141,7 @@ def test_each_request_is_exported_once_and_no_export_is_larger_than_a_slice() ->
 
 
 def test_what_is_less_than_a_slice_does_not_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_writer, "INTERVAL_S", 0.02)
+    monkeypatch.setattr(tracing, "INTERVAL_S", 0.02)
     with process() as here:
         here.wait_for(here.requests(2))
 
@@ -166,7 +166,7 @@ def test_two_runs_are_told_together() -> None:
 
 
 def test_requests_that_find_the_queue_full_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_writer, "QUEUE", 50)
+    monkeypatch.setattr(tracing, "QUEUE", 50)
     with process() as here:
         here.exporter.open.clear()
         first = here.requests(SLICE)
@@ -182,7 +182,7 @@ def test_requests_that_find_the_queue_full_are_dropped_and_counted(monkeypatch: 
 
 
 def test_after_a_failed_export_the_next_ones_wait_and_then_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(span_writer, "RETRY_AFTER_S", 0.2)
+    monkeypatch.setattr(tracing, "RETRY_AFTER_S", 0.2)
     with process(Exporter(lambda at: at == 1)) as here:
         begun = time.monotonic()
         ids = here.requests(3 * SLICE)
@@ -210,7 +210,7 @@ def test_a_collector_that_refuses_holds_up_no_end_and_what_is_lost_is_said() -> 
 def test_a_collector_that_does_not_answer_is_waited_for_no_longer_than_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(span_writer, "FLUSH_S", 0.1)
+    monkeypatch.setattr(tracing, "FLUSH_S", 0.1)
     with process() as here:
         here.exporter.open.clear()
         here.requests(SLICE + 3)
@@ -248,7 +248,7 @@ class Broken(SpanProcessor):
 def test_a_broken_processor_of_the_users_own_stops_neither_load_nor_tracing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(span_writer, "RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr(tracing, "RETRY_AFTER_S", 0.01)
     with process(Exporter(), ALWAYS_ON, Broken()) as here:
         ids = here.requests(2 * SLICE)
         here.wait_for(ids[SLICE:])

@@ -31,15 +31,7 @@ from scripted import ScriptedServer, Step, refusing_port
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.swarm.tracing.spans import (
-    FIRST_TOKEN,
-    SCOPE,
-    Ended,
-    Prospect,
-    RunSpans,
-    attributes_of,
-    error_type,
-)
+from llm_locust.swarm.tracing import FIRST_TOKEN, SCOPE, Ended, Prospect, RunSpans, attributes_of, error_type
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES

@@ -17,7 +17,7 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from llm_locust.swarm.tracing.setup import attach_tracing
+from llm_locust.swarm.tracing_setup import (attach_tracing)
 
 
 class Nowhere(MetricExporter):

@@ -11,7 +11,7 @@ from swarm_process import Result, as_worker, free_port, locust, simulation
 NOT_A_WORKERS = (
     *("pandas", "rich", "prometheus_client.parser"),
     *("llm_locust.report", "llm_locust.swarm.roles.coordinator", "llm_locust.swarm.roles.master"),
-    *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.progress", "llm_locust.swarm.web"),
+    *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.load_watch", "llm_locust.swarm.web"),
 )
 
 LOCUSTFILE = """
@@ -52,10 +52,10 @@ def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
             ChatUser, CompletionUser, ConversationUser, MessagesUser, OpenLoopUser, ResponsesUser,
             ScenarioUser,
         )
-        from llm_locust.swarm.tracing import setup
+        from llm_locust.swarm import tracing_setup
         environment = SimpleNamespace(parsed_options=SimpleNamespace(otel=False))
-        setup.attach_tracing(environment)
-        assert setup.tracer_of(environment, "run", "worker") is None
+        tracing_setup.attach_tracing(environment)
+        assert tracing_setup.tracer_of(environment, "run", "worker") is None
         print(json.dumps(sorted(sys.modules)))
     """
     made = subprocess.run(
@@ -72,7 +72,7 @@ def test_a_process_that_goes_without_pandas_converts_as_one_with_it() -> None:
     code = """if True:
         import sys
         if sys.argv[1] == "without":
-            from llm_locust.report.without_pandas import forgo_pandas
+            from llm_locust.report.output import forgo_pandas
             forgo_pandas()
         import numpy as np, pyarrow as pa
         floats = pa.array(np.array([1.5, np.nan]), from_pandas=True)

@@ -9,9 +9,7 @@ import pytest
 from gevent.event import Event
 
 from llm_locust.client.http.clock import ClockPair
-from llm_locust.swarm.open_loop.dispatch import AHEAD_S, Dispatcher
-from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
-from llm_locust.swarm.open_loop.turns import TurnOrder
+from llm_locust.swarm.open_loop.dispatch import AHEAD_S, Dispatcher, ScheduleClock, TurnOrder
 from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, constant
 from llm_locust.workload.traces import TraceEntry
 

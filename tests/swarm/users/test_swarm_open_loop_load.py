@@ -13,8 +13,8 @@ from run_infos import run_info
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import LoadSettings
+from llm_locust.swarm.open_loop.dispatch import ScheduleClock
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class, timetable
-from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.workload.arrivals import Arrival, Process, Schedule, TraceFile, constant
 from llm_locust.workload.traces.trace import WINDOW
 

@@ -11,24 +11,27 @@ from metrics_cases import failed, request
 
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.record import Outcome
-from llm_locust.live.series import SPANS, Charts, LiveSeries, Span
 from llm_locust.live.state import MISSING
-from llm_locust.live.store import LiveStore
+from llm_locust.live.store import SPANS, Charts, LiveSeries, LiveStore, Span
 from llm_locust.metrics.catalogue import LIVE
-from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.metrics.deployment.server_series import ServerNow
 from llm_locust.swarm.web.assets import asset
-from llm_locust.swarm.web.feed import Feed
-from llm_locust.swarm.web.numbers import Fresh, at_rest, look_at
-from llm_locust.swarm.web.status import MOST_WORKERS, catalogue, status
-from llm_locust.swarm.web.tables import (
+from llm_locust.swarm.web.numbers import (
+    MOST_WORKERS,
     NAMES,
     RECENT,
     REPLICAS,
     TOTAL,
     WHOLE,
+    Feed,
+    Fresh,
+    at_rest,
     by_name,
     by_replica,
+    catalogue,
+    look_at,
     series_csv,
+    status,
     table_csv,
 )
 

@@ -75,9 +75,9 @@ from pathlib import Path
 import gevent
 from locust import events
 
-from llm_locust.swarm.live.watch import store_of
-from llm_locust.swarm.web.metrics import serve_metrics
-from llm_locust.swarm.web.rolling import summarise_forever
+from llm_locust.swarm.live import store_of
+from llm_locust.swarm.web.metrics import (serve_metrics)
+from llm_locust.swarm.web.reports import summarise_forever
 
 
 @events.init.add_listener

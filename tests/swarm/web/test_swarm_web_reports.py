@@ -9,9 +9,8 @@ from compare_cases import write_made_run
 from metrics_cases import ns
 
 from llm_locust.metrics.question import PLAIN
-from llm_locust.report.inputs.sources import open_source
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import write_reports
+from llm_locust.report.inputs import open_source
+from llm_locust.report.run.analysis import analyse, write_reports
 from llm_locust.swarm.web.reports import ComparisonError, KnownRun, Reports
 
 

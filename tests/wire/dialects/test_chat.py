@@ -13,10 +13,11 @@ from strategies import chat_chunks
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import Reply, ToolCall, Usage, reply_reader
+from llm_locust.wire.reply import reply_reader
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import OutputCount
+from llm_locust.wire.usage import OutputCount, Usage
 
 
 def test_a_plain_stream_reads_whole() -> None:

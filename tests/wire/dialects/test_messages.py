@@ -11,10 +11,11 @@ from payloads import body, read
 from strategies import cuts
 
 from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
+from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
-from llm_locust.wire.usage import OutputCount
+from llm_locust.wire.usage import OutputCount, Usage
 
 START = {
     "type": "message_start",

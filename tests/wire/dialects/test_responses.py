@@ -7,10 +7,11 @@ import pytest
 from payloads import RESPONSE, body, read
 
 from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
+from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import OutputCount
+from llm_locust.wire.usage import OutputCount, Usage
 
 CALL = RESPONSE["output"][2]
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from payloads import body, read
 from strategies import json_values, spoiled
 
-from llm_locust.wire.choice_drafts import DeltaKind
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.draft import Draft
+from llm_locust.wire.draft import DeltaKind, Draft
 from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template
-from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt

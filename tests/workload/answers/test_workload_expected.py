@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.answers.expected import (
+from llm_locust.workload.answers import (
     ExpectedError,
     choice_of,
     expected_answer,
@@ -15,7 +15,8 @@ from llm_locust.workload.answers.expected import (
     normalised,
     number_of,
 )
-from llm_locust.workload.datasets.load import DatasetError, load_dataset
+from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.datasets.row import DatasetError
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.answers.validators import (
-    REPETITION_WORDS,
-    ValidatorError,
-    check_of,
-    checks_of,
-    repetition,
-)
+from llm_locust.workload.answers import REPETITION_WORDS, ValidatorError, check_of, checks_of, repetition
 from llm_locust.workload.parts import Validator
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.text.words import WORDS
+from llm_locust.workload.text.prompts import WORDS, Prompt
 
 PROSE = " ".join(WORDS[i * 37 % len(WORDS)] for i in range(len(WORDS)))
 PERSON = {

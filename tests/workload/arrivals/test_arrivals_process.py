@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llm_locust.workload.arrivals import Process, unit_times
-from llm_locust.workload.arrivals.process import BLOCK
+from llm_locust.workload.arrivals.schedule import BLOCK
 
 N = 40_000
 

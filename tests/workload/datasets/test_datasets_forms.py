@@ -14,13 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.workload.body import LINE_FIELDS
-from llm_locust.workload.datasets.load import (
-    Dataset,
-    DatasetError,
-    load_conversations,
-    load_dataset,
-    parse_keys,
-)
+from llm_locust.workload.datasets.load import Dataset, load_conversations, load_dataset, parse_keys
+from llm_locust.workload.datasets.row import DatasetError
 from llm_locust.workload.text.prompts import Prompt
 
 PAGE = Path(__file__).parents[3] / "docs" / "data-files.md"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
+from llm_locust.workload.datasets.load import Dataset, load_dataset
+from llm_locust.workload.datasets.row import DatasetError
 from llm_locust.workload.text.prompts import Prompt
 
 QUESTIONS = Path(__file__).parents[3] / "examples" / "questions.jsonl"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
+from llm_locust.workload.datasets.load import Dataset, load_dataset
+from llm_locust.workload.datasets.row import DatasetError
 
 
 def load(folder: Path, content: bytes) -> Dataset:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_locust.workload.datasets.load import DatasetError, load_conversations, load_dataset
+from llm_locust.workload.datasets.load import load_conversations, load_dataset
+from llm_locust.workload.datasets.row import DatasetError
 from llm_locust.workload.datasets.sharegpt import ShareGptConversation, ShareGptTurn, conversation_of
 from llm_locust.workload.text.prompts import Prompt
 

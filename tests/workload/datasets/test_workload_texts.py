@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.workload.datasets.load import DatasetError, load_dataset
+from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.datasets.row import DatasetError
 from llm_locust.workload.text.prompts import Prompt
 
 

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.options.stages.lengths import against_lengths
+from llm_locust.options.stages import against_lengths
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.embeddings import EMBEDDINGS
+from llm_locust.wire.dialects.results import EMBEDDINGS
 from llm_locust.wire.images import Size, images_in
+from llm_locust.workload import images as noise
 from llm_locust.workload.datasets.load import load_dataset
-from llm_locust.workload.images import noise
-from llm_locust.workload.images.asked import ImagesError, parse_images, parse_sizes
-from llm_locust.workload.images.noise import OWN_BYTES, noise_image
-from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
+from llm_locust.workload.images import OWN_BYTES, ImagesError, noise_image, parse_images, parse_sizes
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.parts import WorkloadError
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt, with_images
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.workload.lengths.tokens import MAX_TOKENS, LengthError, parse_lengths
+from llm_locust.core.record import MAX_TOKENS
+from llm_locust.workload.lengths import LengthError, parse_lengths
 
 N = 20_000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.lengths.times import LONGEST_S, TimesError, parse_times
+from llm_locust.workload.lengths import LONGEST_S, TimesError, parse_times
 
 
 def drawn(text: str, n: int = 20_000) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.workload.text.ahead import Ahead, Order
 from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.text.synthetic import Ahead, Order
 
 
 def numbered(k: int) -> Prompt:
@@ -105,7 +105,7 @@ monkey.patch_all()
 import gevent
 from gevent.threadpool import ThreadPoolExecutor
 
-from llm_locust.workload.text.ahead import Ahead
+from llm_locust.workload.text.synthetic import Ahead
 from llm_locust.workload.text.prompts import Prompt
 
 native_sleep = monkey.get_original("time", "sleep")

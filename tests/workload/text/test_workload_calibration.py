@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.text.calibration import STAGES, Calibration, Fit
+from llm_locust.workload.text.synthetic import STAGES, Calibration, Fit
 
 
 def learned(asked: list[int], per_word: float, overhead: float, wrong: dict[int, int] | None = None) -> Fit:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
 from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.workload.text.exact import ExactText, WordCosts, prompt_count
 from llm_locust.workload.text.prompts import Corpus, PromptError, head_words
+from llm_locust.workload.text.synthetic import ExactText, WordCosts, prompt_count
 from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
 
 CORPUS = Corpus.of(7)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llm_locust.workload.text.prompts import (
     HEAD_WORDS,
+    WORDS,
     Corpus,
     Prompt,
     PromptError,
@@ -18,7 +19,6 @@ from llm_locust.workload.text.prompts import (
     synthetic_text,
     with_head,
 )
-from llm_locust.workload.text.words import WORDS
 
 CORPUS = Corpus.of(7)
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.text.calibration import Calibration
 from llm_locust.workload.text.prompts import Corpus
-from llm_locust.workload.text.shared_prefix import (
+from llm_locust.workload.text.synthetic import (
+    AboutWriter,
+    Calibration,
     SharedPrefix,
     SharedPrefixError,
     SharedTexts,
     parse_shared_prefix,
 )
-from llm_locust.workload.text.synthetic import AboutWriter
 
 WRITER = AboutWriter(Corpus.of(3), Calibration(8))
 

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from small_tokenizers import CHATML, small_tokenizer, write_folder
 
-from llm_locust.workload.text.chat_template import ChatTemplate, ChatTemplateError
-from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError, load_tokenizer
+from llm_locust.workload.text.tokenizer import (
+    ChatTemplate,
+    ChatTemplateError,
+    PromptTokenizer,
+    TokenizerError,
+    load_tokenizer,
+)
 
 QUESTION = [{"role": "user", "content": "where is the board"}]
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.traces import Trace, TraceAsked, TraceError, open_trace
-from llm_locust.workload.traces.plausible import how_read
+from llm_locust.workload.traces.trace import how_read
 
 CHAT = {"chat_id": 7, "parent_chat_id": -1, "type": "text", "turn": 1}
 

@@ -282,7 +282,7 @@ def test_sessions_stay_on_one_worker_and_are_divided_about_equally(tmp_path: Pat
 def test_turns_older_than_the_memory_are_forgotten_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_locust.workload.traces.sessions.MEMORY", 1_000)
+    monkeypatch.setattr("llm_locust.workload.traces.formats.MEMORY", 1_000)
     many = "\n".join(turn(k, k / 1000) for k in range(1_001))
     last = turn("last", 1e6, after=["0"])
     message = error_of(write(tmp_path, f"{many}\n{last}"))

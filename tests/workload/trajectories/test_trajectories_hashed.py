@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.trajectories.hashed import Chain, HashedPrompt
-from llm_locust.workload.trajectories.hits import possible_shares
-from llm_locust.workload.trajectories.pool import TrajectoryPool, how_read, load_pool
-from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError
+from llm_locust.workload.trajectories.pool import TrajectoryPool, how_read, load_pool, possible_shares
+from llm_locust.workload.trajectories.trajectory import Chain, HashedPrompt, Trajectory, TrajectoryError
 
 BLOCK = 16
 

@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.trajectories.hits import possible_shares, shared_characters
-from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool, mark_of
+from llm_locust.workload.trajectories.pool import (
+    TrajectoryPool,
+    load_pool,
+    mark_of,
+    possible_shares,
+    shared_characters,
+)
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, Turn, answered, marked
 
 SYSTEM = {"role": "system", "content": "You are a careful agent."}

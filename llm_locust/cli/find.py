@@ -1,0 +1,147 @@
+"""``llm-locust find``: the highest load under which limits hold, from runs at several loads."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llm_locust.core.texts import parse_time
+from llm_locust.metrics.compare.comparison import unlike_beside_load
+from llm_locust.metrics.compare.sides import Compared, measure_for_comparison
+from llm_locust.metrics.curves.edge import Bounds
+from llm_locust.metrics.curves.objective import Objective, Probe, parse_objective, probes
+from llm_locust.metrics.curves.search import next_step, parse_share, told
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
+from llm_locust.report.console import print_sections
+from llm_locust.report.inputs import open_source
+from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.section import Line, Section, Tone
+from llm_locust.report.sections.curves import answer, readings
+from llm_locust.report.text import clean, number
+
+DESCRIPTION = (
+    "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
+    "Prints the load to run next, or the answer with its 95 % interval: see docs/capacity.md."
+)
+
+#: Options in which runs at several loads may differ, beside those of stages. Not so --until: a stage that
+#: ends once its figure looks settled is another sample than one that lasts its full time.
+_HOW_MUCH = frozenset(("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust find``."""
+    parser.add_argument(
+        "objective",
+        metavar="OBJECTIVE",
+        help='"max rate under goodput>=95%%", "max concurrency under p99_ttft<500ms p99_tpot<50ms", '
+        '"max-goodput"',
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
+    parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")
+    parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to look at")
+    parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
+    parser.add_argument(
+        "--precision",
+        type=_share,
+        default=0.05,
+        metavar="SHARE",
+        help="of the answer: half its interval, as a share of it (5%%)",
+    )
+    parser.add_argument(
+        "--max-stages", type=int, default=12, metavar="N", help="stages after which it ends (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the next load or the answer. Return the exit code: 0, or 2 for what cannot be searched."""
+    try:
+        if url := next((str(run) for run in args.runs if str(run).startswith(("http:/", "https:/"))), ""):
+            raise ValueError(
+                f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`'
+            )
+        objective = parse_objective(args.objective)
+        question = Question(slo=args.slo, warmup_s=args.warmup)
+        found, warnings = _probes(args.runs, question, objective, args.lengths)
+        if not found:
+            raise ValueError("the runs have no load: nothing was sent in them")
+        bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
+        step = next_step(objective, bounds, found)
+    except (ValueError, OSError) as e:
+        print(f"llm-locust find: {one_line(e)}", file=sys.stderr)
+        return 2
+    shown = {"next": None, "answer": None, "warnings": warnings}
+    shown |= told(objective, found, step, [None] * len(found))
+    with printing():
+        if args.json:
+            print(shown_json(shown, indent=2))
+        else:
+            print_sections(_sections(shown), sys.stdout)
+    return 0
+
+
+def _probes(
+    runs: Sequence[Path], question: Question, objective: Objective, lengths: str | None
+) -> tuple[list[Probe], list[str]]:
+    """Of all stages in the order in which they ran, and what the runs differ in beside their load.
+
+    Raises:
+        ValueError: a run is given twice.
+    """
+    # Imported here: the options take longer to import than this command's help.
+    from llm_locust.options.stages import STAGES
+    from llm_locust.options.table import NOT_LOAD
+
+    not_load = NOT_LOAD | _HOW_MUCH | {row.name for row in STAGES if row.name != "until"}
+    by_time: list[tuple[int, list[Probe]]] = []
+    known: dict[str, Path] = {}
+    first: Compared | None = None
+    warnings: list[str] = []
+    for path in runs:
+        with open_source([path], question) as source:
+            manifest = source.manifest
+            if (before := known.setdefault(manifest.id, path)) is not path:
+                raise ValueError(f"{str(before)!r} and {str(path)!r} are one run: give it once")
+            if len(runs) > 1 and question.slo is None and manifest.slo:
+                question = replace(question, slo=manifest.slo)  # of the first run that has one
+            theirs = probes(source.requests, manifest, question, objective, lengths)
+            by_time.append((manifest.started_ns, theirs))
+            if len(runs) > 1:
+                compared = measure_for_comparison(source.requests, manifest, question)
+                first = first or compared
+                between = f"{runs[0].name} and {path.name}"
+                warnings += [f"{between}: {text}" for text in unlike_beside_load(first, compared, not_load)]
+    return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found], warnings
+
+
+def _sections(found: dict[str, Any]) -> list[Section]:
+    unit = found["unit"]
+    stages = msgspec.convert(found["stages"], list[SearchStage])
+    shown = [readings(clean(found["objective"]), unit, stages)]
+    if found["warnings"]:
+        lines = tuple(Line(clean(text), Tone.WARN) for text in found["warnings"])
+        shown.insert(0, Section("The runs differ in more than their load", lines, stacked=True))
+    if found["next"] is None:
+        return [*shown, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
+    line = f"{number(found['next']['load'])} {unit}: {clean(found['next']['why'])}"
+    return [*shown, Section("Run next", (Line(line, Tone.WARN),))]
+
+
+def _share(text: str) -> float:
+    try:
+        return parse_share(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
+
+
+def _time(text: str) -> float:
+    try:
+        return parse_time(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e

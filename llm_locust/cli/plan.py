@@ -1,0 +1,277 @@
+"""``llm-locust plan``: replicas, GPUs and cost for a rate, from a sweep."""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from llm_locust.core.stages import of_lengths
+from llm_locust.metrics.curves.capacity import (
+    Capacity,
+    CapacityNeed,
+    NoCapacityError,
+    capacity_of_law,
+    capacity_under_slo,
+    need,
+    replicas_at_once,
+)
+from llm_locust.metrics.curves.edge import Bounds
+from llm_locust.metrics.curves.objective import parse_objective, probes
+from llm_locust.metrics.curves.search import last_answer, parse_share
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary_types.stages import Stage
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.console import print_sections
+from llm_locust.report.inputs import Source, open_source
+from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.run.analysis import analyse
+from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.report.text import clean, count, number, percent, plural
+
+DESCRIPTION = (
+    "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "
+    "its SLO: see docs/capacity.md."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a run shows: its capacity, its replicas, and the loads that are not used.
+
+    ``names`` are those that replicas were counted by, ``are_addresses``: of connections. None where their
+    number was given.
+    """
+
+    capacity: Capacity
+    replicas: int
+    unused: tuple[Stage, ...]
+    names: int
+    are_addresses: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust plan``."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory of a sweep or a search")
+    parser.add_argument("--rate", type=_positive, required=True, metavar="R", help="requests/s to plan for")
+    parser.add_argument("--slo", metavar="TEXT", help="limits per request (the run's own)")
+    parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to plan for")
+    parser.add_argument(
+        "--goodput",
+        type=_share,
+        default=0.95,
+        metavar="SHARE",
+        help="share of requests that must meet the SLO (95%%)",
+    )
+    parser.add_argument(
+        "--replicas",
+        type=_whole,
+        metavar="N",
+        help="replicas that were measured (those that answers named; required if they named none, or with "
+        "prefill and decode apart)",
+    )
+    parser.add_argument(
+        "--spare", type=_from_0, default=1, metavar="N", help="replicas that may be lost (%(default)s)"
+    )
+    parser.add_argument(
+        "--gpus-per-replica", type=_positive, metavar="N", help="GPUs of one of these replicas"
+    )
+    parser.add_argument("--price-per-gpu-hour", type=_positive, metavar="P", help="in any currency")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan. Return the exit code: 0, or 2 where the run shows no capacity."""
+    try:
+        if args.price_per_gpu_hour is not None and args.gpus_per_replica is None:
+            raise ValueError("--price-per-gpu-hour without --gpus-per-replica: give both for a cost")
+        with open_source([args.run], Question(slo=args.slo)) as source:
+            found = _measured(source, args)
+        wanted = need(
+            found.capacity,
+            args.rate,
+            measured_replicas=found.replicas,
+            spare=args.spare,
+            gpus_per_replica=args.gpus_per_replica,
+            gpu_hour_price=args.price_per_gpu_hour,
+        )
+    except (ValueError, OSError) as e:
+        print(f"llm-locust plan: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        if args.json:
+            print(shown_json(_data(found, wanted), indent=2))
+        else:
+            print_sections(list(_sections(found, wanted)), sys.stdout)
+    return 0
+
+
+def _measured(source: Source, args: argparse.Namespace) -> _Measured:
+    question = Question(slo=args.slo, gates="")
+    summary = analyse(source, question).summary
+    if not summary.is_sweep or not summary.stages:
+        raise NoCapacityError("the run is no sweep: a plan needs several loads, by llm-locust sweep")
+    replicas = args.replicas or _counted(summary)
+    names = 0 if args.replicas else len(summary.replicas)
+    by_address = not args.replicas and summary.fairness.named_by == "peer"
+    numbers = {stage.number for stage in of_lengths(source.manifest.stages, args.lengths)}
+    stages = [stage for stage in summary.stages if stage.number in numbers]
+    unused = tuple(stage for stage in stages if not stage.is_result)
+    capacity = _capacity(source, question, summary, stages, args)
+    return _Measured(capacity, replicas, unused, names, by_address)
+
+
+def _counted(summary: Summary) -> int:
+    """The replicas that served at a time, by their names; raises NoCapacityError where these do not tell."""
+    if summary.server is not None and summary.server.pools is not None:
+        raise NoCapacityError(
+            "prefill and decode are apart, and answers name servers of one role: the GPUs of the other would "
+            "be in no plan; give --replicas 1, and as --gpus-per-replica all GPUs of the deployment"
+        )
+    return replicas_at_once([each.in_flight for each in summary.replicas])
+
+
+def _capacity(
+    source: Source, question: Question, summary: Summary, stages: Sequence[Stage], args: argparse.Namespace
+) -> Capacity:
+    kind, goodput = stages[0].kind, args.goodput
+    if not question.slo_of(source.manifest).limits and not source.manifest.class_slos:
+        curve = summary.curve_of(stages[0].pair)
+        usl = None if curve is None else curve.usl
+        if usl is None:
+            why = "" if curve is None else curve.missing.get("usl", "")
+            raise NoCapacityError(f"without an SLO the throughput decides, and it shows nothing: {why}")
+        return capacity_of_law(usl)
+    axis = "rate" if kind == "rate" else "concurrency"
+    objective = parse_objective(f"max {axis} under goodput>={goodput:g}")
+    found = probes(source.requests, source.manifest, question, objective, args.lengths)
+    answer = last_answer(objective, Bounds(found[0].load, seed=source.manifest.seed), found)
+    return capacity_under_slo(answer, stages, kind, found, goodput)
+
+
+def _sections(found: _Measured, wanted: CapacityNeed) -> Iterator[Section]:
+    yield Section("Measured", tuple(_measured_lines(found)), stacked=True)
+    lost = f"{plural(wanted.spare, 'replica')} may be lost" if wanted.spare else "none may be lost"
+    rows = [
+        TableRow(("replicas", _range(wanted), lost)),
+        TableRow(("used of their capacity", percent(wanted.used), "with all replicas")),
+    ]
+    if wanted.replicas > 1:
+        tone = Tone.BAD if wanted.used_after_loss > 1 else Tone.PLAIN
+        after = (
+            "more than they take: the SLO breaks" if wanted.used_after_loss > 1 else "after the loss of one"
+        )
+        rows.append(TableRow(("", percent(wanted.used_after_loss), after), tone))
+    if wanted.gpus is not None:
+        rows.append(TableRow(("GPUs", number(wanted.gpus), "")))
+    if wanted.cost_per_hour is not None:
+        rows.append(TableRow(("cost per hour", number(wanted.cost_per_hour), "")))
+        rows.append(TableRow(("cost of a million requests", number(wanted.cost_per_million), "at this rate")))
+    columns = (Column("", left=True), Column("plan"), Column("", left=True, wraps=True))
+    yield Section(
+        f"For {number(wanted.rate)} requests/s",
+        table=Table(columns, tuple(rows)),
+        notes=tuple(_reservations(found, wanted)),
+        stacked=True,
+    )
+
+
+def _range(wanted: CapacityNeed) -> str:
+    if wanted.fewest == wanted.most:
+        return count(wanted.replicas)
+    return f"{count(wanted.replicas)} ({count(wanted.fewest)} to {count(wanted.most)})"
+
+
+def _measured_lines(found: _Measured) -> Iterator[Line]:
+    capacity = found.capacity
+    ends = (
+        "without an interval"
+        if capacity.low is None
+        else f"{number(capacity.low)} held, {number(capacity.high)} broke it"
+        if capacity.is_bracket
+        else f"at least {number(capacity.low)}"
+        if capacity.high is None
+        else f"{number(capacity.low)} to {number(capacity.high)}, 95 % interval"
+    )
+    bound = "at least " if capacity.is_bound else ""
+    of = plural(found.replicas, "replica")
+    yield Line(f"{bound}{number(capacity.rate)} requests/s of {of} ({ends}): {clean(capacity.basis)}")
+    for stage in found.unused:
+        why = clean(stage.reasons[0] if stage.reasons else "")
+        breaks = stage.saturated or stage.all_failed
+        use = "is no result" if breaks else "is not used"
+        tone = Tone.FAINT if breaks else Tone.WARN
+        yield Line(f"stage {stage.number} ({number(stage.asked)}) {use}: {why}", tone)
+
+
+def _reservations(found: _Measured, wanted: CapacityNeed) -> Iterator[Line]:
+    """What the plan assumes beyond what was measured."""
+    capacity = found.capacity
+    if capacity.is_bracket:
+        yield Line("planned with the load that held: no stage was near the edge, try loads there", Tone.WARN)
+    elif capacity.low is not None:
+        yield Line("planned with the lower end of the interval", Tone.FAINT)
+    if capacity.is_bound:
+        yield Line("a lower bound: fewer replicas may do; measure higher loads", Tone.WARN)
+    if capacity.is_model:
+        yield Line("the plateau is a model (universal scalability law): it was not reached", Tone.WARN)
+    if capacity.low is None:
+        yield Line("the capacity has no interval: make stages longer", Tone.WARN)
+    if found.names > found.replicas:
+        yield Line(
+            f"{found.names} names of replicas answered, {found.replicas} at a time: one that was restarted "
+            "counts once; give --replicas if their number was changed",
+            Tone.WARN,
+        )
+    if found.are_addresses:
+        yield Line(
+            "replicas were counted by the addresses of their connections; give --replicas if these are of "
+            "balancers",
+            Tone.WARN,
+        )
+    if wanted.replicas > found.replicas:
+        measured = plural(found.replicas, "replica")
+        yield Line(
+            f"a model beyond the {measured} measured: it takes the load to be spread evenly, and nothing "
+            "to be shared by replicas",
+            Tone.WARN,
+        )
+
+
+def _data(found: _Measured, wanted: CapacityNeed) -> dict[str, object]:
+    after = wanted.used_after_loss
+    return {
+        "capacity": asdict(found.capacity),
+        "replicas_measured": found.replicas,
+        "unused_stages": [{"stage": s.number, "load": s.asked, "reasons": s.reasons} for s in found.unused],
+        "plan": asdict(wanted) | {"used_after_loss": after if math.isfinite(after) else None},
+        "is_model": found.capacity.is_model or wanted.replicas > found.replicas,
+    }
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _from_0(text: str) -> int:
+    return 0 if text == "0" else _whole(text)
+
+
+def _share(text: str) -> float:
+    try:
+        return parse_share(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e

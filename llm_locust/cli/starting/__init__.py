@@ -1,1 +1,0 @@
-"""How ``llm-locust run`` starts Locust and a simulated server."""

@@ -1,0 +1,361 @@
+"""Arrow under a batch: the schema of records, arrays from and to numpy, streams of unknown origin."""
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from llm_locust.core.record import MAX_TEXT_CHARS
+
+# --------------------
+# The columns of a batch of requests: names, types, and which may be null.
+# --------------------
+
+
+SCHEMA_VERSION = 1
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+#: One row per request, with the fields of :class:`~llm_locust.core.record.RequestRecord` (``class`` is
+#: ``slo_class``) and ``worker``.
+SCHEMA = pa.schema(
+    [
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("worker", _TEXT, nullable=False),
+        pa.field("name", _TEXT, nullable=False),
+        pa.field("class", _TEXT, nullable=False),
+        pa.field("endpoint", _TEXT, nullable=False),
+        pa.field("model", _TEXT, nullable=False),
+        pa.field("streamed", pa.bool_(), nullable=False),
+        pa.field("user", pa.int64()),
+        pa.field("outcome", _TEXT, nullable=False),
+        pa.field("status", pa.int16()),
+        pa.field("error", _TEXT),
+        pa.field("finish_reason", _TEXT),
+        pa.field("scheduled_ns", pa.int64(), nullable=False),
+        pa.field("started_ns", pa.int64(), nullable=False),
+        pa.field("connected_ns", pa.int64()),
+        pa.field("sent_ns", pa.int64()),
+        pa.field("headers_ns", pa.int64()),
+        pa.field("ended_ns", pa.int64(), nullable=False),
+        pa.field("arrivals_ns", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        pa.field("first_answer_ns", pa.int64()),
+        pa.field("input_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("reasoning_tokens", pa.int64()),
+        pa.field("token_source", _TEXT, nullable=False),
+        pa.field("asked_input_tokens", pa.int64()),
+        pa.field("asked_output_tokens", pa.int64()),
+        pa.field("output_chars", pa.int64()),
+        pa.field("replica", _TEXT),
+        pa.field("peer", _TEXT),
+        pa.field("reused", pa.bool_(), nullable=False),
+        pa.field("retries", pa.int16(), nullable=False),
+        pa.field("kernel_stamps", pa.bool_(), nullable=False),
+        pa.field("client_lag_ns", pa.int64()),
+        pa.field("clock_step_ns", pa.int64()),
+        pa.field("rtt_ns", pa.int64()),
+        pa.field("reads", pa.int32(), nullable=False),
+        pa.field("coalesced_reads", pa.int32(), nullable=False),
+        pa.field("bytes_received", pa.int64(), nullable=False),
+        pa.field("session", pa.string()),
+        pa.field("turn", pa.int32()),
+        pa.field("blocked_ns", pa.int64()),
+        pa.field("abandoned", pa.bool_()),
+        pa.field("rejected_by", _TEXT),
+        pa.field("correct", pa.bool_()),
+        pa.field("prompt_id", _TEXT),
+        pa.field("answer_hash", pa.int64()),
+        *(pa.field(n, pa.int64()) for n in ("first_chunk_ns", "finish_ns", "last_chunk_ns", "hidden_tokens")),
+        pa.field("stage", pa.int32()),
+        pa.field("arm", _TEXT),
+        pa.field("local_port", pa.int32()),
+        pa.field("inputs", pa.int64()),
+        *(pa.field(name, _TEXT) for name in ("session_header", "answered_model")),
+        *(pa.field(name, pa.int64()) for name in ("images", "pixels", "opening_tokens", "came_tokens")),
+        *(pa.field(name, _TEXT) for name in ("count_fault", "unread", "doubt")),
+        pa.field("end_lag_ns", pa.int64()),
+        pa.field("left_open", pa.bool_()),
+    ],
+    metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
+)
+
+#: Columns that the first files of this schema did not have.
+ADDED = frozenset(SCHEMA.names[SCHEMA.names.index("session") :])
+
+
+# --------------------
+# Conversion between Python values, numpy arrays and Arrow arrays, through their buffers.
+#
+# ``pa.array``, ``to_numpy`` and, in older versions of pyarrow, ``to_pandas_dtype`` import pandas wherever
+# it is installed: half a second and 54 MiB in each worker, which does not need it.
+# --------------------
+
+
+#: Type code of :mod:`array` for each integer type of Arrow. It refuses floats and values out of range.
+_CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
+
+_DTYPES = {
+    pa.bool_(): np.bool_,
+    pa.float64(): np.float64,
+    **{getattr(pa, name)(): getattr(np, name) for name in ("int8", "int16", "int32", "int64")},
+    **{getattr(pa, name)(): getattr(np, name) for name in ("uint8", "uint16", "uint32", "uint64")},
+}
+
+
+def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Make an array of integers, booleans or texts, of which long ones are cut off; None is null.
+
+    Raises:
+        OverflowError, TypeError: the type cannot hold a value.
+    """
+    nulls = values.count(None)
+    if nulls == len(values):
+        return pa.nulls(nulls, type_)
+    valid = _bits([v is not None for v in values]) if nulls else None
+    if type_ == pa.string():
+        texts = [b"" if v is None else v[:MAX_TEXT_CHARS].encode() for v in values]
+        ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
+        content = [pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
+    elif type_ == pa.bool_():
+        content = [_bits(values)]
+    else:
+        numbers = [0 if v is None else v for v in values] if nulls else values
+        content = [pa.py_buffer(array(_CODES[type_], numbers))]
+    return pa.Array.from_buffers(type_, len(values), [valid, *content], nulls)
+
+
+def from_labels(texts: Sequence[str | None]) -> pa.Array:
+    """Make an array of texts as codes; each text is there once, in the order of the first occurrences.
+
+    It takes half the time of Arrow's ``dictionary_encode`` of the texts.
+    """
+    code_of: dict[str, int] = {}
+    if any(text is not None and len(text) > MAX_TEXT_CHARS for text in {*texts}):
+        texts = [text and text[:MAX_TEXT_CHARS] for text in texts]
+    codes = [None if text is None else code_of.setdefault(text, len(code_of)) for text in texts]
+    return pa.DictionaryArray.from_arrays(
+        from_values(codes, pa.int32()), from_values([*code_of], pa.string())
+    )
+
+
+def from_lists(lists: Sequence[NDArray[np.int64] | None], type_: pa.ListType) -> pa.Array:
+    """Make an array of lists of integers; None is null."""
+    lengths = [0 if own is None else len(own) for own in lists]
+    ends = np.cumsum([0, *lengths]).astype(np.int32)
+    values = np.concatenate([np.empty(0, np.int64), *(own for own in lists if own is not None)])
+    known = [own is not None for own in lists]
+    child = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    valid = None if all(known) else _bits(known)
+    return pa.Array.from_buffers(
+        type_, len(lists), [valid, pa.py_buffer(ends)], len(lists) - sum(known), children=[child]
+    )
+
+
+def from_numpy(values: NDArray[Any]) -> pa.Array:
+    """Make an array of booleans or of 64-bit integers, without nulls."""
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+    whole = np.ascontiguousarray(values, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
+
+
+def values_of(column: pa.Array) -> NDArray[Any]:
+    """Numbers or booleans of an array; undefined where it is null."""
+    buffer, start, stop = column.buffers()[1], column.offset, column.offset + len(column)
+    dtype = _DTYPES.get(column.type) or column.type.to_pandas_dtype()
+    if buffer is None or start == stop:
+        return np.empty(0, dtype=dtype)
+    if pa.types.is_boolean(column.type):
+        return _truths(buffer, start, stop)
+    return np.frombuffer(buffer, dtype=dtype)[start:stop]
+
+
+def known_of(column: pa.Array) -> NDArray[np.bool_] | None:
+    """Mask of the values that are not null; None if there is no null."""
+    if not column.null_count:
+        return None
+    return _truths(column.buffers()[0], column.offset, column.offset + len(column))
+
+
+def _bits(truths: Sequence[bool | None] | NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.asarray(truths, dtype=np.bool_), bitorder="little"))
+
+
+def _truths(buffer: pa.Buffer, start: int, stop: int) -> NDArray[np.bool_]:
+    first = start // 8
+    bits = np.unpackbits(np.frombuffer(buffer, np.uint8)[first : (stop + 7) // 8], bitorder="little")
+    return bits[start - 8 * first : stop - 8 * first].view(np.bool_)
+
+
+# --------------------
+# Arrow IPC streams of unknown origin, checked before use.
+#
+# Arrow trusts a stream: a buffer declares its own unpacked size, and an index, an offset or a length that
+# points outside of its data is detected only by a full validation, or by a crash. So the unpacked sizes are
+# added up first, and each table is validated before anything uses it.
+# --------------------
+
+
+#: Most unpacked bytes of one stream. A worker's batch of 3 s has a few MB.
+MAX_UNPACKED_BYTES = 256 << 20
+
+# Field numbers of the flatbuffers tables in Arrow's format/Message.fbs.
+_HEADER_TYPE, _HEADER = 1, 2
+_DICTIONARY_DATA = 1
+_BUFFERS, _COMPRESSION = 2, 3
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+# As a writer does (RecordBatch.to_bytes): waiting for Arrow's threads takes several times as long.
+_IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+
+_DAMAGE = (pa.ArrowException, OSError, EOFError, LookupError, ValueError, struct.error, MemoryError)
+
+_NOT_PACKED = -1  # in place of the unpacked length, for a buffer that is stored unpacked
+
+
+class StreamError(ValueError):
+    """Bytes that are not a usable stream; the text says why."""
+
+
+def read_stream(data: bytes, schema: pa.Schema, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> pa.Table:
+    """Read a whole stream as a table whose values are all valid.
+
+    Args:
+        schema: columns of these names must have these types, and no nulls in fields that are not nullable;
+            other columns are not checked.
+
+    Raises:
+        StreamError: not a whole stream, too large when unpacked, or damaged inside.
+    """
+    try:
+        size = sum(_unpacked_bytes(message) for message in _messages(data))
+        if size > max_unpacked_bytes:
+            raise StreamError(f"it unpacks to {size:,} bytes, allowed is {max_unpacked_bytes:,}")
+        with pa.ipc.open_stream(data, options=_IN_THIS_THREAD) as reader:
+            _check_types(reader.schema, schema)
+            table = reader.read_all()
+        table.validate(full=True)
+        _check_nulls(table, schema)
+    except StreamError:
+        raise
+    except _DAMAGE as e:
+        raise StreamError(f"not a whole Arrow stream: {next(iter(str(e).splitlines()), repr(e))}") from e
+    return table
+
+
+def whole_batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The batches of a file that was written as a stream, up to one that is cut off, damaged or too large
+    when unpacked. Their values are not checked."""
+    whole = -1  # the first message is the schema
+    with suppress(*_DAMAGE):
+        for message in _messages(file):
+            if _unpacked_bytes(message) > MAX_UNPACKED_BYTES:
+                break
+            whole += 1
+    file.seek(0)
+    with suppress(StopIteration, *_DAMAGE), pa.ipc.open_stream(file, options=_IN_THIS_THREAD) as reader:
+        for _ in range(whole):
+            yield reader.read_next_batch()
+
+
+def _messages(data: bytes | BinaryIO) -> Iterator[pa.ipc.Message]:
+    reader = pa.ipc.MessageReader.open_stream(data)
+    while True:
+        try:
+            yield reader.read_next_message()
+        except StopIteration:
+            return
+
+
+def _unpacked_bytes(message: pa.ipc.Message) -> int:
+    """Sum of the unpacked sizes that the buffers of a message declare."""
+    flat = bytes(message.metadata)
+    root = _u32(flat, 0)
+    kind = _field(flat, root, _HEADER_TYPE)
+    header = _field(flat, root, _HEADER)
+    if kind is None or header is None or flat[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return 0
+    batch = header + _u32(flat, header)
+    if flat[kind] == _DICTIONARY_BATCH:
+        data = _field(flat, batch, _DICTIONARY_DATA)
+        if data is None:
+            return 0
+        batch = data + _u32(flat, data)
+    buffers = _field(flat, batch, _BUFFERS)
+    if buffers is None:
+        return 0
+    packed = _field(flat, batch, _COMPRESSION) is not None
+    return sum(_buffer_bytes(message.body, *place, packed=packed) for place in _places(flat, buffers))
+
+
+def _places(flat: bytes, field: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each buffer in the body."""
+    vector = field + _u32(flat, field)
+    for number in range(_u32(flat, vector)):
+        yield struct.unpack_from("<qq", flat, vector + 4 + 16 * number)
+
+
+def _buffer_bytes(body: pa.Buffer, offset: int, length: int, *, packed: bool) -> int:
+    if length == 0:
+        return 0
+    if not 0 <= offset <= offset + length <= body.size:
+        raise StreamError(f"a buffer of {length} bytes at {offset} does not lie in its {body.size} bytes")
+    if not packed:
+        return length
+    if length < 8:
+        raise StreamError(f"a packed buffer of {length} bytes does not declare its unpacked size")
+    unpacked = int.from_bytes(bytes(body[offset : offset + 8]), "little", signed=True)
+    if unpacked < _NOT_PACKED:
+        raise StreamError(f"a packed buffer declares {unpacked} unpacked bytes")
+    return length - 8 if unpacked == _NOT_PACKED else unpacked
+
+
+def _field(flat: bytes, table: int, number: int) -> int | None:
+    """Position of a field in a flatbuffers table; None if the table does not have it."""
+    vtable = table - struct.unpack_from("<i", flat, table)[0]
+    if vtable < 0:  # pragma: no cover - Arrow verifies the metadata before it gives a message
+        raise StreamError("the metadata of a message points outside of itself")
+    entry = 4 + 2 * number
+    if entry + 2 > struct.unpack_from("<H", flat, vtable)[0]:
+        return None
+    (offset,) = struct.unpack_from("<H", flat, vtable + entry)
+    return table + offset if offset else None
+
+
+def _u32(flat: bytes, at: int) -> int:
+    (value,) = struct.unpack_from("<I", flat, at)
+    return int(value)
+
+
+def _check_types(found: pa.Schema, schema: pa.Schema) -> None:
+    if found.equals(schema):
+        return
+    if len(set(found.names)) != len(found.names):
+        raise StreamError("a column appears twice")
+    wanted = {field.name: field.type for field in schema}
+    for field in found:
+        if field.type != wanted.get(field.name, field.type):
+            raise StreamError(f"column {field.name!r} is of type {field.type}, not {wanted[field.name]}")
+
+
+def _check_nulls(table: pa.Table, schema: pa.Schema) -> None:
+    known = set(schema.names)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name not in known:
+            continue
+        field = schema.field(name)
+        nulls = 0 if field.nullable else column.null_count
+        for chunk in column.chunks:
+            if pa.types.is_dictionary(field.type):
+                nulls += chunk.dictionary.null_count
+            elif pa.types.is_list(field.type):
+                nulls += chunk.flatten().null_count
+        if nulls:
+            raise StreamError(f"column {name!r} has {nulls} nulls, where none is allowed")

@@ -1,1 +1,0 @@
-"""Arrow under a batch: the schema of records, arrays from numpy and back, streams of unknown origin."""

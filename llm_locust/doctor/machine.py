@@ -1,0 +1,252 @@
+"""Checks of this machine: clocks and stamps, CPU, open files, ports and memory."""
+
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+from llm_locust.client.probing import StampTrial
+from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.host import MARGIN, ClockSource, FileLimits, Ports, descriptors_for
+from llm_locust.metrics.sections import validity
+from llm_locust.metrics.sections.validity import Threshold
+from llm_locust.report.text import count, number, plural
+
+# --------------------
+# Timestamps and clocks: of the kernel, of this machine, of the server.
+# --------------------
+
+
+#: Clock sources that are read from a device or counted by interrupts.
+SLOW_SOURCES = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
+
+#: A reading that takes longer is a system call.
+SLOW_READING_NS = 500.0
+
+#: Difference between the server's clock and this one from which logs are hard to join with records.
+SERVER_CLOCK_OFF_S = 2.0
+
+#: ``Date`` has whole seconds.
+_DATE_RESOLUTION_S = 1.0
+
+
+def judge_stamps(trial: StampTrial | None) -> Finding:
+    """Receive timestamps of the kernel, tried on loopback."""
+    change = (
+        "use Linux without a sandboxed network (gVisor): else a busy client is late in every latency; "
+        "keep its CPU below 70 %"
+    )
+    if trial is None:
+        return warn("not tried: loopback cannot be used", change)
+    figure = f"{trial.stamped} of {trial.received} reads on loopback have one"
+    if trial.stamped < trial.received:
+        return warn(figure, change)
+    if trial.wrong:
+        return warn(f"{figure}, {trial.wrong} of them are wrong by over a second, or in the future", change)
+    lag = "" if trial.lag_ns is None else f", {number(trial.lag_ns / 1e3)} µs before the read"
+    return ok(figure + lag)
+
+
+def judge_reader(why_python: str | None) -> Finding:
+    """What reads the sockets.
+
+    Args:
+        why_python: why it is not the thread in C; None if it is.
+    """
+    if why_python is None:
+        return ok("a thread in C: no time depends on how busy Python is")
+    return warn(f"Python: {why_python}", "build it, or keep the CPU of each worker below 50 %")
+
+
+def judge_clock_source(source: ClockSource) -> Finding:
+    """Clock source, and the cost of a reading: each read of a stream reads the clock."""
+    figure = f"{source.name or 'unknown'}, {number(source.reading_ns)} ns a reading"
+    if source.name in SLOW_SOURCES or source.reading_ns > SLOW_READING_NS:
+        return warn(figure, "use tsc or kvm-clock: see `cat /sys/devices/system/clocksource/*/available_*`")
+    return ok(figure)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTime:
+    """``Date`` of an answer, as sent, and the realtime seconds just before the request and after it."""
+
+    date: str | None
+    before_s: float
+    after_s: float
+
+
+def judge_server_clock(seen: ServerTime | None) -> Finding:
+    """How far the server's clock is off, as far as ``Date`` tells. No latency depends on it."""
+    if seen is None:
+        return skipped("no answer")
+    if seen.date is None:
+        return skipped("the answer has no Date")
+    try:
+        date_s = parsedate_to_datetime(seen.date).replace(tzinfo=UTC).timestamp()
+    except (ValueError, TypeError, OverflowError, OSError):
+        return skipped("the answer's Date is not a date")
+    # The server read its clock between before and after, and cut off the part of a second.
+    ahead_s, behind_s = date_s - seen.after_s, seen.before_s - (date_s + _DATE_RESOLUTION_S)
+    off_s = max(ahead_s, behind_s, 0.0)
+    if off_s == 0:
+        return ok("within 1 s of this machine's, as far as Date tells")
+    figure = f"{number(off_s)} s {'ahead of' if ahead_s > behind_s else 'behind'} this machine's"
+    if off_s > SERVER_CLOCK_OFF_S:
+        return warn(
+            figure, "synchronise both (NTP), to join server logs with records; no latency depends on it"
+        )
+    return ok(figure)
+
+
+# --------------------
+# CPU: limit of the container, throttling, steal, and pauses of the event loop.
+# --------------------
+
+
+#: A process with users runs on one core.
+CORES_PER_PROCESS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU of this process while it was measured.
+
+    Attributes:
+        cores: CPUs that this process may run on.
+        limit_cores: CPU limit of its container; None without one.
+        steal_percent, throttled_percent: as in a run's manifest; None if unknown.
+        measured_s: how long the two were measured, part of it with one busy core.
+    """
+
+    cores: int
+    limit_cores: float | None
+    steal_percent: float | None
+    throttled_percent: float | None
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLag:
+    """Lateness of the event loop's timer over ``seconds``, in milliseconds."""
+
+    p99_ms: float
+    max_ms: float
+    seconds: float
+
+
+def judge_quota(cpu: Cpu) -> Finding:
+    """Cores that the machine and the container's limit leave."""
+    cores = plural(cpu.cores, "core")
+    if cpu.limit_cores is None or cpu.limit_cores >= cpu.cores:
+        return ok(f"{cores}, no limit below that")
+    figure = f"{number(cpu.limit_cores)} of {cores}, by the container's CPU limit"
+    if cpu.limit_cores < CORES_PER_PROCESS:
+        return warn(
+            figure, "raise the container's CPU limit to 1 core for each process with users, or remove it"
+        )
+    return ok(figure, f"start at most {plural(int(cpu.limit_cores), 'worker')} here")
+
+
+def judge_throttling(cpu: Cpu) -> Finding:
+    """Share of the periods of the CPU limit in which the container was stopped."""
+    return _judge_taken(
+        cpu.throttled_percent,
+        validity.THROTTLED_CAUSE,
+        f"{number(cpu.throttled_percent)} % of the CPU limit's periods in {number(cpu.measured_s)} s",
+        "raise the container's CPU limit, or use more workers with less load each",
+    )
+
+
+def judge_steal(cpu: Cpu) -> Finding:
+    """Share of the CPU time wanted that the hypervisor gave to other machines."""
+    return _judge_taken(
+        cpu.steal_percent,
+        validity.STEAL_CAUSE,
+        f"{number(cpu.steal_percent)} % of the CPU time wanted in {number(cpu.measured_s)} s",
+        "use a machine with dedicated CPUs",
+    )
+
+
+def _judge_taken(percent: float | None, threshold: Threshold, figure: str, change: str) -> Finding:
+    """A share against the threshold from which a report takes it for the cause of a late client."""
+    if percent is None:
+        return skipped("this system does not report it")
+    return warn(figure, change) if threshold.severity(percent) else ok(figure)
+
+
+def judge_loop(lag: LoopLag) -> Finding:
+    """Pauses of an event loop without work: other programs, or the machine itself, cause them."""
+    figure = (
+        f"{number(lag.p99_ms)} ms late (p99), {number(lag.max_ms)} ms at most, in {number(lag.seconds)} s"
+    )
+    if lag.p99_ms > validity.LAG_FLOOR_MS:
+        return warn(
+            figure, "stop other programs on this machine, or use a larger one: requests are sent late"
+        )
+    return ok(figure)
+
+
+# --------------------
+# Open files, local ports and memory against the users of one process.
+# --------------------
+
+
+#: Hard limit below which few loads fit: the soft limit of most systems.
+FEW_FILES = 1_024
+
+_MIB = 1 << 20
+
+#: Resident memory of a process, and of each of its users, in MiB: 148 were measured with
+#: 10 users, 205 with 1,000.
+PROCESS_MIB, USER_MIB = 150, 0.1
+
+
+def judge_files(limits: FileLimits, users: int) -> Finding:
+    """Hard limit of open files: a run raises the soft one by itself."""
+    needed = descriptors_for(users, targets=1)
+    if limits.hard is None:
+        return ok("unlimited")
+    figure = f"{count(limits.hard)} at most, {count(needed)} needed for {plural(users, 'user')}"
+    if limits.hard < needed:
+        return fail(
+            figure,
+            f"raise the limit with `ulimit -n {needed}` (a container: in its runtime), or use more processes",
+        )
+    if limits.hard < FEW_FILES:
+        return warn(
+            figure,
+            f"raise the limit with `ulimit -n 65536` (a container: in its runtime): over "
+            f"{count(limits.hard - MARGIN)} requests at once fail, also in an open loop",
+        )
+    return ok(figure)
+
+
+def judge_ports(ports: Ports | None, users: int) -> Finding:
+    """Ephemeral ports: each connection to the same address and port holds one of its own."""
+    if ports is None:
+        return skipped("this system does not report its local ports")
+    waiting = "" if ports.time_wait is None else f", {count(ports.time_wait)} in TIME_WAIT"
+    figure = f"{count(ports.count)} ({ports.first}-{ports.last}){waiting}"
+    change = 'widen the range: `sysctl -w net.ipv4.ip_local_port_range="1024 65535"`, or use more machines'
+    if ports.count < users:
+        return fail(f"{figure}, {count(users)} needed", change)
+    if ports.count < 2 * users:
+        return warn(f"{figure}, {count(users)} needed", change)
+    if ports.time_wait is not None and 2 * ports.time_wait > ports.count:
+        return warn(
+            figure, "wait a minute after other load, or widen the range: closed connections hold ports"
+        )
+    return ok(figure)
+
+
+def judge_memory(available_bytes: int | None, users: int) -> Finding:
+    """Memory left on the machine and in the container, against what one process with these users takes."""
+    if available_bytes is None:
+        return skipped("this system does not report its memory")
+    needed_mib, available_mib = PROCESS_MIB + USER_MIB * users, available_bytes / _MIB
+    figure = (
+        f"{count(available_mib)} MiB left, about {count(needed_mib)} MiB needed for {plural(users, 'user')}"
+    )
+    change = "raise the container's memory limit, or use a machine with more memory"
+    if available_mib < needed_mib:
+        return fail(figure, change)
+    return warn(figure, change) if available_mib < 2 * needed_mib else ok(figure)

@@ -1,1 +1,0 @@
-"""Quality of the answers: accuracy and acceptance."""

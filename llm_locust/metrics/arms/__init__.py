@@ -1,1 +1,0 @@
-"""Arms of an interleaved comparison: the figures of each, and their differences from the first."""

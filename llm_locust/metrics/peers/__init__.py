@@ -1,1 +1,0 @@
-"""The same requests by the formulas of other tools."""

@@ -1,1 +1,0 @@
-"""Replicas by the records, and servers by what they say of themselves."""

@@ -1,1 +1,0 @@
-"""Options of a run that measures several loads."""

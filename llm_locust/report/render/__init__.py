@@ -1,1 +1,0 @@
-"""Formats of a report for people: console and Markdown."""

@@ -1,1 +1,0 @@
-"""What several loads show together: the search, the knee, how a spike passed."""

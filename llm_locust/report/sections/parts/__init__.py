@@ -1,1 +1,0 @@
-"""What differs between parts of a run that are set against each other."""

@@ -1,1 +1,0 @@
-"""Settings of the simulated deployment: options, profiles of deployments."""

@@ -1,1 +1,0 @@
-"""Agents: users that walk through recorded trajectories."""

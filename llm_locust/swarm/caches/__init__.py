@@ -1,1 +1,0 @@
-"""The servers' prefix caches before a stage of an experiment: emptied, looked at, filled."""

@@ -1,1 +1,0 @@
-"""Live numbers of a run, sent from workers to the master."""

@@ -1,1 +1,0 @@
-"""Requests as OpenTelemetry spans."""

@@ -1,1 +1,0 @@
-"""Checks of answers: validators and expected answers."""

@@ -1,1 +1,0 @@
-"""Synthetic images: what is asked for, and PNG files of noise."""

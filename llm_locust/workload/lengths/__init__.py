@@ -1,1 +1,0 @@
-"""Lengths as distributions: in tokens, in time, or from a file."""

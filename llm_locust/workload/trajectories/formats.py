@@ -1,0 +1,433 @@
+"""Formats of trajectories: OpenAI's chat form, MLPerf's data sets, Mooncake's sessions, WEKA's traces."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from llm_locust.core.record import MAX_TOKENS
+from llm_locust.wire.dialects.dialect import Message
+from llm_locust.workload.traces.reading import MOONCAKE_BLOCK_TOKENS
+from llm_locust.workload.traces.trace import BlockError, Hashed, check_blocks
+from llm_locust.workload.trajectories.trajectory import (
+    MOST_BLOCK,
+    MOST_LEVELS,
+    MOST_PAUSE_S,
+    Chain,
+    FileLine,
+    Trajectory,
+    TrajectoryError,
+    Turn,
+    decoded,
+    shared_messages,
+)
+
+# --------------------
+# Trajectories in OpenAI's chat form: JSON lines, one turn each, with the whole recorded history.
+#
+# ``messages``, and where they are known ``tools``, ``target_output_tokens`` (or ``max_tokens``), and the
+# pause after the answer: ``pause_ms_after``, or ``simulated_tool_delay_ms_after``, as agentperf-local has
+# it. Lines of one ``conversation_id`` (``trajectory_id``, ``task_id``; else of one file, whose path in the
+# folder without suffix is the id) are its turns, in their order. A line with ``parent`` (the id of another
+# trajectory) and ``after_turn`` begins a sub-agent of that turn.
+# --------------------
+
+
+_Ms = Annotated[float, msgspec.Meta(ge=0, le=MOST_PAUSE_S * 1000)]
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+
+
+class ChatLine(msgspec.Struct, frozen=True):
+    """One turn. Unknown keys are ignored."""
+
+    messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    conversation_id: str | None = None
+    trajectory_id: str | None = None
+    task_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    target_output_tokens: _Tokens | None = None
+    max_tokens: _Tokens | None = None
+    pause_ms_after: _Ms | None = None
+    simulated_tool_delay_ms_after: _Ms | None = None
+    parent: str | None = None
+    after_turn: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+_DECODER = msgspec.json.Decoder(ChatLine)
+_EXPECTED = '{"conversation_id": ID, "messages": [...], "tools": [...], "target_output_tokens": N, ...}'
+
+
+def read_chat(lines: Iterable[FileLine]) -> list[Trajectory]:
+    """The trajectories of such lines, sub-agents at the turns that began them."""
+    turns: dict[str, list[Turn]] = {}
+    parents: dict[str, tuple[str, int, str]] = {}
+    for line in lines:
+        found = decoded(_DECODER, line, _EXPECTED)
+        name = found.conversation_id or found.trajectory_id or found.task_id or line.file
+        of = turns.setdefault(name, [])
+        if found.parent is not None and not of:
+            parents[name] = found.parent, found.after_turn or 0, line.where
+        _check_parent(found, parents.get(name), line)
+        of.append(_turn(found, of[-1] if of else None, line))
+    trajectories = {name: Trajectory(id=name, turns=tuple(found)) for name, found in turns.items()}
+    return _joined(trajectories, parents)
+
+
+def _check_parent(found: ChatLine, known: tuple[str, int, str] | None, line: FileLine) -> None:
+    """Refuse what a line says of its trajectory's parent, if the trajectory's first line does not."""
+    if (found.parent is None and found.after_turn is None) or (
+        known is not None and (found.parent, found.after_turn or 0) == known[:2]
+    ):
+        return
+    raise TrajectoryError(
+        f"{line.where}: parent {found.parent!r} and after_turn {found.after_turn} are not those of its "
+        "trajectory; expected both on the first line of a sub-agent"
+    )
+
+
+def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
+    for message in found.messages:
+        if not isinstance(message.get("role"), str):
+            raise TrajectoryError(f"{line.where}: a message has no role; expected {_EXPECTED}")
+        content = message.get("content")
+        if not (content is None or isinstance(content, str)) and not _are_parts(content):
+            raise TrajectoryError(
+                f"{line.where}: the content of a message is {str(content)[:60]!r}; expected a text or a list "
+                "of parts, as OpenAI's API has it"
+            )
+    pause_ms = found.pause_ms_after
+    if pause_ms is None:
+        pause_ms = found.simulated_tool_delay_ms_after or 0.0
+    return Turn(
+        messages=shared_messages(found.messages, None if before is None else before.messages),
+        extra={"tools": found.tools} if found.tools else {},
+        asked_output_tokens=found.target_output_tokens or found.max_tokens,
+        pause_s=pause_ms * 1e-3,
+    )
+
+
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(part, dict) for part in content)
+
+
+def _joined(
+    trajectories: dict[str, Trajectory], parents: dict[str, tuple[str, int, str]]
+) -> list[Trajectory]:
+    """Hang each sub-agent, the last ones first, on its parent's turn; the parent is on an earlier line."""
+    order = {name: number for number, name in enumerate(trajectories)}
+    levels: dict[str, int] = {}
+    for name, (parent, _, where) in parents.items():
+        levels[name] = levels.get(parent, 0) + 1
+        if levels[name] > MOST_LEVELS:
+            raise TrajectoryError(f"{where}: sub-agents of more than {MOST_LEVELS} levels")
+    for name in reversed(list(parents)):
+        parent, after, where = parents[name]
+        above = trajectories.get(parent)
+        if above is None or order[parent] >= order[name] or after >= len(above.turns):
+            raise TrajectoryError(
+                f"{where}: parent {parent[:60]!r} has no turn {after} before this line; expected the id of "
+                "another trajectory and the number of its turn, from 0"
+            )
+        turns = list(above.turns)
+        turns[after] = replace(turns[after], forks=(trajectories[name], *turns[after].forks))
+        trajectories[parent] = replace(above, turns=tuple(turns))
+    roots = [found for name, found in trajectories.items() if name not in parents]
+    if trajectories and not roots:
+        raise TrajectoryError("every trajectory has a parent; expected at least one that has none")
+    return roots
+
+
+# --------------------
+# MLPerf's agentic data sets: JSON lines, one message each (mlcommons/endpoints, schema 1.0.0).
+#
+# Each row of a user or a tool asks for an answer; rows of an assistant are the recorded answers.
+# --------------------
+
+
+#: Parameters of an answer that are fields of a chat request.
+_PARAMETERS = (
+    *("temperature", "top_p", "top_k", "seed", "repetition_penalty", "frequency_penalty"),
+    *("presence_penalty", "stop", "tools"),
+)
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a tool gave."""
+
+    tool_call_id: str
+    content: str
+
+
+class AgenticRow(msgspec.Struct, frozen=True):
+    """One message. Unknown keys are ignored."""
+
+    conversation_id: str
+    turn: Annotated[int, msgspec.Meta(ge=1)]
+    role: Literal["user", "assistant", "tool"]
+    content: str | None = None
+    system: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_results: list[ToolResult] | None = None
+    max_new_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
+    delay_seconds: Annotated[float, msgspec.Meta(ge=0, le=MOST_PAUSE_S)] = 0.0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop: str | list[str] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+_MLPERF_DECODER = msgspec.json.Decoder(AgenticRow)
+_MLPERF_EXPECTED = (
+    '{"conversation_id": ID, "turn": N, "role": "user"|"assistant"|"tool", "content": TEXT, ...}'
+)
+
+
+def read_mlperf(lines: Iterable[FileLine]) -> list[Trajectory]:
+    """The conversations of such lines."""
+    rows: dict[str, list[AgenticRow]] = {}
+    begun: dict[str, str] = {}
+    for line in lines:
+        row = decoded(_MLPERF_DECODER, line, _MLPERF_EXPECTED)
+        of = rows.setdefault(row.conversation_id, [])
+        if row.turn != len(of) + 1:
+            raise TrajectoryError(f"{line.where}: turn {row.turn} where turn {len(of) + 1} is next")
+        of.append(row)
+        begun.setdefault(row.conversation_id, line.where)
+    return [_trajectory(name, found, begun[name]) for name, found in rows.items()]
+
+
+def _trajectory(name: str, rows: list[AgenticRow], where: str) -> Trajectory:
+    messages: list[Message] = []
+    turns: list[Turn] = []
+    tools: list[dict[str, Any]] | None = None
+    for i, row in enumerate(rows):
+        if row.system is not None and not messages:
+            messages.append({"role": "system", "content": row.system})
+        messages += _messages(row)
+        tools = row.tools or tools
+        if row.role == "assistant":
+            continue
+        extra = {key: value for key in _PARAMETERS if (value := getattr(row, key)) is not None}
+        turns.append(
+            Turn(
+                messages=tuple(messages),
+                extra=extra | ({"tools": tools} if tools else {}),
+                asked_output_tokens=row.max_new_tokens or row.max_completion_tokens,
+                pause_s=_pause_s(rows, i),
+            )
+        )
+    if not turns:
+        raise TrajectoryError(f"{where}: conversation {name[:60]!r} has no row of a user or a tool")
+    return Trajectory(id=name, turns=tuple(turns))
+
+
+def _pause_s(rows: list[AgenticRow], i: int) -> float:
+    """The delay before the next turn of the client's side, which follows this one's answer."""
+    return next((row.delay_seconds for row in rows[i + 1 :] if row.role != "assistant"), 0.0)
+
+
+def _messages(row: AgenticRow) -> list[Message]:
+    if row.role == "tool" and row.tool_results is not None:
+        return [
+            {"role": "tool", "tool_call_id": result.tool_call_id, "content": result.content}
+            for result in row.tool_results
+        ]
+    message: Message = {"role": row.role, "content": row.content}
+    return [{**message, "tool_calls": row.tool_calls} if row.tool_calls else message]
+
+
+# --------------------
+# Mooncake's lines with sessions: JSON lines, one turn each, with the hashes of its blocks, of 512 tokens
+# unless somebody says otherwise.
+#
+# ``session_id`` says to which trajectory a turn belongs, ``delay`` how many milliseconds after the answer
+# before it is sent. Without a session lines are arrivals, not turns: ``--arrival trace:FILE`` replays them.
+# --------------------
+
+
+_MooncakeTokens = Annotated[float, msgspec.Meta(ge=1, le=MAX_TOKENS, multiple_of=1)]
+
+
+class MooncakeTurn(msgspec.Struct, frozen=True):
+    """One turn. Unknown keys are ignored."""
+
+    input_length: _MooncakeTokens
+    hash_ids: tuple[int, ...]
+    session_id: str | int | None = None
+    output_length: _MooncakeTokens | None = None
+    delay: _Ms = 0.0
+
+
+_MOONCAKE_DECODER = msgspec.json.Decoder(MooncakeTurn)
+_MOONCAKE_EXPECTED = (
+    '{"session_id": ID, "input_length": N, "output_length": N, "hash_ids": [...], "delay": MS}'
+)
+
+
+def read_mooncake(lines: Iterable[FileLine], block_tokens: int | None = None) -> list[Trajectory]:
+    """The sessions of such lines. Their hashes are those of the whole pool.
+
+    Args:
+        block_tokens: that a hash stands for; None: 512, if that can be.
+    """
+    block = block_tokens or MOONCAKE_BLOCK_TOKENS
+    sessions: dict[str, tuple[Chain, list[Turn]]] = {}
+    hashed: list[Hashed] = []
+    for line in lines:
+        found = decoded(_MOONCAKE_DECODER, line, _MOONCAKE_EXPECTED)
+        if found.session_id is None:
+            raise TrajectoryError(
+                f"{line.where}: no session_id, so that it is no turn of a trajectory; replay such lines with "
+                f"--arrival trace:FILE, or add it: {_MOONCAKE_EXPECTED}"
+            )
+        chain, turns = sessions.setdefault(str(found.session_id), (Chain("", block), []))
+        if turns:
+            turns[-1] = replace(turns[-1], pause_s=found.delay * 1e-3)
+        tokens, output = int(found.input_length), found.output_length
+        hashed.append(Hashed(tokens, len(found.hash_ids), line.where))
+        prompt = chain.following(found.hash_ids, tokens)
+        turns.append(Turn(hashed=prompt, asked_output_tokens=None if output is None else int(output)))
+    if block_tokens is None:
+        try:
+            check_blocks(hashed, block)
+        except BlockError as e:
+            raise TrajectoryError(str(e)) from e
+    return [Trajectory(id=name, turns=tuple(turns)) for name, (_, turns) in sessions.items()]
+
+
+# --------------------
+# Traces of WEKA's kv-cache-tester, as SemiAnalysis publishes them (cc-traces-weka): one JSON object a
+# trace.
+#
+# ``{"id", "block_size", "requests": [...]}``, where a request is ``{"t", "in", "out", "hash_ids",
+# "api_time", "think_time"}``, with times in seconds, or a sub-agent: ``{"type": "subagent", "agent_id",
+# "t", "requests": [...]}``. The hashes are those of one trace.
+#
+# A sub-agent begins after the answer of the request before it, one that begins a trace after the first
+# answer, and the next request waits for all of them: its pause is what the recording has after their end.
+# Requests of one list are sent one after the other, also where the recorded ones overlapped.
+# --------------------
+
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=10 * 365 * 86_400)]
+_Prefix = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
+
+class WekaEntry(msgspec.Struct, frozen=True, rename={"input_tokens": "in", "output_tokens": "out"}):
+    """A request, or a sub-agent. Unknown keys are ignored."""
+
+    t: _Seconds = 0.0
+    type: str = "n"
+    input_tokens: _Tokens | None = None
+    output_tokens: _Prefix | None = None
+    hash_ids: tuple[int, ...] = ()
+    api_time: _Seconds | None = None
+    think_time: _Seconds | None = None
+    agent_id: str | None = None
+    requests: "list[WekaEntry]" = []
+    tool_tokens: _Prefix = 0
+    system_tokens: _Prefix = 0
+
+    @property
+    def ended_s(self) -> float:
+        """When it ended, on the trace's clock; of a sub-agent: its last answer. Its times may be relative."""
+        if self.type != "subagent":
+            return self.t + (self.api_time or 0.0)
+        last = max((entry.ended_s for entry in self.requests), default=self.t)
+        first = min((entry.t for entry in self.requests), default=self.t)
+        return self.t + max(0.0, last - first)
+
+
+class WekaTrace(msgspec.Struct, frozen=True):
+    """One trace. Unknown keys are ignored."""
+
+    id: str
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCK)]
+    requests: list[WekaEntry]
+    tool_tokens: _Prefix = 0
+    system_tokens: _Prefix = 0
+
+
+_WEKA_DECODER = msgspec.json.Decoder(WekaTrace)
+_WEKA_EXPECTED = (
+    '{"id": ID, "block_size": N, "requests": [{"t": S, "in": N, "out": N, "hash_ids": [...]}, ...]}'
+)
+
+
+def read_weka(lines: Iterable[FileLine]) -> list[Trajectory]:
+    """A trajectory of each line."""
+    found = []
+    for number, line in enumerate(lines):
+        trace = decoded(_WEKA_DECODER, line, _WEKA_EXPECTED)
+        chain = Chain(f"{number}/{trace.id}", trace.block_size)
+        system = trace.tool_tokens + trace.system_tokens
+        found.append(_Agents(line).trajectory(trace.id, trace.requests, system, chain, 0))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Agents:
+    """Makes the agents of the trace in a line."""
+
+    line: FileLine
+
+    def trajectory(
+        self, name: str, entries: Sequence[WekaEntry], system: int, chain: Chain, depth: int
+    ) -> Trajectory:
+        """An agent's trajectory; ``system`` in tokens."""
+        if depth > MOST_LEVELS:
+            raise TrajectoryError(f"{self.line.where}: sub-agents of more than {MOST_LEVELS} levels")
+        own = [i for i, entry in enumerate(entries) if entry.type != "subagent"]
+        if not own:
+            if not entries:
+                raise TrajectoryError(f"{self.line.where}: {name[:60]!r} has no request")
+            # Nobody began these sub-agents: the first one stands for the agent.
+            return self.trajectory(name, [*entries[0].requests, *entries[1:]], system, chain, depth + 1)
+        turns = []
+        for place, (at, until) in enumerate(zip(own, [*own[1:], len(entries)], strict=True)):
+            begun = [*(entries[:at] if place == 0 else ()), *entries[at + 1 : until]]
+            entry = entries[at]
+            if entry.input_tokens is None:
+                raise TrajectoryError(
+                    f"{self.line.where}: a request of {name[:60]!r} has no 'in'; expected {_WEKA_EXPECTED}"
+                )
+            prompt = chain.following(entry.hash_ids, entry.input_tokens, system // chain.block)
+            forks = tuple(self._forks(entry, begun, chain, depth))
+            turns.append(
+                Turn(
+                    hashed=prompt,
+                    asked_output_tokens=None if entry.output_tokens is None else max(1, entry.output_tokens),
+                    pause_s=_weka_pause_s(entry, begun, entries[until]) if until < len(entries) else 0.0,
+                    forks=forks,
+                )
+            )
+        return Trajectory(id=name, turns=tuple(turns))
+
+    def _forks(
+        self, entry: WekaEntry, begun: Sequence[WekaEntry], chain: Chain, depth: int
+    ) -> Iterator[Trajectory]:
+        """The sub-agents that begin after this request; one without a request is none."""
+        for agent in begun:
+            if agent.requests:
+                system = agent.tool_tokens + agent.system_tokens
+                name = agent.agent_id or "subagent"
+                found = self.trajectory(name, agent.requests, system, chain.forked(), depth + 1)
+                yield replace(found, delay_s=_bounded_s(agent.t - entry.ended_s))
+
+
+def _weka_pause_s(entry: WekaEntry, begun: Sequence[WekaEntry], following: WekaEntry) -> float:
+    """Between the end of the request, or of the sub-agents after it, and the following request."""
+    if following.think_time is not None and not begun:
+        return _bounded_s(following.think_time)
+    return _bounded_s(following.t - max(entry.ended_s, *(agent.ended_s for agent in begun), 0.0))
+
+
+def _bounded_s(seconds: float) -> float:
+    return min(max(0.0, seconds), MOST_PAUSE_S)
