@@ -24,10 +24,9 @@ import numpy as np
 import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
 from metrics_cases import batch, ns, request
-from report_cases import seen_worker, write_run
+from report_cases import write_run
 
 from llm_locust.cli import compare as command
-from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.compare.relative_gates import (
     GateResult,
@@ -190,16 +189,12 @@ def test_no_gate_holds_for_a_part_of_a_run(lack: str, lacking: str) -> None:
 
 @pytest.mark.parametrize("late", ["base", "new"])
 def test_no_gate_holds_by_the_figures_of_a_client_that_was_too_slow(late: str) -> None:
-    whole = made_run(1)
-    slow = replace(
-        whole,
-        manifest=replace(whole.manifest, workers=[seen_worker(health=NodeHealth(throttled_percent=90.0))]),
-    )
+    whole, slow = made_run(1), made_run(1, late_ns=90_000_000)
     assert slow.client()["verdict"] == "invalid"
     base, new = (slow, whole) if late == "base" else (whole, slow)
     result = judged("p50_ttft<=+5%", base, new)
     assert (result.state, result.passed(), result.passed("pass")) == (State.CLIENT_INVALID, False, True)
-    worse = replace(made_run(2, 10.0), manifest=new.manifest)
+    worse = made_run(2, 10.0, late_ns=0 if late == "base" else 90_000_000)
     assert judged("p50_ttft<=+5%", base, worse).state is State.BROKEN
 
 

@@ -49,8 +49,13 @@ def made_batch(
     pace_s: Floats | float = 0.02,
     failed: NDArray[np.bool_] | None = None,
     started_ns: int = ORIGIN_NS,
+    late_ns: int = 0,
 ) -> RecordBatch:
-    """Requests at random times of a minute, each of :data:`TOKENS` tokens; a failed one has none."""
+    """Requests at random times of a minute, each of :data:`TOKENS` tokens; a failed one has none.
+
+    Args:
+        late_ns: how much later than they came the client stamped the tokens, without the kernel's stamps.
+    """
     n = len(ttft_s)
     failed = np.zeros(n, dtype=np.bool_) if failed is None else failed
     gaps_s = np.broadcast_to(pace_s, n)[:, None] * rng.gamma(20, 1 / 20, (n, TOKENS))
@@ -80,8 +85,8 @@ def made_batch(
         "output_chars": pa.array(4 * events, mask=failed),
         "token_source": ["usage"] * n,
         "reused": [True] * n,
-        "kernel_stamps": [True] * n,
-        "client_lag_ns": [20_000] * n,
+        "kernel_stamps": [not late_ns] * n,
+        "client_lag_ns": [late_ns or 20_000] * n,
         **dict.fromkeys(("retries", "coalesced_reads", "bytes_received"), np.zeros(n, dtype=np.int64)),
         "reads": events,
         "abandoned": [False] * n,
@@ -103,11 +108,11 @@ def compared(batch: RecordBatch, **known: Any) -> Compared:
     return measure_for_comparison(batch, made, PLAIN)
 
 
-def made_run(seed: int, scale: float = 1.0, n: int = 2_000, **of_values: float) -> Compared:
+def made_run(seed: int, scale: float = 1.0, n: int = 2_000, late_ns: int = 0, **of_values: float) -> Compared:
     """A run whose TTFT is ``scale`` times :func:`lognormal`, and whose pace moves as the TTFT does."""
     rng = np.random.default_rng(seed)
     ttft_s = lognormal(rng, n, **of_values)
-    return compared(made_batch(rng, scale * ttft_s, 0.015 + 0.1 * ttft_s))
+    return compared(made_batch(rng, scale * ttft_s, 0.015 + 0.1 * ttft_s, late_ns=late_ns))
 
 
 def write_made_run(path: Path, number: int, scale: float = 1.0, n: int = 2_000, **known: Any) -> Path:

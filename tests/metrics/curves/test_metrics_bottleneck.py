@@ -78,8 +78,7 @@ def test_many_engines_behind_one_address_that_are_seldom_busy_are_not_called_bus
 
 def test_a_connection_that_is_slow_is_not_held_against_the_client_but_a_late_client_is() -> None:
     records, facts = run_of(MADE["connection"], 1)
-    late_ns = 900_000_000
-    late = [replace(record, scheduled_ns=record.scheduled_ns - late_ns) for record in records]
+    late = [replace(record, kernel_stamps=False, client_lag_ns=900_000_000) for record in records]
     assert told(late, facts)["verdict"] == "client"
 
 

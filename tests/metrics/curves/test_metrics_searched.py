@@ -41,4 +41,4 @@ def test_why_a_stage_has_no_result_is_below_the_table_once() -> None:
     made = readings("Readings", "requests/s", stages)
     assert made.table is not None
     assert [row.cells[-1] for row in made.table.rows] == ["no result"] * 3
-    assert [note.text for note in made.notes] == ["15.3, 16.0 requests/s: not steady"]
+    assert [note.text for note in made.notes] == ["15.3, 16 requests/s: not steady"]
