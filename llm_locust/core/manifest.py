@@ -385,6 +385,16 @@ class ClockFacts:
     steps: Count = 0
     step_ns: Nanoseconds = 0
 
+    @property
+    def placing_error_ns(self) -> int:
+        """How far a record may be from its place on the run's axis.
+
+        An offset within its own error is not added to any time (see
+        :func:`~llm_locust.store.frames.axis_offsets_ns`), so it is missing by itself and by its error.
+        """
+        missing_ns = abs(self.offset_ns)
+        return self.error_ns + (missing_ns if missing_ns <= self.error_ns else 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCell:

@@ -126,7 +126,7 @@ STANDSTILL = Threshold(
     "`hub_lag_ms_max`, 1 s at least",
     "the window",
     0.02,
-    None,
+    0.2,
     "a worker sent nothing for so long; where its whole machine was paused, what came then is timed late",
     floor=1000.0,
 )
@@ -407,7 +407,7 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
         "hub_lag_master_ms_max": known(_health(manifest.master, None, window).hub_lag_ms_max),
         "worker_clock_steps": sum(w.clock.steps for w in manifest.workers if w.clock),
         "master_clock_steps": manifest.clock_steps,
-        "clock_error_ms_max": largest(w.clock.error_ns * 1e-6 for w in manifest.workers if w.clock),
+        "clock_error_ms_max": largest(w.clock.placing_error_ns * 1e-6 for w in manifest.workers if w.clock),
     }
 
 
@@ -900,7 +900,8 @@ def _times(n: int) -> str:
 def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     names = worker_names(manifest.workers)
     error_s, worker = max(
-        ((w.clock.error_ns * 1e-9, names[w.id]) for w in manifest.workers if w.clock), default=(0.0, "")
+        ((w.clock.placing_error_ns * 1e-9, names[w.id]) for w in manifest.workers if w.clock),
+        default=(0.0, ""),
     )
     share = CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):

@@ -266,7 +266,13 @@ class ClientFacts(SummaryPart, frozen=True):
     ]
     worker_clock_steps: Annotated[int, key("how often clocks of workers were set", "workers")]
     master_clock_steps: Annotated[int, key("how often the master's clock was set", "the master")]
-    clock_error_ms_max: Annotated[float | None, key("largest clock error, ms", "workers")]
+    clock_error_ms_max: Annotated[
+        float | None,
+        key(
+            "largest clock error, ms; with the offset where that is within its error, and so not added",
+            "workers",
+        ),
+    ]
     calibration: Annotated[ClientCalibration | None, key("null without `--calibrate`")]
 
 

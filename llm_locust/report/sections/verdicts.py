@@ -77,6 +77,8 @@ def _littles_law(law: LittlesLaw) -> Iterator[Line]:
     )
     off = law.workers_difference
     counted = "" if off is None else f"the records have {percent(1 + off)} of what the workers counted"
+    if law.holds and off is not None and off < -_EDGES_SHOWN:
+        counted += ", who count a request until they notice its end"
     yield Line(sentence([sides, counted]), Tone.FAINT if law.holds else Tone.WARN)
 
 

@@ -1,5 +1,6 @@
 """What is held against the client."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,14 @@ def test_responses_that_did_not_come_whole_have_no_end_that_could_be_late() -> N
 
 @pytest.mark.parametrize(
     ("stood_still_ms", "window_s", "expected"),
-    [(3000, 30, "suspect"), (3000, 200, "ok"), (900, 10, "ok"), (1100, 10, "suspect"), (3000, 0, "ok")],
+    [
+        (3000, 30, "suspect"),
+        (7000, 30, "invalid"),
+        (3000, 200, "ok"),
+        (900, 10, "ok"),
+        (1100, 10, "suspect"),
+        (3000, 0, "ok"),
+    ],
 )
 def test_an_event_loop_that_stood_still_for_a_part_of_the_window_sent_nothing(
     stood_still_ms: float, window_s: float, expected: str
@@ -334,6 +342,13 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
     assert result["verdict"] == expected
     assert result["clock_error_ms_max"] == pytest.approx(error_s * 1e3)
     assert all("the clock of worker-5" in reason for reason in result["reasons"])
+
+
+def test_an_offset_that_is_within_its_error_is_not_added_and_is_part_of_the_error() -> None:
+    within = replace(clock(0.25), offset_ns=-200_000_000)
+    assert verdict(request(), clocks=(within,))["clock_error_ms_max"] == pytest.approx(450)
+    beyond = replace(clock(0.25), offset_ns=260_000_000)
+    assert verdict(request(), clocks=(beyond,))["clock_error_ms_max"] == pytest.approx(250)
 
 
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
