@@ -523,7 +523,7 @@ class LiveCall:
         failed, over = None if left else self._error, cancelled or left
         outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
-        named = client.replicas.read(exchange.headers)
+        named = client.replicas.read(exchange.headers, secrets)
         link = self._route.link(
             named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, echo=echo
         )

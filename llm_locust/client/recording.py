@@ -71,12 +71,17 @@ class ReplicaNames:
         self._secrets = secrets
         self._seen = {name: _Seen() for name in self.names[:MOST_REPLICA_HEADERS]}
 
-    def read(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """The replica that answered with these headers (lower-case names), and count their values."""
+    def read(self, headers: Mapping[bytes, bytes], secrets: Sequence[str] | None = None) -> str | None:
+        """The replica that answered with these headers (lower-case names), and count their values.
+
+        Args:
+            secrets: those to blank, if there are more by now than at first.
+        """
+        known = self._secrets if secrets is None else secrets
         for name, seen in self._seen.items():
             if name in headers:
-                self._count(seen, headers, name)
-        return replica_of(headers, self.names, self._secrets)
+                self._count(seen, headers, name, known)
+        return replica_of(headers, self.names, known)
 
     def facts(self) -> list[HeaderFacts]:
         """The headers that answers have had so far, in order of priority."""
@@ -92,7 +97,9 @@ class ReplicaNames:
             if seen.answers
         ]
 
-    def _count(self, seen: _Seen, headers: Mapping[bytes, bytes], name: bytes) -> None:
+    def _count(
+        self, seen: _Seen, headers: Mapping[bytes, bytes], name: bytes, secrets: Sequence[str]
+    ) -> None:
         seen.answers += 1
         raw = headers[name][:_COMPARED_BYTES]
         if seen.more or raw in seen.raw:
@@ -101,7 +108,7 @@ class ReplicaNames:
             seen.more = True
             return
         seen.raw.add(raw)
-        value = replica_of(headers, (name,), self._secrets) or ""
+        value = replica_of(headers, (name,), secrets) or ""
         seen.first = seen.first or value
         seen.values.add(zlib.crc32(value.encode()))
 

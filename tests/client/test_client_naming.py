@@ -69,3 +69,9 @@ def test_what_servers_may_send_is_bounded_and_can_be_written() -> None:
     for each in found:
         assert (len(each.values), each.more, each.answers) == (MOST_HEADER_VALUES, True, 200)
     assert msgspec.json.decode(msgspec.json.encode(found), type=list[HeaderFacts]) == found
+
+
+def test_a_secret_that_came_later_is_blanked_too() -> None:
+    names = ReplicaNames(["x-mine"], ["a-secret-key"])
+    assert names.read({b"x-mine": b"pod-another-key"}, ("a-secret-key", "another-key")) == "pod-***"
+    assert [facts.value for facts in names.facts()] == ["pod-***"]
