@@ -253,3 +253,8 @@ def test_a_whole_file_is_bounded_too(tmp_path: Path) -> None:
     for content in (b" " * 65_537, gzip.compress(b" " * 10_000_000)):
         with pytest.raises(InputError, match="longer than 64 KiB, the limit of such a file"):
             read_input(written(tmp_path, content), SETTINGS)
+
+
+def test_skipped_lines_are_told_with_why_the_first_was() -> None:
+    assert files.skipped_text(1, "d.jsonl:3: no object") == "1 line skipped, the first: d.jsonl:3: no object"
+    assert files.skipped_text(1200, "x").startswith("1,200 lines skipped")

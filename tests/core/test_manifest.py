@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from metrics_cases import manifest
 
-from llm_locust.core.manifest import HealthCell, ServerCall, WorkerFacts, worker_names
+from llm_locust.core.manifest import ClockFacts, HealthCell, ServerCall, WorkerFacts, worker_names
 
 WORKER = WorkerFacts(id="w", index=0, announced=10, received=10)
 
@@ -69,3 +69,16 @@ def test_two_cells_are_one_of_their_time_by_its_worst_and_its_means() -> None:
     new = replace(after, seconds=0.0, run_queue_percent=5.0)
     assert first.joined(new).run_queue_percent == 5.0, "the first did not know its own"
     assert replace(new, steal_percent=1.0).joined(replace(new, steal_percent=2.0)).steal_percent == 2.0
+
+
+@pytest.mark.parametrize(
+    ("offset_ns", "error_ns", "placing_ns"),
+    [(0, 250, 250), (200, 250, 450), (-200, 250, 450), (250, 250, 500), (251, 250, 250)],
+)
+def test_an_offset_within_its_error_is_added_to_no_time_and_so_it_is_error_too(
+    offset_ns: int, error_ns: int, placing_ns: int
+) -> None:
+    clock = ClockFacts(
+        offset_ns=offset_ns, error_ns=error_ns, least_offset_ns=0, most_offset_ns=0, exchanges=1
+    )
+    assert clock.placing_error_ns == placing_ns

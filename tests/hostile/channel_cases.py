@@ -27,7 +27,7 @@ from llm_locust.swarm.channel.channel import (
 )
 from llm_locust.swarm.channel.messages import MessageError
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofSession, answer, hello, welcomed
-from llm_locust.swarm.process import signals
+from llm_locust.swarm.process import leaving
 
 SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES
@@ -49,7 +49,7 @@ def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: 
     assert securing.channel_secret(options()) is None
     assert securing.channel_secret(options(worker=True)) is None
     # As in a forked child: of a master, and of a process that was itself given --worker.
-    monkeypatch.setattr(signals, "_PARENT", 1)
+    monkeypatch.setattr(leaving, "_PARENT", 1)
     child = options(processes=2, worker=True)
     monkeypatch.setattr(securing, "_is_worker_by_command", lambda: False)
     assert securing.channel_secret(child) == family

@@ -497,3 +497,14 @@ def test_random_bytes_of_events_never_raise(part: bytes) -> None:
         cut = draw.randrange(len(payload))
         spoiled = payload[:cut] + part + payload[cut + draw.randrange(4) :]
         assert isinstance(read(ROLE, spoiled, says("a"), DONE), Reply)
+
+
+@pytest.mark.parametrize(
+    ("sent", "counted"),
+    [(7, 7), ("7", 7), (7.0, 7), (7.5, None), ("7.5", None), ("seven", None), (-1, None), (True, None)],
+)
+def test_a_count_is_a_whole_number_also_as_a_text(sent: Any, counted: int | None) -> None:
+    counts: dict[str, int] = {}
+    gather(counts, {"usage": {"prompt_tokens": sent}})
+    usage = usage_of(counts)
+    assert (usage and usage.input_tokens) == counted
