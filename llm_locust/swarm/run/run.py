@@ -31,8 +31,9 @@ from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
-from llm_locust.swarm.run.roster import Roster, raised_in_tasks
+from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
+from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.stages.plan import closed, stages_of, steps_of
 from llm_locust.workload.parts import models_text
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from llm_locust.core.manifest import MOST_TASK_EXCEPTIONS
 from llm_locust.swarm.process.leaving import innermost
-from llm_locust.swarm.run.roster import raised_in_tasks
+from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 
 TRACEBACK = """  File "/venv/lib/python3.12/site-packages/locust/user/task.py", line 340, in run
     self.execute_next_task()
