@@ -501,7 +501,17 @@ def test_random_bytes_of_events_never_raise(part: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "counted"),
-    [(7, 7), ("7", 7), (7.0, 7), (7.5, None), ("7.5", None), ("seven", None), (-1, None), (True, None)],
+    [
+        (7, 7),
+        ("7", 7),
+        (7.0, 7),
+        (7.5, None),
+        ("7.5", None),
+        ("seven", None),
+        (-1, None),
+        (True, None),
+        (1e300, None),
+    ],
 )
 def test_a_count_is_a_whole_number_also_as_a_text(sent: Any, counted: int | None) -> None:
     counts: dict[str, int] = {}
