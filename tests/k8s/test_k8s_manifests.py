@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -69,13 +68,6 @@ def test_the_options_that_the_overlays_give_exist_and_their_values_parse(
     assert len(roles) == 2 * (len(OVERLAYS) - 1)  # a merge has no swarm
     known = parsed(*((args, environment) for _, args, environment in roles))
     assert {name for _, _, environment in roles for name in environment} <= known
-
-
-def test_the_options_of_the_ci_examples_exist_and_their_values_parse() -> None:
-    texts = [path.read_text() for path in sorted((ROOT / "docs" / "ci").iterdir())]
-    commands = [re.findall(r"^ *locust (--.*\n(?: +-.*\n)+)", text, flags=re.M) for text in texts]
-    assert [len(found) for found in commands] == [1, 1]
-    parsed(*((shlex.split(words), {}) for (words,) in commands))
 
 
 def test_the_options_that_the_page_names_exist(capsys: pytest.CaptureFixture[str]) -> None:
