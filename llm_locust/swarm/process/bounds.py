@@ -1,7 +1,7 @@
 """Bounds on what a master may bring about here: growth of Locust's statistics, Python code of its own."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gevent import Greenlet
 from locust.env import Environment
@@ -9,10 +9,6 @@ from locust.runners import MasterRunner
 from locust.stats import RequestStats, StatsError
 
 from llm_locust.swarm.process.loops import every
-
-if TYPE_CHECKING:
-    from locust.env import Environment
-
 
 # --------------------
 # Bounds on the growth of Locust's own statistics during a run.
