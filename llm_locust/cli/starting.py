@@ -25,7 +25,7 @@ from llm_locust.workload.arrivals import Sweep, parse_rate, parse_sweep
 
 
 #: Where the package's locustfiles are.
-LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
+LOCUSTFILES = Path(__file__).parents[1] / "locustfiles"
 
 DEFAULT_USERS = 10
 DEFAULT_TIME_S = 60

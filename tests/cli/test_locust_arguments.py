@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import llm_locust
 from llm_locust.cli import run as command
 from llm_locust.cli.parser import CommandParser
 from llm_locust.cli.starting import LOCUSTFILES, locust_arguments, said_elsewhere
@@ -239,3 +240,8 @@ def test_the_help_fits_the_terminal_and_has_the_common_options_first(
     assert max(map(len, text.splitlines())) <= min(columns, 100)
     order = [text.index(word) for word in ("--sim", "--users", "--slo", "--workers", "further options")]
     assert order == sorted(order)
+
+
+def test_the_locustfiles_that_it_starts_are_those_of_the_installed_package() -> None:
+    assert (LOCUSTFILES / "chat.py").is_file()
+    assert LOCUSTFILES.parent == Path(llm_locust.__file__).parent
