@@ -139,11 +139,6 @@ class Occupancy:
         return self._total_ns
 
 
-# --------------------
-# One API call from a prepared body to its record: send, wait, decode, classify.
-# --------------------
-
-
 #: The bound of an answer's length in a request's body. In a text of the body its quotes would be escaped.
 _SENT_LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})\b')
 

@@ -338,8 +338,6 @@ def is_page(text: str) -> bool:
 
 
 # --------------------
-# Facts of a run in addition to its requests: the content of ``manifest.json``.
-#
 # Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
 # --------------------
 

@@ -126,9 +126,16 @@ STANDSTILL = Threshold(
     "`hub_lag_ms_max`, 1 s at least",
     "the window",
     0.02,
-    0.2,
+    None,
     "a worker sent nothing for so long; where its whole machine was paused, what came then is timed late",
     floor=1000.0,
+)
+STANDSTILL_OF_LOAD = Threshold(
+    "the mean over all workers of such `hub_lag_ms_max`",
+    "the window",
+    None,
+    0.1,
+    "this much of the load was sent by nobody",
 )
 DELAY = Threshold(
     "`schedule_delay_ms_p99`, open loop",
@@ -261,6 +268,7 @@ THRESHOLDS = (
     HUB_LAG_PROGRAM,
     WAITED,
     STANDSTILL,
+    STANDSTILL_OF_LOAD,
     DELAY,
     DELAY_OF_RATES,
     BAD_BY_DELAY,
@@ -545,15 +553,15 @@ class _Requests:
         """Whether enough timestamps are the program's to move a p99."""
         return self.kernel is not None and 1 - self.kernel > PROGRAM_SHARE
 
-    def late(self, scale: Scale, of_nodes: Mapping[str, Any]) -> list[Finding]:
-        """What shows that the client was late."""
+    def late(self, scale: Scale, of_nodes: Mapping[str, Any], still_ms: float | None) -> list[Finding]:
+        """What shows that the client was late; ``still_ms`` is as of :func:`mean_standstill_ms`."""
         gap = usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
         first = usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)
         return [
             *wide_findings(self.wide, self.first_tokens),
             *(_lag(self.program_lag_ms, *gap) if self.own_times else ()),
             *(() if self.open_loop else waiting_findings(self.waits, self.end_lag_p50_ms)),
-            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s),
+            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s, still_ms),
             *(hub_lag_findings(of_nodes["hub_lag_ms_p99"], *gap) if self.own_times else ()),
             *delay_findings(self.delay_ms, *first, scale.window_s),
             *made_bad_findings(self.made_bad or 0, self.n),
@@ -577,7 +585,7 @@ def client_validity(
     seen, of_nodes = _Requests.of(c, judged, manifest.open_loop, judgement), nodes(manifest, scale.window)
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
     stepped, misplaced = int(c.stepped[judged].sum()), misplaced_requests(c, manifest)
-    late = seen.late(scale, of_nodes)
+    late = seen.late(scale, of_nodes, mean_standstill_ms(manifest, scale.window))
     cause = explain(late, of_nodes)
     blind = lag_ms is of_nodes["hub_lag_ms_p99"] is of_nodes["cpu_percent_max"] is None
     findings = [
@@ -677,9 +685,19 @@ def waiting_findings(waits: EndLags, end_lag_p50_ms: float | None) -> Iterator[F
         )
 
 
-def standstill_findings(hub_max_ms: float | None, window_s: float) -> Iterator[Finding]:
-    """The finding on an event loop that stood still."""
-    if window_s > 0 and (found := STANDSTILL.severity(hub_max_ms, window_s * 1e3)):
+def mean_standstill_ms(manifest: Manifest, window: Window | None) -> float | None:
+    """The longest standstill of each worker's event loop, of a second or more; its mean over the workers."""
+    lags_ms = [_health(w.health, w.clock, window).hub_lag_ms_max or 0.0 for w in manifest.workers]
+    return sum(ms for ms in lags_ms if ms >= STANDSTILL.floor) / len(lags_ms) if lags_ms else None
+
+
+def standstill_findings(
+    hub_max_ms: float | None, window_s: float, mean_ms: float | None = None
+) -> Iterator[Finding]:
+    """The finding on an event loop that stood still: for how long at most, and in the mean of all workers."""
+    window_ms = window_s * 1e3
+    found = STANDSTILL_OF_LOAD.severity(mean_ms, window_ms) or STANDSTILL.severity(hub_max_ms, window_ms)
+    if window_s > 0 and found:
         yield (
             found,
             f"{LOAD_LATE}a worker's event loop stood still for "

@@ -28,7 +28,7 @@ from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
 
 # --------------------
-# Session that a new user joins. Separate, so that user classes need not import the roles of a process.
+# Session that a new user joins, by which user classes need not import the roles of a process.
 # --------------------
 
 

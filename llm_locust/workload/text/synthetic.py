@@ -309,11 +309,6 @@ def prompt_count(tokenizer: PromptTokenizer, dialect: Dialect) -> Count:
     return lambda text: tokenizer.count(text) + dialect.template_tokens
 
 
-# --------------------
-# Synthetic text of an asked length: exact, by a tokenizer, or approximate, by words.
-# --------------------
-
-
 class Writer(Protocol):
     """Makes texts. Equal generators and leads give equal texts."""
 

@@ -344,6 +344,12 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
     assert all("the clock of worker-5" in reason for reason in result["reasons"])
 
 
+def test_a_worker_of_many_that_stood_still_took_little_of_the_load() -> None:
+    many = (clock(),) * 18  # and two more, of which one stood still for half of the window
+    assert verdict(request(), hub_lag=7_500, clocks=many, window_s=30)["verdict"] == "suspect"
+    assert verdict(request(), hub_lag=7_500, window_s=30)["verdict"] == "invalid"
+
+
 def test_an_offset_that_is_within_its_error_is_not_added_and_is_part_of_the_error() -> None:
     within = replace(clock(0.25), offset_ns=-200_000_000)
     assert verdict(request(), clocks=(within,))["clock_error_ms_max"] == pytest.approx(450)
