@@ -365,6 +365,11 @@ def test_an_answer_that_was_cut_before_its_text_has_the_tokens_that_were_counted
     assert (tuple(reply.token_ends), reply.first_answer, reply.count.tokens) == ((20, 30, 40), None, 3)
 
 
+def test_an_answer_that_was_cut_before_its_first_token_has_none() -> None:
+    reply = read(*(says("", usage={"prompt_tokens": 9, "completion_tokens": 0}) for _ in range(3)))
+    assert (tuple(reply.token_ends), reply.first_answer, reply.count.opening) == ((), None, None)
+
+
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=30), st.integers(0, 3), st.booleans())
 def test_what_each_event_brought_adds_up(brought: list[int], end: int, split: bool) -> None:
     """However many tokens an event has: those of the first, those to the last, and the rest at the end."""
