@@ -89,7 +89,7 @@ wheels: $(VENV)/.test  ## build/wheelhouse: the wheels to publish, by cibuildwhe
 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
-	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
+	$(BIN)/python -m llm_locust.figures.reference docs
 
 frozen: $(VENV)/.test  ## the texts of tests/frozen anew from its runs: git shows which lines a change has changed
 	$(BIN)/python tests/frozen/frozen_texts.py
@@ -109,7 +109,7 @@ plotly:  ## the script of the charts, from npm
 	cp build/plotly/package/LICENSE llm_locust/report/plotly/
 
 site: $(VENV)/.test .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
-	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs build/reference
+	$(BIN)/python -m llm_locust.figures.reference docs build/reference
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 
 release-check: .venv-release/.installed  ## sdist and wheel, each installed in an empty environment, where it runs a load

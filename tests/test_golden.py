@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from golden_frame import at, frame
 
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.peers import compat
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
 
 _TAKEN = ("steal_percent", "throttled_percent", "run_queue_percent")
 

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from llm_locust.core.texts import parse_time
+from llm_locust.figures.section import Line, Section, Tone
+from llm_locust.figures.text import clean, number
 from llm_locust.metrics.compare.comparison import unlike_beside_load
 from llm_locust.metrics.compare.sides import Compared, measure_for_comparison
 from llm_locust.metrics.curves.edge import Bounds
@@ -20,9 +22,7 @@ from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import open_source
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections.curves import answer, readings
-from llm_locust.report.text import clean, number
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llm_locust.core.stages import of_lengths
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.metrics.curves.capacity import (
     Capacity,
     CapacityNeed,
@@ -22,13 +25,10 @@ from llm_locust.metrics.curves.objective import parse_objective, probes
 from llm_locust.metrics.curves.search import last_answer, parse_share
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.stages import Stage
-from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source, open_source
 from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.run.analysis import analyse
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, number, percent, plural
 
 DESCRIPTION = (
     "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "

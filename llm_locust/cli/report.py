@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from llm_locust.core.files import replacing
 from llm_locust.core.texts import parse_time
+from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.parts import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.censoring import parse_percentiles
-from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.options.option import parse_count
 from llm_locust.report.console import print_report
 from llm_locust.report.formats.benchmarks import vllm_json
@@ -134,7 +134,7 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report, and return the exit code: see :func:`~llm_locust.metrics.verdict.verdict`; 2 for input that
+    """Report, and return the exit code: see :func:`~llm_locust.figures.verdict.verdict`; 2 for input that
     cannot be read or options that cannot be used."""
     try:
         _refuse_senseless(args)

@@ -9,9 +9,9 @@ from typing import Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
+from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.report.console import NARROWEST, print_parts
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.text import clean, count, number, percent, plural
 from llm_locust.roofline.bounds import DEFAULT_BATCHES, Roof, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named
 from llm_locust.roofline.model import read_model

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from llm_locust.metrics.summary_types.reference import key_table, schema_text, sections
+from llm_locust.figures.reference import key_table, schema_text, sections
 from llm_locust.report.output import printing
 
 DESCRIPTION = (

@@ -19,9 +19,9 @@ from llm_locust.doctor.looks import (
     look_at_host,
     look_at_server,
 )
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import clean, plural
 from llm_locust.report.console import print_sections
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, plural
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from llm_locust.deployment.discovery import (
     fetch,
 )
 from llm_locust.doctor.finding import Finding, ok, skipped, warn
-from llm_locust.report.text import clean, number, short
+from llm_locust.figures.text import clean, number, short
 from llm_locust.wire.foreign_text import clean_name, public_url
 
 #: Answers that refuse access show that the server is there.

@@ -6,10 +6,10 @@ from email.utils import parsedate_to_datetime
 
 from llm_locust.client.probing import StampTrial
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.figures.text import count, number, plural
 from llm_locust.host import MARGIN, ClockSource, FileLimits, Ports, descriptors_for
 from llm_locust.metrics.sections import validity
 from llm_locust.metrics.sections.validity import Threshold
-from llm_locust.report.text import count, number, plural
 
 # --------------------
 # Timestamps and clocks: of the kernel, of this machine, of the server.

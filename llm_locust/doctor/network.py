@@ -11,7 +11,7 @@ from llm_locust.client.http.dial import Address, address_text
 from llm_locust.client.http.tls import tls_reason
 from llm_locust.client.probing import Session
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
-from llm_locust.report.text import clean, count, number, plural, short
+from llm_locust.figures.text import clean, count, number, plural, short
 from llm_locust.wire.foreign_text import clean_name
 
 # --------------------

@@ -17,13 +17,13 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
-from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import SEPARATOR, clean
 from llm_locust.report.inputs import LIVE_FILE
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.contents import brief, brief_boxes, brief_heading, heading, sections
 from llm_locust.report.sections.findings import boxes
 from llm_locust.report.sections.headline import Headline, verdict
-from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
     ARMS_FILE,
     CURVE_FILE,

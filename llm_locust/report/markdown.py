@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean
 from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.sections.findings import boxes
 from llm_locust.report.sections.headline import Headline, verdict
-from llm_locust.report.text import clean
 from llm_locust.store import REPORT_HTML_FILE
 
 # --------------------

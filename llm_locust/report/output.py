@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.report.text import clean
+from llm_locust.figures.text import clean
 from llm_locust.wire.foreign_text import CONTROL
 
 #: Of what may wait while a run goes on.
@@ -28,7 +28,7 @@ def printing() -> Iterator[None]:
 
 
 def one_line(error: Exception | str) -> str:
-    """The text of an error as one line that a terminal can show (:func:`~llm_locust.report.text.clean`)."""
+    """The text of an error as one line that a terminal can show (:func:`~llm_locust.figures.text.clean`)."""
     return clean(error) or type(error).__name__
 
 

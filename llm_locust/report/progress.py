@@ -10,10 +10,10 @@ from rich.text import Text
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.text import clean, count, number, percent, plural, sentence, short
 from llm_locust.live.state import Figures, LiveRun, State
 from llm_locust.live.store import Snapshot
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.report.text import clean, count, number, percent, plural, sentence, short
 
 #: The recent span that is shown beside the whole.
 RECENT_S = 10.0

@@ -29,8 +29,8 @@ from llm_locust.cli.main import main
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import CanaryFacts, HealthCell, NodeHealth, ServerCall, TaskException
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.figures.summary import SummaryError, read_summary
 from llm_locust.live.store import live_end
-from llm_locust.metrics.summary_types.summary import SummaryError, read_summary
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
 from llm_locust.report.run.analysis import build_report
 from llm_locust.report.sections.headline import verdict

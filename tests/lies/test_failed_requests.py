@@ -15,7 +15,7 @@ from metrics_cases import failed, request
 from report_cases import summary
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.figures.summary import typed
 from llm_locust.report.sections import verdicts
 
 

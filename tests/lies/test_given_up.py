@@ -23,10 +23,10 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
+from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.metrics.verdict import verdict
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.sections.findings import boxes, findings
 

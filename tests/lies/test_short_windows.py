@@ -9,9 +9,9 @@ import pytest
 from metrics_cases import batch, manifest, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.report.section import Section, Tone
+from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.report.sections.measures import throughput
 from llm_locust.report.sections.verdicts import client
 

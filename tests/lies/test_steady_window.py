@@ -21,10 +21,10 @@ from metrics_cases import batch, columns, failed, manifest, ns, request
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steady import asked_load, steady_window
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report
 

@@ -18,7 +18,7 @@ from report_cases import lost_records, seen_worker, summary, write_run
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import ArmFacts, StageFacts
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.figures.summary import typed
 from llm_locust.report.markdown import markdown
 from llm_locust.report.sections.arms import arms as arms_sections
 from llm_locust.report.sections.verdicts import goodput as goodput_section

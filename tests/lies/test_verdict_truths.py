@@ -11,9 +11,9 @@ from scripted_loads import FOR_EVER, Asked, Course, Load, Server
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung, verdict
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
 from llm_locust.report.sections.findings import findings
 from llm_locust.swarm.roles.outcome import without_gates
 

@@ -12,6 +12,7 @@ from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.summarise import summarise
 from llm_locust.live.counts import METRICS, NOTHING, OTHERS, SCALARS, Counts, KeyLimit, LiveKey
 from llm_locust.live.messages import count
 from llm_locust.live.state import LiveRun, figures
@@ -19,7 +20,6 @@ from llm_locust.metrics.gates import SLO_METRICS, Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, itl, per_request
 from llm_locust.metrics.stats.sketch import Sketch
-from llm_locust.metrics.summary import summarise
 
 RUN = LiveRun(id="r", limits=LIMITS)
 

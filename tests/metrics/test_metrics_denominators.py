@@ -10,7 +10,7 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.summary import summarise
+from llm_locust.figures.summarise import summarise
 
 DOCS = Path(__file__).parents[2] / "docs" / "definitions.md"
 ANSWER = (0.1, 0.3, 0.5)

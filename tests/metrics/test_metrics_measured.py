@@ -18,10 +18,10 @@ from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
-from llm_locust.metrics.summary import summarise
 from llm_locust.report.run.analysis import timeseries_csv
 
 FACTS = manifest(slo="ttft=300ms tpot=100ms e2el=1s", gates="p99_itl<1s", warmup_s=0.5, open_loop=True)

@@ -21,11 +21,7 @@ from llm_locust.cli.main import main
 from llm_locust.core.manifest import TaskException, TrajectoryFacts, WorkerFacts
 from llm_locust.core.other_requests import OtherRequests
 from llm_locust.core.record import Outcome
-from llm_locust.live.store import live_end
-from llm_locust.metrics.deployment.server_series import ServerSeries
-from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.reference import (
+from llm_locust.figures.reference import (
     SCHEMA_FILE,
     TABLE,
     key_table,
@@ -35,7 +31,11 @@ from llm_locust.metrics.summary_types.reference import (
     with_key_tables,
     write_reference,
 )
-from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import SummaryError, as_json, read_summary, typed
+from llm_locust.live.store import live_end
+from llm_locust.metrics.deployment.server_series import ServerSeries
+from llm_locust.metrics.question import Question
 from llm_locust.roofline.model import read_model
 
 DOCS = Path(__file__).parents[2] / "docs"

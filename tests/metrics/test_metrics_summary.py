@@ -16,10 +16,10 @@ from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
 
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},

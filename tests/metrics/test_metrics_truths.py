@@ -14,9 +14,9 @@ from metrics_cases import batch, failed, manifest, ns, request
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.verdict import verdict
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.verdict import verdict
 
 Answer = Callable[[float, int], tuple[float, ...]]
 

@@ -13,7 +13,7 @@ from k8s_tools import documents
 from swarm_process import wait_until
 
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.report.inputs import open_source
 from llm_locust.store import SUMMARY_FILE, StoreError, read_manifest
 from llm_locust.store.facts import parts_of

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.report.text import after, clean, count, moment, number, percent, seconds, short
+from llm_locust.figures.text import after, clean, count, moment, number, percent, seconds, short
 
 
 @pytest.mark.parametrize(

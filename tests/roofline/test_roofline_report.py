@@ -4,7 +4,7 @@ from typing import Any
 
 from report_cases import summary, told
 
-from llm_locust.report.section import Tone
+from llm_locust.figures.section import Tone
 from llm_locust.report.sections.resources import bottleneck, roofline
 
 PART: dict[str, Any] = {

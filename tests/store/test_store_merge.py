@@ -17,8 +17,8 @@ from metrics_cases import ORIGIN_NS, request
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.report.inputs import Source
 from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.store import (

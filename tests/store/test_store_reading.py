@@ -16,7 +16,7 @@ from report_cases import records, write_run
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
+from llm_locust.figures.summarise import summarise
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,

@@ -11,8 +11,8 @@ from metrics_cases import ORIGIN_NS, batch, failed, request
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 
 SECONDS = 10

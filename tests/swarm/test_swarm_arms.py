@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from swarm_process import LOCUSTFILES, Result, forked, locust, simulation
 
-from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.figures.summary import read_summary
 
 #: Requests each 16 ms. All of their prompts begin with one block of 512 tokens, 8 tokens of their own follow
 #: in the first half of the run and 150 in the second.

@@ -13,7 +13,7 @@ import pytest
 from chaos import UNHURRIED, wait_batches, wait_more
 from swarm_process import Process, Simulation, as_worker, free_port, locust, simulation
 
-from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.report.inputs import open_source
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from swarm_process import Process, in_parallel, locust, simulation
 
-from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.figures.summary import read_summary
 from llm_locust.store import merge, open_requests, read_manifest
 
 USUAL = ("--headless", "-u", "2", "-r", "10", "--out", "run", "--print-summary", "--output-tokens", "20")

@@ -10,6 +10,8 @@ from pathlib import Path
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.section import Line, Tone
+from llm_locust.figures.text import clean, figure_label, number, percent, plural, sentence
 from llm_locust.metrics.compare.comparison import (
     Comparison,
     Row,
@@ -33,8 +35,6 @@ from llm_locust.metrics.compare.sides import Compared, Metric, measure_for_compa
 from llm_locust.metrics.gates import MetricKind, Slo
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.stats.estimates import Difference
-from llm_locust.report.section import Line, Tone
-from llm_locust.report.text import clean, figure_label, number, percent, plural, sentence
 from llm_locust.store import open_requests, read_manifest
 
 # --------------------

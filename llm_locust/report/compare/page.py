@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from llm_locust.figures.section import Tone
+from llm_locust.figures.text import figure_label, plural, short
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, Row, Verdict, figures_over_time
@@ -21,8 +23,6 @@ from llm_locust.report.compare.tables import ANSWER, FIGURES, sections
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
 from llm_locust.report.html.overview import Tile
 from llm_locust.report.html.shell import whole_page
-from llm_locust.report.section import Tone
-from llm_locust.report.text import figure_label, plural, short
 
 # --------------------
 # The charts of a comparison: distributions on top of each other, and figures over time.

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.charts.over_load import OperatingPoint, front, operating_points
+from llm_locust.figures.over_load import OperatingPoint, front, operating_points
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import clean, number, percent, plural
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
 from llm_locust.report.html.shell import whole_page
 from llm_locust.report.inputs import Source
 from llm_locust.report.run.analysis import analyse
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, number, percent, plural
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 _USER, _GPU = "tokens/s per user", "output tokens/s per GPU"

@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import clean, count, figure_label, moment, number, percent, seconds, sentence
 from llm_locust.metrics.compare.comparison import (
     CONFIDENCE,
     Comparison,
@@ -32,8 +34,6 @@ from llm_locust.report.compare.outcome import (
     shown,
     why_open,
 )
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, figure_label, moment, number, percent, seconds, sentence
 
 # --------------------
 # What more GPUs gave, where runs say how many served them.

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, plural
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.run import ClientFacts, Completeness
-from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.sections.headline import Headline, verdict
-from llm_locust.report.text import clean, plural
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 

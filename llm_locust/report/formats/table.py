@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llm_locust.metrics.summary_types.summary import as_json
-from llm_locust.metrics.verdict import verdict
+from llm_locust.figures.summary import as_json
+from llm_locust.figures.verdict import verdict
 from llm_locust.report.formats.benchmarks import genai_perf, inferencex, mlperf, vllm_json
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.junit import junit

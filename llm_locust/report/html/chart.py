@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from llm_locust.report.text import is_defined
+from llm_locust.figures.text import is_defined
 
 Values = list[float | None] | list[str]
 

@@ -4,19 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
-from llm_locust.metrics.compare.comparison import Verdict
-from llm_locust.metrics.summary_types.base import LatencyTable
-from llm_locust.metrics.summary_types.requests import RequestCounts
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Tone
-from llm_locust.report.sections import verdicts
-from llm_locust.report.sections.arms import arms
-from llm_locust.report.sections.completeness import completeness
-from llm_locust.report.sections.curves import search
-from llm_locust.report.sections.findings import RunFinding
-from llm_locust.report.sections.headline import Headline, asked
-from llm_locust.report.text import (
+from llm_locust.figures.section import Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     MARK,
     MARK_MEANING,
     count,
@@ -27,6 +17,16 @@ from llm_locust.report.text import (
     plural,
     sentence,
 )
+from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
+from llm_locust.metrics.compare.comparison import Verdict
+from llm_locust.metrics.summary_types.base import LatencyTable
+from llm_locust.metrics.summary_types.requests import RequestCounts
+from llm_locust.report.sections import verdicts
+from llm_locust.report.sections.arms import arms
+from llm_locust.report.sections.completeness import completeness
+from llm_locust.report.sections.curves import search
+from llm_locust.report.sections.findings import RunFinding
+from llm_locust.report.sections.headline import Headline, asked
 
 PLACES = (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
 

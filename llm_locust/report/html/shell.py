@@ -12,8 +12,8 @@ import msgspec
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from llm_locust.figures.section import Column
 from llm_locust.report.plotly import packed_plotly, plotly
-from llm_locust.report.section import Column
 
 _PACKAGE = "llm_locust.report.html"
 

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, as_json, typed
+from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
 from llm_locust.metrics.charts.course import TimeAxis, percentiles_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Whole, pieces
@@ -29,9 +32,6 @@ from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Terms, Where, parse_where
 from llm_locust.metrics.stats.censoring import PERCENTILES
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
-from llm_locust.metrics.verdict import RunVerdict, verdict
 from llm_locust.metrics.window import Window, sweep_window, united
 from llm_locust.report.csv_tables import arms_csv, curve_csv, repeats_csv, stages_csv
 from llm_locust.report.html import html_report
@@ -353,7 +353,7 @@ def _by(measured: Measured, requests: Requests, by: tuple[str, ...], question: Q
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run's summary and the verdict on it, None as in :func:`~llm_locust.metrics.verdict.verdict`."""
+    """A run's summary and the verdict on it, None as in :func:`~llm_locust.figures.verdict.verdict`."""
 
     summary: Summary
     verdict: RunVerdict | None
@@ -390,7 +390,7 @@ def write_reports(directory: Path, found: Analysis, judged: RunVerdict | None) -
     """Write ``summary.json`` and all that is made of it and of its requests into a directory.
 
     Args:
-        judged: the verdict on it, as :func:`~llm_locust.metrics.verdict.verdict` gives it.
+        judged: the verdict on it, as :func:`~llm_locust.figures.verdict.verdict` gives it.
 
     Raises:
         StoreError: a file cannot be written.

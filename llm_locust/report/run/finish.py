@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SamplesError, compact_samples
+from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import exhausted
-from llm_locust.metrics.verdict import RunVerdict
 from llm_locust.report.inputs import Source
 from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import Report, build_report

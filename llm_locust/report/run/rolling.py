@@ -19,6 +19,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import staged
+from llm_locust.figures.text import moment
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.report.inputs import Run, Source
@@ -36,7 +37,6 @@ from llm_locust.report.run.totals import (
     span_after,
     until_ns_of,
 )
-from llm_locust.report.text import moment
 from llm_locust.store import (
     REQUESTS_FILE,
     FrameRef,

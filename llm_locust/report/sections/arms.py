@@ -4,14 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.compare.comparison import Verdict
-from llm_locust.metrics.compare.sides import METRICS
-from llm_locust.metrics.summary_types.stages import ArmDifferences, ArmRow, ArmSummary
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.groups import LATENCY_COLUMNS, RATE_COLUMNS, having_figures, rate_cells
-from llm_locust.report.sections.verdicts import unplaced
-from llm_locust.report.text import (
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     clean,
     count,
     estimate,
@@ -22,6 +17,11 @@ from llm_locust.report.text import (
     percent,
     sentence,
 )
+from llm_locust.metrics.compare.comparison import Verdict
+from llm_locust.metrics.compare.sides import METRICS
+from llm_locust.metrics.summary_types.stages import ArmDifferences, ArmRow, ArmSummary
+from llm_locust.report.sections.groups import LATENCY_COLUMNS, RATE_COLUMNS, having_figures, rate_cells
+from llm_locust.report.sections.verdicts import unplaced
 
 _TONES = {Verdict.BETTER: Tone.GOOD, Verdict.WORSE: Tone.BAD, Verdict.UNDETERMINED: Tone.WARN}
 

@@ -3,6 +3,19 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.core.manifest import CalibrationFacts
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
+    clean,
+    count,
+    is_defined,
+    number,
+    percent,
+    plural,
+    seconds,
+    sentence,
+    short,
+)
 from llm_locust.metrics.summary_types.course import CallToServers, FailedCall, Interventions, LiveCheck
 from llm_locust.metrics.summary_types.run import (
     ClientCalibration,
@@ -10,9 +23,6 @@ from llm_locust.metrics.summary_types.run import (
     MasterHealth,
     WorkerCompleteness,
 )
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, is_defined, number, percent, plural, seconds, sentence, short
 
 # --------------------
 # The client's error against a server of known times, in words.

@@ -5,20 +5,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
-from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LeftOut
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Line, Section, Table, Tone
-from llm_locust.report.sections import course, deployment, groups, measures, sessions, verdicts
-from llm_locust.report.sections.arms import arms
-from llm_locust.report.sections.completeness import calibration_text, completeness, interventions, nodes
-from llm_locust.report.sections.curves import curve, prefix_hits, repeats, search, spikes
-from llm_locust.report.sections.deployment import autoscaling, fairness, pools
-from llm_locust.report.sections.findings import boxes
-from llm_locust.report.sections.headline import Headline
-from llm_locust.report.sections.measures import images, inputs
-from llm_locust.report.sections.resources import bottleneck, cost, roofline
-from llm_locust.report.sections.sessions import agents, agents_by_load, few_doubtful, quality
-from llm_locust.report.text import (
+from llm_locust.figures.section import Line, Section, Table, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     clean,
     count,
     explained_once,
@@ -29,6 +18,17 @@ from llm_locust.report.text import (
     seconds,
     sentence,
 )
+from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LeftOut
+from llm_locust.report.sections import course, deployment, groups, measures, sessions, verdicts
+from llm_locust.report.sections.arms import arms
+from llm_locust.report.sections.completeness import calibration_text, completeness, interventions, nodes
+from llm_locust.report.sections.curves import curve, prefix_hits, repeats, search, spikes
+from llm_locust.report.sections.deployment import autoscaling, fairness, pools
+from llm_locust.report.sections.findings import boxes
+from llm_locust.report.sections.headline import Headline
+from llm_locust.report.sections.measures import images, inputs
+from llm_locust.report.sections.resources import bottleneck, cost, roofline
+from llm_locust.report.sections.sessions import agents, agents_by_load, few_doubtful, quality
 
 Made = Section | Iterable[Section] | None
 

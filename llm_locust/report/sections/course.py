@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, moment, number, percent, plural, seconds, sentence
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.summary_types.course import (
     Drift,
@@ -12,9 +15,6 @@ from llm_locust.metrics.summary_types.course import (
     Standstills,
     StandstillSpan,
 )
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence
 
 #: A time without an answer is worth a line from here on, where answers came so often that chance does not
 #: make it: in a Poisson process one gap of 22,000 is over ten mean ones.

@@ -3,6 +3,20 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
+    clean,
+    count,
+    estimate,
+    is_cut,
+    load,
+    meaning_in,
+    number,
+    percent,
+    plural,
+    seconds,
+)
 from llm_locust.metrics.curves.curve import COLLAPSE
 from llm_locust.metrics.summary_types.search import (
     CurveFacts,
@@ -20,21 +34,7 @@ from llm_locust.metrics.summary_types.search import (
     UslParameter,
 )
 from llm_locust.metrics.summary_types.stages import OverRepeats, Repeats, Stage
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.report.sections.groups import result_of, stage_label
-from llm_locust.report.text import (
-    clean,
-    count,
-    estimate,
-    is_cut,
-    load,
-    meaning_in,
-    number,
-    percent,
-    plural,
-    seconds,
-)
 
 # --------------------
 # What the stages of a sweep show together: the knee, the law of the throughput, overload.

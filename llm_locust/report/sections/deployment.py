@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, number, percent, plural, seconds, sentence, short
 from llm_locust.metrics.deployment.fairness import BEYOND_CHANCE, UNEVEN_CV
 from llm_locust.metrics.summary_types.deployment import (
     Autoscaling,
@@ -19,9 +22,6 @@ from llm_locust.metrics.summary_types.deployment import (
     TestOfChance,
     TtftParts,
 )
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence, short
 
 # --------------------
 # How evenly the replicas were used, and what may have made them uneven.

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from llm_locust.figures.section import Line, Section, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, moment, plural, seconds, short
+from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.deployment import LikelyCause
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.verdict import stood_still
-from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness, first_loss
 from llm_locust.report.sections.deployment import BOXED
 from llm_locust.report.sections.groups import error_words
 from llm_locust.report.sections.sessions import doubtful
-from llm_locust.report.text import clean, count, moment, plural, seconds, short
 
 #: Before what a person can do.
 _DO = "what to do: "

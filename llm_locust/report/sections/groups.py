@@ -5,16 +5,9 @@ from dataclasses import replace
 from itertools import product
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.catalogue import View, shown_in
-from llm_locust.metrics.sections.failures import PLACEHOLDERS
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
-from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
-from llm_locust.metrics.summary_types.stages import Stage
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.deployment import naming
-from llm_locust.report.sections.verdicts import limits
-from llm_locust.report.text import (
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     after,
     clean,
     count,
@@ -28,6 +21,13 @@ from llm_locust.report.text import (
     seconds,
     short,
 )
+from llm_locust.metrics.catalogue import View, shown_in
+from llm_locust.metrics.sections.failures import PLACEHOLDERS
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
+from llm_locust.metrics.summary_types.stages import Stage
+from llm_locust.report.sections.deployment import naming
+from llm_locust.report.sections.verdicts import limits
 
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20

@@ -6,15 +6,9 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.catalogue import LATENCY, View, shown_in
-from llm_locust.metrics.gates import ODD_COUNTS
-from llm_locust.metrics.summary_types.base import LatencyTable
-from llm_locust.metrics.summary_types.requests import ImagesOfNumber, RequestCounts
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import CountFaults, InputFigures, LengthErrors, Pace, Tokens
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.completeness import live_check
-from llm_locust.report.text import (
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     bounds,
     clean,
     count,
@@ -30,6 +24,12 @@ from llm_locust.report.text import (
     seconds,
     sentence,
 )
+from llm_locust.metrics.catalogue import LATENCY, View, shown_in
+from llm_locust.metrics.gates import ODD_COUNTS
+from llm_locust.metrics.summary_types.base import LatencyTable
+from llm_locust.metrics.summary_types.requests import ImagesOfNumber, RequestCounts
+from llm_locust.metrics.summary_types.tokens import CountFaults, InputFigures, LengthErrors, Pace, Tokens
+from llm_locust.report.sections.completeness import live_check
 
 _Statistic = tuple[str, str, bool]
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, number, percent, plural, seconds, sentence
 from llm_locust.metrics.summary_types.resources import (
     Bottleneck,
     Cost,
@@ -10,9 +13,6 @@ from llm_locust.metrics.summary_types.resources import (
     Roofline,
     SlopeFigures,
 )
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence
 
 # --------------------
 # What the answers cost, and what one GPU gave, where a price or a number of GPUs is known.

@@ -4,21 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from llm_locust.core.record import Doubt
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.metrics.summary_types.resources import (
-    AnswerLengths,
-    BesideBaseline,
-    Consistency,
-    Quality,
-    Rejected,
-    RightAnswers,
-    RightDifference,
-    RightOverTime,
-)
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import Agents, Sessions, TurnPart
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.sections.groups import LATENCY_COLUMNS
-from llm_locust.report.text import (
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import (
     clean,
     count,
     estimate,
@@ -32,6 +20,18 @@ from llm_locust.report.text import (
     sentence,
     short,
 )
+from llm_locust.metrics.summary_types.resources import (
+    AnswerLengths,
+    BesideBaseline,
+    Consistency,
+    Quality,
+    Rejected,
+    RightAnswers,
+    RightDifference,
+    RightOverTime,
+)
+from llm_locust.metrics.summary_types.tokens import Agents, Sessions, TurnPart
+from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.ends import AnswerEnd, end_of
 

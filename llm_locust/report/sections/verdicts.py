@@ -4,6 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from llm_locust.core.record import Doubt
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, mark, meaning, meaning_in, number, percent, plural, sentence
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.sections.validity import LOAD_LATE, RUN_QUEUE
@@ -11,9 +14,6 @@ from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, RequestPart
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
 from llm_locust.metrics.summary_types.stages import StageFigures
-from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.report.text import clean, count, mark, meaning, meaning_in, number, percent, plural, sentence
 
 _DOCTOR = "llm-locust doctor, run where the workers run, shows what limits them"
 

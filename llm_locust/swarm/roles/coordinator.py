@@ -11,8 +11,8 @@ from locust import log
 from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
-from llm_locust.metrics.summary_types.summary import Summary, as_json
-from llm_locust.metrics.verdict import RunVerdict, stood_still, users_hung
+from llm_locust.figures.summary import Summary, as_json
+from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.console import print_report

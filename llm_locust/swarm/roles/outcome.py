@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.figures.verdict import RunVerdict
 
 
 def without_gates(failed: int, still: str = "") -> RunVerdict:

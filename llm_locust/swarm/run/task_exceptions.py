@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_locust.core.manifest import TaskException, task_exceptions
-from llm_locust.report.text import clean, short
+from llm_locust.figures.text import clean, short
 from llm_locust.swarm.process.leaving import innermost
 
 _LONGEST_ERROR, _LONGEST_WHERE = 500, 300

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import finished
-from llm_locust.report.text import plural, seconds
+from llm_locust.figures.text import plural, seconds
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.plan import Load, Plan
 

@@ -11,12 +11,12 @@ import gevent
 import gevent.lock
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.summary import Summary, read_summary
+from llm_locust.figures.text import number, percent, short
 from llm_locust.metrics.summary_types.base import LatencyTable
-from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.options.report import Keep
 from llm_locust.report.run.totals import SO_FAR_DIR
 from llm_locust.report.sections.headline import verdict
-from llm_locust.report.text import number, percent, short
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import segments_of

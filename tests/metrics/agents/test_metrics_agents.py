@@ -8,7 +8,7 @@ from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.summary import summarise
+from llm_locust.figures.summarise import summarise
 
 #: Two trajectories and a sub-agent of the first.
 FACTS = TrajectoryFacts(

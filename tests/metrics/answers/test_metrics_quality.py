@@ -13,11 +13,11 @@ from metrics_cases import batch, columns, failed, manifest, request
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.section import Tone
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.answers import MOST_KINDS, Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.section import Tone
 from llm_locust.report.sections.sessions import quality as quality_section
 
 

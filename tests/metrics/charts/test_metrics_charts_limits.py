@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.gates import Slo
@@ -14,7 +15,6 @@ from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Limits, Missing, goodput, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request
-from llm_locust.metrics.summary import summarise
 
 SLO = Slo(ttft_s=0.1, tpot_s=0.03, e2el_s=1.0)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.charts.over_load import OperatingPoint, front, user_tps
+from llm_locust.figures.over_load import OperatingPoint, front, user_tps
 
 
 def point(user: float, gpu: float) -> OperatingPoint:

@@ -16,6 +16,7 @@ from metrics_cases import batch, failed, manifest, ns, request
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.compare.comparison import (
     Comparison,
     Verdict,
@@ -32,7 +33,6 @@ from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time
 from llm_locust.metrics.stats.estimates import difference
-from llm_locust.metrics.summary import summarise
 
 PAIRS = 40
 ROWS_OF_A_TABLE = 25

@@ -12,9 +12,9 @@ from server_cases import series
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.deployment.pools import ROLE_SAMPLE
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.resources import bottleneck as section
 
 MADE = {

@@ -11,9 +11,9 @@ from report_cases import told
 
 from llm_locust.core.manifest import ArmFacts, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import as_json, typed
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import as_json, typed
 from llm_locust.report.console import print_sections
 from llm_locust.report.sections.curves import spikes as sections
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, failed, manifest, request
 
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.deployment.cost import PriceError, Prices, cost
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
 
 #: Half an hour with 3,600 answers of 100 + 50 tokens, half of them good.
 SECONDS = 1800.0

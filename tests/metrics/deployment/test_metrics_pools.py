@@ -7,10 +7,10 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.deployment.pools import ROLE_SAMPLE, roles_of, servers
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.deployment import pools
 
 REQUESTS = 50

@@ -7,8 +7,8 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.requests.tokens import delivery, held_ms, tokens, with_estimates
-from llm_locust.metrics.summary import summarise
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:

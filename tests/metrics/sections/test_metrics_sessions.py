@@ -10,12 +10,12 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, reque
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Echo, Outcome, RequestRecord
+from llm_locust.figures.section import Tone
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.window import Window
-from llm_locust.report.section import Tone
 from llm_locust.report.sections.sessions import by_turn
 from llm_locust.report.sections.sessions import sessions as section
 

@@ -8,11 +8,11 @@ import pytest
 from long_runs import everybody, run_of, span, wandering
 from metrics_cases import batch, manifest, ns, request
 
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steadiness import steadiness
 from llm_locust.metrics.sections.steady import LoadOverTime
-from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 
 SECONDS = 120.0

@@ -9,9 +9,9 @@ from scripted_loads import FOR_EVER, Asked, Course, Load
 
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.summary import summarise
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.summary_types.requests import UserTime
-from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.sections.findings import findings
 from llm_locust.report.sections.verdicts import goodput
 

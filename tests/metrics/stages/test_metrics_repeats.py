@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.stages.figures import over, repeats
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.csv_tables import repeats_csv
 from llm_locust.report.markdown import markdown
 from llm_locust.report.sections.curves import repeats as shown_repeats

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from metrics_cases import batch, failed, manifest, request, stage
 
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stages.steady import (
     EARLY_LOOKS,
@@ -17,8 +19,6 @@ from llm_locust.metrics.stages.steady import (
     parse_until,
 )
 from llm_locust.metrics.stats.intervals import in_order
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.markdown import markdown
 
 P99 = 2.3263478740408408

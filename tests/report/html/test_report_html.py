@@ -15,10 +15,10 @@ from metrics_cases import batch, failed, request
 from report_cases import held_back, lost_records, manifest, records, seen_worker, summary
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import typed
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.html import html_report
 from llm_locust.report.plotly import plotly
 

@@ -7,9 +7,9 @@ from metrics_cases import batch, manifest, request, stage
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.core.stages import with_stages
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.html.over_load import over_load
 
 N = 512

@@ -12,10 +12,10 @@ from report_cases import clock, held_back, lost_records, records, seen_worker, s
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.figures.section import Line, Section
+from llm_locust.figures.summary import typed
+from llm_locust.figures.text import number
 from llm_locust.report.console import print_report, print_sections
-from llm_locust.report.section import Line, Section
-from llm_locust.report.text import number
 
 RUN = Path("runs/first")
 

@@ -10,7 +10,7 @@ from report_cases import clock, lost_records, manifest, records, seen_worker, su
 
 from llm_locust.core.manifest import PipelineFacts
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.figures.summary import typed
 from llm_locust.report.markdown import markdown as in_markdown
 
 #: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.

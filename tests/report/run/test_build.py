@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from report_cases import lost_records, records, write_run
 
+from llm_locust.figures.summary import read_summary
 from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.console import print_report
 from llm_locust.report.inputs import Source
 from llm_locust.report.run.analysis import analyse, build_report

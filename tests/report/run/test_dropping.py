@@ -17,8 +17,8 @@ from metrics_cases import manifest, ns, request
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
+from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.report.inputs import Source
 from llm_locust.report.run import dropping
 from llm_locust.report.run.analysis import analyse, build_report

@@ -10,7 +10,7 @@ import pytest
 from finish_cases import write_frames
 from report_cases import manifest, write_run
 
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.run.analysis import build_report
 from llm_locust.report.run.finish import FinishAnswer, finish_run, main
 from llm_locust.store import (

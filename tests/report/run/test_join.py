@@ -11,7 +11,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
-from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.figures.summary import read_summary
 from llm_locust.report.inputs import open_source
 from llm_locust.report.run.join import _settled, join_parts, main
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, StoreError, encode_frame, write_manifest

@@ -8,8 +8,8 @@ from run_going_on import frame, going_on
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.summary import read_summary
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.report.run.rolling import main, write_so_far
 from llm_locust.report.run.totals import SO_FAR_DIR, open_so_far

@@ -13,8 +13,8 @@ from metrics_cases import failed, manifest, ns, request
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.live.counts import MOST_KEYS
-from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.run import analysis
 from llm_locust.report.run.rolling import STATE_FILE, write_so_far
 from llm_locust.report.run.totals import SO_FAR_DIR, FrameTotals, counted, decode_totals, encode_totals

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from report_cases import records, summary
 
-from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.figures.summary import typed
+from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.console import print_report
 from llm_locust.report.sections.headline import verdict
 

@@ -7,8 +7,8 @@ from msgspec import structs
 from report_cases import held_back, lost_records, records, summary, told
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.sections.findings import findings
 from llm_locust.report.sections.headline import verdict
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from report_cases import summary, told
 
-from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.section import Section, Tone
+from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.summary import typed
 from llm_locust.report.sections.resources import cost
 
 GPU = {"gpu_hour_cost": "2.5", "gpus": "8"}

@@ -5,9 +5,9 @@ from long_runs import everybody, run_of, span
 from metrics_cases import failed, request
 from report_cases import records, seen_worker, summary, told
 
+from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.sections.steadiness import drift as drift_of
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections import course
 
 

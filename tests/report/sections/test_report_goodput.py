@@ -7,7 +7,7 @@ import numpy as np
 from report_cases import records, summary
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.figures.summary import typed
 from llm_locust.report.sections.verdicts import goodput
 
 WHAT = "without TTFT, which breaks its limit: "

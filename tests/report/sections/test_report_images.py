@@ -2,9 +2,9 @@
 
 from metrics_cases import batch, manifest, request
 
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.sections.measures import images
 
 

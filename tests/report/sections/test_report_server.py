@@ -7,9 +7,9 @@ from metrics_cases import batch
 from report_cases import manifest, records
 from server_cases import rows, series
 
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.report.section import Section, Tone
+from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.deployment import MOST_ROWS, energy, servers
 

@@ -7,8 +7,8 @@ import pytest
 from metrics_cases import batch, manifest, request, stage
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
 from llm_locust.report.csv_tables import curve_csv
 
 #: A server that takes 0.1 s for up to eight requests at once. The highest load is measured first.

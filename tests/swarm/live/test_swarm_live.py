@@ -16,8 +16,8 @@ import pytest
 from swarm_process import PATIENCE_S, Result, forked, in_parallel, locust, simulation, swarm
 from warm_process import warm_place
 
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 
 #: A locustfile that writes at its process's end what the live numbers were.

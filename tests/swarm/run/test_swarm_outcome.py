@@ -6,9 +6,9 @@ import pytest
 from metrics_cases import batch, failed, manifest, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.verdict import RunVerdict, verdict
+from llm_locust.figures.summarise import summarise
+from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.swarm.roles.outcome import with_code_on_error, with_faults, without_gates
 
 

@@ -11,9 +11,9 @@ from metrics_cases import ORIGIN_NS, manifest, ns, request, stage
 from run_going_on import going_on
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.figures.summary import typed_stages
 from llm_locust.live.state import LiveStages, state_of
 from llm_locust.live.store import figures_since
-from llm_locust.metrics.summary_types.summary import typed_stages
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.run.analysis import build_report
 from llm_locust.report.run.stage_reading import StageAnswer, StageQuestion, answer_of, main

@@ -1,8 +1,7 @@
 """What a report says, before any format: titled sections of lines and tables of text.
 
 Console, Markdown and HTML lay out the same sections, of a run and of a comparison alike. Cells are finished
-text, cleaned but not escaped: escaping belongs to the format.
-"""
+text, cleaned but not escaped: escaping belongs to the format."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum

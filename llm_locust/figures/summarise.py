@@ -1,7 +1,6 @@
 """``summary.json``: every number of a run, computed once, from its records.
 
-Its keys are a contract. Values are plain Python; what is not defined is None.
-"""
+Its keys are a contract. Values are plain Python; what is not defined is None."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from msgspec import to_builtins
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.other_requests import together
+from llm_locust.figures.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.agents import agents
 from llm_locust.metrics.answers import Answers, quality
 from llm_locust.metrics.arms import arms
@@ -54,7 +54,6 @@ from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.select.unrecorded import Unrecorded, judged
 from llm_locust.metrics.stages.checks import worth
 from llm_locust.metrics.stages.figures import outside, repeats, stages
-from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window, why_empty
 
 

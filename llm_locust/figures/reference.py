@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec import inspect
 
+from llm_locust.figures.summary import EXPLAINED, Summary, json_schema
 from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
 from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
@@ -24,7 +25,6 @@ from llm_locust.metrics.summary_types.requests import (
     Throughput,
 )
 from llm_locust.metrics.summary_types.stages import StageFigures
-from llm_locust.metrics.summary_types.summary import EXPLAINED, Summary, json_schema
 
 #: What stands around the place of a table in ``docs/summary-keys.md``: the sections that it has.
 TABLE = re.compile(r"(<!-- keys of ([a-z_ ]+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)

@@ -2,8 +2,7 @@
 
 A number has three significant digits or all of its integer part, a thing that is not defined
 is a dash and never 0, a share is never rounded up to all nor down to none. Text that came from
-a server or a user is cleaned here and escaped by the format that prints it.
-"""
+a server or a user is cleaned here and escaped by the format that prints it."""
 
 import math
 import re
@@ -15,11 +14,11 @@ from typing import TypeGuard
 
 from llm_locust.core.texts import UNDEFINED as UNDEFINED
 from llm_locust.core.texts import figure
+from llm_locust.figures.section import Line, Section, Table, Tone
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.compare.sides import Metric
 from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.summary_types.base import Figures
-from llm_locust.report.section import Line, Section, Table, Tone
 
 SEPARATOR = " · "
 
