@@ -16,8 +16,10 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
-demo: $(VENV)/.runtime  ## a simulated deployment, a swarm of 1 master and 2 workers, a goodput report
-	PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
+demo: $(VENV)/.runtime  ## a simulated deployment, a master and 2 workers: build/demo/report.html
+	rm -rf build/demo
+	$(BIN)/llm-locust run --sim --users 40 --for 20s --workers 2 --input-tokens lognormal:256,0.6 \
+		--output-tokens uniform:32,128 --slo "ttft=500ms tpot=50ms" --out build/demo
 
 sweep-demo: $(VENV)/.runtime  ## a sweep of 8 loads against the simulator, in under 4 minutes: build/sweep-demo/report.html
 	rm -rf build/sweep-demo

@@ -26,7 +26,7 @@ from llm_locust.report.sections.curves import answer, readings
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
-    "Prints the load to run next, or the answer with its 95 % interval: see docs/capacity.md."
+    "Prints the load to run next, or the answer with its 95 % interval; documentation: capacity.md."
 )
 
 #: Options in which runs at several loads may differ, beside those of stages. Not so --until: a stage that

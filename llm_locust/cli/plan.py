@@ -32,7 +32,7 @@ from llm_locust.report.run.analysis import analyse
 
 DESCRIPTION = (
     "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "
-    "its SLO: see docs/capacity.md."
+    "its SLO; documentation: capacity.md."
 )
 
 

@@ -130,7 +130,9 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     for name, meaning in _PRICES.items():
         asked.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="N", help=meaning)
     asked.add_argument("--gpu-type", metavar="NAME", help="the GPU type, as h100: for MFU and MBU")
-    asked.add_argument("--model-shape", metavar="FILE", help="the model's shape, as in examples/models")
+    asked.add_argument(
+        "--model-shape", metavar="FILE", help="the model's shape, a YAML file (documentation: roofline.md)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

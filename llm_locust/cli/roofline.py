@@ -18,7 +18,7 @@ from llm_locust.roofline.model import read_model
 
 DESCRIPTION = (
     "Bounds of TTFT, TPOT and tokens/s from a model's bytes and operations over its GPUs' bandwidth and "
-    "FLOP/s by data sheet: no engine is faster. Formulas and sources are in docs/roofline.md."
+    "FLOP/s by data sheet: no engine is faster. Formulas and sources are in the documentation's roofline.md."
 )
 
 FORMATS = ("text", "json")
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="shape, such as examples/models/llama-3-8b.yaml",
+        help="its shape, a YAML file (documentation: roofline.md)",
     )
     parser.add_argument(
         "--input-tokens", type=int, default=512, metavar="N", help="of a prompt (%(default)s)"

@@ -149,7 +149,7 @@ def unbuffering(headers: Mapping[bytes, bytes]) -> str:
     """Advice for a stream that was buffered on the way."""
     proxy = proxy_of(headers)
     settings = "; ".join(_SETTINGS[name] for name in ((proxy,) if proxy else _UNKNOWN))
-    return f"let the stream through: {settings} (docs/balancers.md)"
+    return f"let the stream through: {settings} (documentation: balancers.md)"
 
 
 def sender(headers: Mapping[bytes, bytes]) -> str:

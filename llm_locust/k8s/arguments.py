@@ -20,7 +20,9 @@ Group = argparse._ArgumentGroup
 
 def add_load(group: Group, overlays: Sequence[str]) -> None:
     """Add what is sent, and to whom."""
-    group.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="see docs/scenario.md")
+    group.add_argument(
+        "--scenario", type=Path, required=True, metavar="FILE", help="documentation: scenario.md"
+    )
     group.add_argument(
         *("--workers", "-w"), type=_positive, required=True, metavar="N", help="worker pods, of one CPU each"
     )

@@ -62,7 +62,7 @@ REPORT = (
     Option("--gpu-type", "type of the serving GPUs, such as h100, for MFU and MBU", gpu_named, "NAME"),
     Option(
         "--model-shape",
-        "the model being served, as in examples/models; with --gpu-type and --gpus",
+        "shape of the served model, a YAML file (documentation: roofline.md); with --gpu-type and --gpus",
         read_shape,
         "FILE",
         kind="path",

@@ -53,7 +53,7 @@ REQUESTS = (
     Option(
         "--input-tokens",
         "length of synthetic prompts in tokens: 512, uniform:100,1000, normal:512,64, "
-        "lognormal:512,1.2, file:lengths.csv, and more in docs/scenario.md (default 512)",
+        "lognormal:512,1.2, file:lengths.csv, and more: documentation, scenario.md (default 512)",
         parse_lengths,
         "D",
         form=readers.LENGTHS,
@@ -79,8 +79,8 @@ REQUESTS = (
     ),
     Option(
         "--trajectories",
-        "recorded tasks of agents, a file or a folder of JSON lines (docs/agents.md): each user walks "
-        "through one after the other, with the pauses of their tools; needs a user class of AgentUser",
+        "recorded tasks of agents, a file or a folder of JSON lines (documentation: agents.md): each user "
+        "walks through one after the other, with the pauses of their tools; requires an AgentUser",
         metavar="FILE",
         kind="path",
     ),
@@ -99,7 +99,7 @@ REQUESTS = (
     Option(
         "--dataset-keys",
         "keys of a dataset's lines that go into the request's body, beside the fields of the APIs "
-        "(docs/data-files.md): names with commas between, or all; other keys are not sent",
+        "(documentation: data-files.md): names with commas between, or all; other keys are not sent",
         parse_keys,
         "NAMES",
     ),

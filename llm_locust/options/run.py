@@ -118,7 +118,7 @@ RUN = (
         "--swarm-secret-env",
         "environment variable of master and workers that holds the run's secret, 16 characters or more: "
         "processes without it cannot join the run and get none of its options (default: none; "
-        "--processes makes its own)",
+        "--workers makes its own)",
         metavar="NAME",
         scope=None,  # each process's own: workers show theirs before they are sent a scenario
         record=None,

@@ -166,7 +166,7 @@ def read_profile(path: Path) -> DeploymentProfile:
     _check_keys(content, _KEYS, f"profile {path}")
     for key in ("model", "gpu"):
         if content.get(key) is None:
-            raise SettingsError(f"profile {path}: {key} is missing; see the files of examples/deployments")
+            raise SettingsError(f"profile {path}: {key} is missing; documentation: simulator.md, Profiles")
     try:
         model = _model(path, content["model"])
         gpu = _gpu(path, content["gpu"])
@@ -418,7 +418,7 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
         "--profile",
         type=Path,
         metavar="FILE",
-        help="compute the engine's figures from a model and GPUs, see examples/deployments; options win",
+        help="compute the engine's figures from a model and GPUs (documentation: simulator.md); options win",
     )
 
     def add(name: str, read: Callable[[str], object], default: str, text: str) -> None:

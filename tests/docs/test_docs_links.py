@@ -60,6 +60,13 @@ def test_llms_txt_has_every_page() -> None:
     assert pages - listed == set()
 
 
+def test_runs_are_started_by_llm_locust_and_one_page_says_how_locust_itself_does_it() -> None:
+    starting = {
+        page.name for page in PAGES if page.parent.name != "upstream" and "locust -f" in page.read_text()
+    }
+    assert starting == {"users.md"}
+
+
 def test_the_page_of_figures_can_be_read_in_one_go() -> None:
     """What is longer belongs into definitions.md, statistics.md or, generated, into summary-keys.md."""
     lines = (ROOT / "docs" / "metrics.md").read_text().splitlines()

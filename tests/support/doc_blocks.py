@@ -70,7 +70,7 @@ CHANGES: tuple[tuple[str, str], ...] = (
     # Limits of a thousand times: no page judges the speed of this machine.
     (r"\b((?:p\d+_|mean_)?(?:ttft|tpot|ttfo|e2el|itl)(?:=|<=?)\d+)ms", r"\1s"),
     (r"--window \S+", "--window 0s-1s"),
-    (r"(--processes|--workers) \d+(?=.* -H )", r"\1 2"),
+    (r"--workers \d+", "--workers 2"),
     (r"\| kubectl apply -f -", "> manifests.yaml"),
     (r"(?m)^llm-locust sim(.*?)(--port \d+)?(?=\s|$)", r"serve llm-locust sim --port 0\1"),
 )
@@ -78,6 +78,9 @@ CHANGES: tuple[tuple[str, str], ...] = (
 #: Runs that pages use and do not make: the name -> a pattern, of which the first page's oldest run is taken.
 _FIRST, _SECOND = ("base", "first", "demo", "idle", "soak"), ("new", "second")
 EXAMPLE_RUNS = dict.fromkeys(_FIRST, "first") | dict.fromkeys(_SECOND, "2*")
+
+#: Where a page's Python is saved. Its commands have it under this name.
+OWN = "support.py"
 
 _PRELUDE = """set -euo pipefail
 serve() {  # starts a server that runs until the end of the block, and waits until it listens
@@ -147,7 +150,7 @@ class Session:
     """The folder in which a page's blocks run.
 
     Args:
-        folder: an empty one; the repository's files are seen in it, and what is made stays in it.
+        folder: an empty one, as a reader's who has installed the package; what is made stays in it.
         first: the first page's session, whose runs later pages have; None for that page.
         url, replicas: of the simulated deployment.
         ports: of Locust's master, in the form of its environment variables.
@@ -166,8 +169,6 @@ class Session:
         small |= {"LLM_LOCUST_WARMUP": "0s", "LLM_LOCUST_DRAIN": "10s"}
         self._environ = inherited | {**ports} | small | {"PATH": path, "COLUMNS": "120"}
         self._environ["PYTHONPATH"] = str(ROOT)
-        for name in ("docs", "examples", "k8s", "locustfiles"):
-            (folder / name).symlink_to(ROOT / name)
         (folder / "runs").mkdir()
 
     def run(self, block: Block) -> str:
@@ -180,8 +181,8 @@ class Session:
         if block.language == SHELL:
             command = ["bash", "-c", _PRELUDE + changed(block.text, self._url, self._replicas)]
         else:
-            (self._folder / "shown.py").write_text(block.text, encoding="utf-8")
-            command = self._load(block) if block.is_locustfile else [sys.executable, "shown.py"]
+            (self._folder / OWN).write_text(block.text, encoding="utf-8")
+            command = self._load(block) if block.is_locustfile else [sys.executable, OWN]
         code, said = self._outcome(command)
         where = f"{block.place}: exit code {code}\n{block.text}\n{said}"
         # Of a few seconds on a busy machine: few samples for a gate, none at all, or an invalid client.
@@ -194,7 +195,7 @@ class Session:
 
     def _load(self, block: Block) -> list[str]:
         """A short load with a page's locustfile; with four requests, if it is for this package."""
-        words = ["locust", "-f", "shown.py", "--headless", "--only-summary", "-H", self._url, "-u", "2"]
+        words = ["locust", "-f", OWN, "--headless", "--only-summary", "-H", self._url, "-u", "2"]
         if "llm_locust" not in block.text:
             return [*words, "-t", "1s"]
         words += ["-t", "120s", "--num-requests", "4", "--model", "sim"]

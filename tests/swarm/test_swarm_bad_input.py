@@ -122,7 +122,7 @@ CASES = {
         locustfile="open_loop.py",
     ),
     "a rate for users that wait for answers": Case(
-        ["--request-rate", "5"], r"--request-rate needs a user class of OpenLoopUser"
+        ["--request-rate", "5"], r"--request-rate requires an OpenLoopUser"
     ),
     "an option that is none": Case(["--zzz", "x"], r"unrecognized arguments: --zzz"),
     "no user class": Case([], r"No User class found!", locustfile="{folder}/empty.py"),

@@ -298,5 +298,5 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place_and_nothing_is_sent(tm
 def test_a_scenario_with_classes_needs_a_user_that_sends_them(tmp_path: Path) -> None:
     refused = run(tmp_path, MIX, locustfile=ROOT / "locustfiles/chat.py")
     assert refused.code == 2
-    assert "locustfiles/scenario.py" in refused.stderr
+    assert "requires a ScenarioUser" in refused.stderr
     assert refused.entries == []

@@ -43,10 +43,7 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     flag = settings.load.open_loop_option
     names = ", ".join(cls.__name__ for cls in classes) or "none"
     if flag is not None and not found:
-        raise UsageError(
-            f"{flag} needs a user class of OpenLoopUser or ScenarioUser (the locustfile has: {names}): "
-            "see locustfiles/open_loop.py"
-        )
+        raise UsageError(f"{flag} requires an OpenLoopUser or a ScenarioUser (the locustfile has: {names})")
     replaying = next((cls.__name__ for cls in classes if getattr(cls, "needs_trace", False)), None)
     if replaying is not None and settings.load.trace is None:
         raise UsageError(f"{replaying} replays a trace, and none is given: add --arrival trace:FILE")

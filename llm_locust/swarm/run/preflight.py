@@ -351,8 +351,8 @@ def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> Non
     if scenario is not None and not sends and scenario.classes != sole_class({}):
         names = ", ".join(cls.__name__ for cls in user_classes) or "none"
         raise UsageError(
-            f"--scenario: {scenario.path!r} says what requests are like, which needs a user class of "
-            f"ScenarioUser (the locustfile has: {names}): see locustfiles/scenario.py"
+            f"--scenario: {scenario.path!r} says what requests are like, which requires a "
+            f"ScenarioUser (the locustfile has: {names})"
         )
     for kind in settings.kinds:
         try:

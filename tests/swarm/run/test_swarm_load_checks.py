@@ -25,7 +25,7 @@ def settings(**given: Any) -> Settings:
         ({"find": FIND, "gate": "edge>=3 p99_ttft<1s"}, "only edge is of all loads"),
         ({"gate": "edge>=3"}, "edge is the answer of a search; add --find"),
         ({"sweep": "users=1,2", "gate": "edge>=3"}, "add --find"),
-        ({"find": "max rate under p99_ttft<1s"}, "--find needs a user class of OpenLoopUser"),
+        ({"find": "max rate under p99_ttft<1s"}, "--find requires an OpenLoopUser"),
     ],
 )
 def test_a_gate_that_no_figure_of_the_run_can_answer_is_refused(given: dict[str, str], why: str) -> None:
