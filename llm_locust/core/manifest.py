@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from msgspec import Meta
+from msgspec.json import Decoder
 
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.record import MAX_TOKENS, LengthPair, Tokens
@@ -723,3 +724,12 @@ class Manifest:
     def records_lost(self) -> int:
         """Requests without a record: in flight at a worker that died, or records that were not received."""
         return sum(w.unrecorded for w in self.workers)
+
+
+# msgspec learns a type at its first use, and the process crashes if two threads do so at once. So what
+# several threads read has a decoder that is made at import.
+
+#: Of ``manifest.json``.
+MANIFEST_DECODER = Decoder(Manifest)
+#: Of a worker's last word.
+WORKER_FACTS_DECODER = Decoder(WorkerFacts)

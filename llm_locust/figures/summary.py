@@ -178,6 +178,11 @@ class Summary(SummaryPart, frozen=True):
         return self.client.schedule_delay_ms_p99 is not None
 
 
+# msgspec learns a type at its first use, and the process crashes if two threads do so at once: so, at import.
+# A master with a web page reads the summary in a thread for the page, and in another for the report.
+msgspec.json.Decoder(Summary)
+
+
 def typed(summary: Mapping[str, Any]) -> Summary:
     """The summary of the content of ``summary.json``.
 

@@ -11,7 +11,7 @@ import msgspec
 
 from llm_locust.core.files import OwnFileError, replacing
 from llm_locust.core.files import own_file as regular_file
-from llm_locust.core.manifest import MANIFEST_SCHEMA, Manifest
+from llm_locust.core.manifest import MANIFEST_DECODER, MANIFEST_SCHEMA, Manifest
 from llm_locust.wire.payload import DECODE_ERRORS
 
 MANIFEST_FILE = "manifest.json"
@@ -52,6 +52,7 @@ class _Outline(msgspec.Struct):
     live_check: msgspec.Raw = msgspec.Raw()
 
 
+_OUTLINE = msgspec.json.Decoder(_Outline)
 _UNTYPED = ("options", "scenario_document", "live_check")
 
 
@@ -83,7 +84,7 @@ def read_manifest(run: Path) -> Manifest:
     path = existing_file(run, MANIFEST_FILE)
     try:
         data = read_own_file(path)
-        outline = msgspec.json.decode(data, type=_Outline)
+        outline = _OUTLINE.decode(data)
         if outline.schema is not None and outline.schema > MANIFEST_SCHEMA:
             raise StoreError(
                 f"{str(path)!r} has schema {outline.schema}, this version reads up to {MANIFEST_SCHEMA}: "
@@ -92,7 +93,7 @@ def read_manifest(run: Path) -> Manifest:
         for name in _UNTYPED:
             if len(getattr(outline, name)) > _MOST_UNTYPED_BYTES:
                 raise StoreError(f"{str(path)!r} is not a manifest: its {name} are larger than 2 MiB")
-        return msgspec.json.decode(data, type=Manifest)
+        return MANIFEST_DECODER.decode(data)
     except StoreError:
         raise
     except (*DECODE_ERRORS, OSError) as e:

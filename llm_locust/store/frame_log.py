@@ -292,10 +292,14 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+#: Made at import: see the decoder of the manifest.
+EXPIRED_DECODER = msgspec.json.Decoder(Expired)
+
+
 def decode_expired(path: Path) -> Expired:
     """Content of a file (raises StoreError or OSError if it cannot be read)."""
     try:
-        found = msgspec.json.decode(read_own_file(path), type=Expired)
+        found = EXPIRED_DECODER.decode(read_own_file(path))
         if found.schema > EXPIRED_SCHEMA:
             raise StoreError(f"it has schema {found.schema}, this version reads up to {EXPIRED_SCHEMA}")
         found.holdings()

@@ -77,6 +77,9 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     clock_error_ns: int | None = None
 
 
+_HEADER = msgspec.json.Decoder(FrameHeader)
+
+
 @dataclass(frozen=True, slots=True)
 class FrameRef:
     """Position of a complete frame's payload in its file."""
@@ -147,7 +150,7 @@ def frame_header(frame: bytes) -> FrameHeader | None:
     if zlib.crc32(memoryview(frame)[_PREFIX.size :]) != crc:
         return None
     try:
-        return msgspec.json.decode(frame[_PREFIX.size : _PREFIX.size + head_length], type=FrameHeader)
+        return _HEADER.decode(frame[_PREFIX.size : _PREFIX.size + head_length])
     except DECODE_ERRORS:
         return None
 
@@ -192,7 +195,7 @@ def _frame_at(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None
         return None
     head = file.read(head_length)
     try:
-        header = msgspec.json.decode(head, type=FrameHeader)
+        header = _HEADER.decode(head)
     except DECODE_ERRORS:
         return None
     if _crc_of(file, length, zlib.crc32(head)) != crc:

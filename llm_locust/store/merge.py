@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.core.batch import BatchError, RecordBatch
-from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import WORKER_FACTS_DECODER, Manifest, WorkerFacts
 from llm_locust.core.stages import staged
 from llm_locust.store.facts import (
     Holding,
@@ -147,7 +146,7 @@ def find(sources: Iterable[Path]) -> FoundSources:
     for path in names:
         if path.name == WORKER_FILE:
             try:
-                last_words[path.parent] = msgspec.json.decode(read_own_file(path), type=WorkerFacts)
+                last_words[path.parent] = WORKER_FACTS_DECODER.decode(read_own_file(path))
             except (*DECODE_ERRORS, StoreError) as e:
                 unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
         elif path.suffix == EXPIRED_SUFFIX:

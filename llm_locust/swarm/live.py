@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gevent
-import msgspec
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, LocalRunner, MasterRunner
 
 from llm_locust.client.http.timers import DECODING_S, TURN
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import MANIFEST_DECODER
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.messages import STEPS, LiveCounts, ReportError
 from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
@@ -158,7 +157,7 @@ def live_run(environment: Environment) -> LiveRun | None:
     run_time = getattr(environment.parsed_options, "run_time", None)
     # The web UI's form leaves it as text, and ends the run itself.
     run_time_s = float(run_time) if isinstance(run_time, int | float) else None
-    return LiveRun.of(msgspec.json.decode(info["manifest"], type=Manifest), run_time_s)
+    return LiveRun.of(MANIFEST_DECODER.decode(info["manifest"]), run_time_s)
 
 
 def _load(environment: Environment) -> LoadSettings:

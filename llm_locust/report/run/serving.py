@@ -51,6 +51,10 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     said: bytes
 
 
+_REQUEST = msgspec.json.Decoder(ReportRequest)
+_ANSWER = msgspec.json.Decoder(ReportAnswer)
+
+
 def ask(path: Path, request: ReportRequest, within_s: float | None) -> tuple[int, bytes] | None:
     """Have a command run by the server at ``path``; other greenlets run meanwhile if sockets are patched.
 
@@ -73,7 +77,7 @@ def ask(path: Path, request: ReportRequest, within_s: float | None) -> tuple[int
     if not said:
         return -signal.SIGKILL, b""
     try:
-        answer = msgspec.json.decode(said, type=ReportAnswer)
+        answer = _ANSWER.decode(said)
     except msgspec.MsgspecError as e:
         raise OSError(f"the answer at {str(path)!r} is not one of a report: {e}") from e
     return answer.code, answer.said
@@ -124,7 +128,7 @@ def serve(path: Path) -> None:
 def _handle(connection: socket.socket) -> None:
     with connection, suppress(OSError):
         try:
-            asked = msgspec.json.decode(_line(connection, None), type=ReportRequest)
+            asked = _REQUEST.decode(_line(connection, None))
         except msgspec.MsgspecError:
             return
         if asked.module not in COMMANDS:

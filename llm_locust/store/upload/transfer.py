@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import MANIFEST_DECODER, Manifest
 from llm_locust.store.files import FRAMES_FILE, MANIFEST_FILE, REQUESTS_FILE, check_folder_name, read_manifest
 from llm_locust.store.frame_log import (
+    EXPIRED_DECODER,
     EXPIRED_SUFFIX,
-    Expired,
     Segment,
     base_of,
     read_expired,
@@ -202,7 +202,7 @@ class Change:
         names = (name for name in self.removed if name.endswith(EXPIRED_SUFFIX))
         for name in names:
             try:
-                found = msgspec.json.decode(self.to.read(name) or b"", type=Expired)
+                found = EXPIRED_DECODER.decode(self.to.read(name) or b"")
                 yield {worker: held.seqs for worker, held in found.holdings().items()}
             except (*DECODE_ERRORS, ValueError):
                 continue
@@ -228,7 +228,7 @@ class Change:
 def _manifest_at(to: Destination) -> Batches:
     """Batches by the manifest there; none if it has none that can be read."""
     try:
-        return _received(msgspec.json.decode(to.read(MANIFEST_FILE) or b"", type=Manifest))
+        return _received(MANIFEST_DECODER.decode(to.read(MANIFEST_FILE) or b""))
     except DECODE_ERRORS:
         return {}
 

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import gevent
-import msgspec
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import MANIFEST_DECODER
 from llm_locust.options.arrivals import DEFAULT_PROCESS, LoadSettings
 from llm_locust.options.run import share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
@@ -195,7 +194,7 @@ class OpenLoad:
     @cached_property
     def _measured_from_s(self) -> float:
         """Start of the measured window, in the schedule's time."""
-        started_ns = msgspec.json.decode(self._run_info["manifest"].encode(), type=Manifest).started_ns
+        started_ns = MANIFEST_DECODER.decode(self._run_info["manifest"].encode()).started_ns
         return self._warmup_s - (self._run_info["origin_ns"] - started_ns) * 1e-9
 
     def _run(self) -> None:
