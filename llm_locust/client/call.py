@@ -3,7 +3,7 @@
 import re
 import secrets as random_secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -191,7 +191,7 @@ class LlmClient:
         self._templated = count()  # number of requests with a template
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
-        self.live: set[LiveCall] = set()  # started and not concluded
+        self.live: dict[LiveCall, None] = {}  # started and not concluded, in this order
         self.occupancy = Occupancy()
 
     @property
@@ -203,6 +203,12 @@ class LlmClient:
     def in_flight(self) -> int:
         """Number of calls in flight."""
         return len(self.live)
+
+    def silences(self) -> Iterator[tuple[Call, float]]:
+        """The latest call in flight of each user, and for how many seconds nothing of it has come."""
+        for live in {live.call.user: live for live in self.live}.values():
+            if live.call.user is not None:
+                yield live.call, live.silent_s
 
     @property
     def unanswered(self) -> int:
@@ -296,7 +302,6 @@ class LiveCall:
 
     __slots__ = (
         "_answer",
-        "_call",
         "_client",
         "_connected",
         "_connection",
@@ -313,6 +318,7 @@ class LiveCall:
         "_started",
         "_timeouts",
         "_traced",
+        "call",
         "cut",
     )
 
@@ -329,13 +335,13 @@ class LiveCall:
         self._traced: Callable[[Answer], None] | None = None
         if client.trace is not None:
             request, self._traced = client.trace(call, route.pool.target, request)
-        client.live.add(self)
+        client.live[self] = None
         client.occupancy.change(1)
         client.routes.began(route)
         self._client = client
         self._route = route
         self._answer: Answer | None = None
-        self._call = call
+        self.call = call
         self._request = request
         self._timeouts = timeouts or client.timeouts
         self._started = read_clocks()
@@ -384,6 +390,14 @@ class LiveCall:
                 raise
         self._exchange.drain()
         return self._decoder.take()
+
+    @property
+    def silent_s(self) -> float:
+        """Time since the last bytes from the server; before these since the request was sent."""
+        connection = self._connection
+        began = self._started if connection is None else connection.sent or self._started
+        last_ns = None if connection is None else connection.last_read_ns
+        return (time.monotonic_ns() - (last_ns or began.monotonic_ns)) * 1e-9
 
     def check_time(self) -> None:
         """Raise RequestTimeoutError if a limit of the call is exceeded, whatever of it is still unread."""
@@ -463,10 +477,10 @@ class LiveCall:
             started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
         )
         link = self._route.link(
-            None, connection, reused=True, echo=self._route.echo(self._call, self._request)
+            None, connection, reused=True, echo=self._route.echo(self.call, self._request)
         )
         why = error_text(str(error), client.secrets)
-        answer = first_try_of(self._call, self._exchange, moments, why, link)
+        answer = first_try_of(self.call, self._exchange, moments, why, link)
         client.sink(replace(answer, record=client.names.bounded(answer.record)))
 
     def _until_headers(self, connection: Connection) -> None:
@@ -501,7 +515,7 @@ class LiveCall:
             return self._answer
         self._end()
         client, exchange, connection = self._client, self._exchange, self._connection
-        client.live.discard(self)
+        client.live.pop(self, None)
         client.routes.ended(self._route)
         sent, rtt_ns, left = None, None, self._left
         if self._patience is not None:
@@ -510,7 +524,7 @@ class LiveCall:
             sent, rtt_ns = connection.sent, connection.rtt_ns()
             if connection.finish():
                 self._route.pool.release(connection)
-        echo, given = self._route.take(self._call, self._request, exchange.headers)
+        echo, given = self._route.take(self.call, self._request, exchange.headers)
         secrets = (*client.secrets, *given)
         reply = hushed(self._decoder.finish(), secrets)
         exchange.release()
@@ -523,7 +537,7 @@ class LiveCall:
             named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, echo=echo
         )
         record = record_of(
-            self._call,
+            self.call,
             exchange,
             reply,
             (outcome, error_text(error, secrets)),
@@ -534,8 +548,8 @@ class LiveCall:
         record = self._marked(client.names.bounded(record), reply, left=left)
         self._answer = Answer(record, reply, retry_after_s(exchange))
         try:
-            if self._call.check is not None:
-                checked = self._call.check(self._answer)
+            if self.call.check is not None:
+                checked = self.call.check(self._answer)
                 if checked.error is not record.error:  # a user's own check may quote the answer
                     checked = replace(checked, error=error_text(checked.error, secrets))
                 self._answer = replace(self._answer, record=checked)
@@ -554,11 +568,11 @@ class LiveCall:
     def _asked(self, reply: Reply) -> Asked:
         """What the answer must have."""
         counted = count_here(reply, self._client.count_tokens) if self._counted is None else self._counted
-        tokens = self._call.asked_output_tokens
+        tokens = self.call.asked_output_tokens
         if tokens is not None and reply.end is AnswerEnd.LENGTH:
             # A body of the user's own may bound it more closely.
             tokens = min([tokens, *(int(sent) for sent in _SENT_LIMIT.findall(self._request))])
-        return Asked(self._call.asked, tokens, counted)
+        return Asked(self.call.asked, tokens, counted)
 
     def _end(self) -> ClockPair:
         """End of the call: now, unless it was set before."""
@@ -611,16 +625,16 @@ class Cutting:
 
     def __init__(self, calls: Calls) -> None:
         self.count: int | None = None
-        self._calls = calls
+        self.calls = calls
         self._one = BoundedSemaphore()
 
     def end_drain(self) -> None:
         """Cut what the drain has left, once."""
         with self._one:
             if self.count is None:
-                self.count = self._calls.abandon_calls() if self._calls.unanswered else 0
+                self.count = self.calls.abandon_calls() if self.calls.unanswered else 0
 
     def cut_rest(self) -> None:
         """Cut what is still in flight."""
         with self._one:
-            self.count = (self.count or 0) + self._calls.abandon_calls()
+            self.count = (self.count or 0) + self.calls.abandon_calls()

@@ -93,6 +93,9 @@ class LiveCollector(Collector):
 
     def _client(self) -> Iterator[Metric]:
         recent = snapshot(self._store, _VERDICT_S, rows=False)
+        if not self._store.run.open_loop:
+            about = "Users whose request is silent for longer than is usual"
+            yield _gauge("hung_users", about, recent.hung.n)
         lag_ms = recent.total.latencies["client_lag"].p99_ms
         if lag_ms is not None:
             about = "How late the client read, p99 of the last 30 s"

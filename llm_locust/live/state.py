@@ -1,17 +1,20 @@
 """A run as it is now: its figures, its stages, the client's verdict."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from llm_locust.core.manifest import HealthCell, Manifest, NodeHealth, StageFacts
 from llm_locust.core.texts import quantity
-from llm_locust.live.counts import METRICS, Counts
+from llm_locust.live.counts import METRICS, Counts, LiveKey
 from llm_locust.metrics.agents import PerTurn
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.deployment.server_series import FIGURES, ServerNow
@@ -20,6 +23,7 @@ from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.requests.latency import MeasuredFrom
 from llm_locust.metrics.sections.completeness import largest
+from llm_locust.metrics.sections.standstill import longest_usual_s
 from llm_locust.metrics.sections.validity import (
     LAG_PROGRAM,
     PROGRAM_SHARE,
@@ -37,6 +41,7 @@ from llm_locust.metrics.sections.validity import (
     waiting_findings,
     wide_findings,
 )
+from llm_locust.metrics.summary_types.requests import HungUsers
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.stages import Stage
 
@@ -248,6 +253,7 @@ class LiveRun:
     measured_from: MeasuredFrom = "sent"
     open_loop: bool = False
     run_time_s: float | None = None
+    warmup_s: float = 0.0
     roots: int = 0
     pauses_s: PerTurn | None = None
 
@@ -266,9 +272,26 @@ class LiveRun:
             measured_from=measured_from(manifest),
             open_loop=manifest.open_loop,
             run_time_s=run_time_s,
+            warmup_s=manifest.warmup_s,
             roots=0 if pool is None else pool.roots,
             pauses_s=None if pool is None else PerTurn.of(pool.pauses_s),
         )
+
+
+#: A user is listed as waiting from this silence on: every server has pauses of a second.
+LEAST_SILENT_S = 5.0
+
+#: Most users that a worker lists, the longest silent ones; most characters of what they ask.
+MOST_WAITING, MOST_NAME = 1000, 256
+
+
+class Waiting(msgspec.Struct, array_like=True, frozen=True):
+    """A user whose latest request goes on: for ``silent_s`` nothing of it has come."""
+
+    name: Annotated[str, Meta(max_length=MOST_NAME)]
+    slo_class: Annotated[str, Meta(max_length=MOST_NAME)]
+    streamed: bool
+    silent_s: Annotated[float, Meta(ge=0, le=1e9)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +299,14 @@ class WorkerState:
     """A worker's last report; None for what it did not report.
 
     ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of its event loop's lag in this run. ``now`` is its
-    state of the last 9 to 18 s, in a run of hours of a longer time.
+    state of the last 9 to 18 s, in a run of hours of a longer time. ``waiting`` are its users whose request
+    was silent for :data:`LEAST_SILENT_S` at ``told_s`` of the store's clock, the longest first.
     """
 
     id: str
     state: str
+    told_s: float = 0.0
+    waiting: tuple[Waiting, ...] = ()
     users: int = 0
     in_flight: int | None = None
     cpu_percent: float | None = None
@@ -445,6 +471,43 @@ def marks_between(at_s: float, before: Observation, now: Observation) -> list[Lo
 
 def _shown(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:g}"
+
+
+# --------------------
+# Users that hang now, by the rule of the report on those that hung to the end.
+# --------------------
+
+
+#: Fewest answers of a kind that tell how long a request usually waits: the first ones may be cold.
+FEWEST_ANSWERS = 10
+
+
+def hung_users(totals: Mapping[LiveKey, Counts], seen: Observation, origin_s: float) -> HungUsers:
+    """Users whose request has been silent for three times as long as is usual of its kind.
+
+    Args:
+        totals: the answers by key.
+        origin_s: the beginning of the measured part, on the store's clock.
+    """
+    usual_s: dict[tuple[str, str, bool], float] = {}
+    since_s, seconds = list[float](), 0.0
+    for worker in seen.workers:
+        for each in worker.waiting if worker.here else ():
+            kind = each.name, each.slo_class, each.streamed
+            if kind not in usual_s:
+                of_kind = Counts.merge(c for key, c in totals.items() if key[:2] == kind[:2])
+                usual_s[kind] = _usual_s(of_kind, each.streamed)
+            if each.silent_s > usual_s[kind]:
+                since_s.append(worker.told_s - each.silent_s)
+                seconds += each.silent_s
+    from_s = float(round(min(since_s) - origin_s)) if since_s else None
+    return HungUsers(n=len(since_s), from_s=from_s, seconds=seconds)
+
+
+def _usual_s(counts: Counts, streamed: bool) -> float:
+    if counts.ok < FEWEST_ANSWERS:
+        return math.inf
+    return longest_usual_s(counts.sketch("ttft" if streamed else "e2el"), counts.sketch("itl"))
 
 
 # --------------------

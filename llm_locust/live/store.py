@@ -33,6 +33,7 @@ from llm_locust.live.state import (
     Observation,
     ServerGauges,
     figures,
+    hung_users,
     marks_between,
     rounded,
     verdict,
@@ -42,6 +43,7 @@ from llm_locust.metrics.deployment.pools import label_of_server, role_of_label
 from llm_locust.metrics.deployment.server_series import FIGURES, ServerNow, spread
 from llm_locust.metrics.sections.live_check import METRICS, PLACES, LastLatency, LiveEnd
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR
+from llm_locust.metrics.summary_types.requests import HungUsers
 
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[LiveKey, Counts]
@@ -118,6 +120,7 @@ class LiveStore:
     Attributes:
         run: the current run, or the last one.
         epoch: number of its resets.
+        began_s: when it began.
         marks: changes, the oldest first; the last :data:`MOST_MARKS`.
         observation: the latest one.
         stages: those of a run, which need not be the current one.
@@ -138,6 +141,7 @@ class LiveStore:
         self.marks: deque[LoadMark] = deque(maxlen=MOST_MARKS)
         self.observation: Observation | None = None
         self.content = _Content(self.clock_s())
+        self.began_s = self.content.started_s
 
     def reset(self) -> None:
         """Reset all counts within the run. The new :attr:`epoch` must be sent to the workers."""
@@ -342,7 +346,8 @@ class Snapshot:
 
     ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
     order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
-    ``full`` are sums that are larger than can be told, see :attr:`~llm_locust.live.store.LiveStore.full`.
+    ``hung`` are the users that hang now. ``full`` are sums that are larger than can be told, see
+    :attr:`~llm_locust.live.store.LiveStore.full`.
     """
 
     end_s: float
@@ -353,6 +358,7 @@ class Snapshot:
     observation: Observation
     verdict: LiveVerdict
     missed: int
+    hung: HungUsers
     full: tuple[str, ...] = ()
     relative_error: float = SKETCH_ERROR
 
@@ -385,6 +391,7 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
         observation=seen,
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
         missed=store.missed,
+        hung=hung_users(store.content.totals, seen, store.began_s + store.run.warmup_s),
         full=store.full,
     )
 

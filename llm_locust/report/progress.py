@@ -108,6 +108,7 @@ def line(progress: Progress) -> str:
             *_jobs(whole),
             f"goodput {percent(whole.goodput)}" if judged else "",
             plural(whole.failures, "error"),
+            _hung(progress),
             _missed(progress),
             _verdict(progress),
         ]
@@ -159,6 +160,7 @@ class ProgressPanel:
             *([Text(stage)] if (stage := _stage(progress)) else []),
             Text(sentence(_load(progress))),
             _table(progress, options.max_width - _FRAME),
+            *([Text(hung, style="bold red")] if (hung := _hung(progress)) else []),
             Text(sentence([_verdict(progress), _missed(progress)]), style=_STYLES[severity]),
         )
         yield Panel(
@@ -260,6 +262,11 @@ def _verdict(progress: Progress) -> str:
 def _clause(reason: str) -> str:
     """The first sentence of a reason, in a part of a line: the live page and the report have the rest."""
     return short(clean(reason).partition(". ")[0], _REASON_LENGTH)
+
+
+def _hung(progress: Progress) -> str:
+    whole = progress.whole
+    return whole.hung.text(whole.observation.users)
 
 
 def _missed(progress: Progress) -> str:

@@ -292,7 +292,7 @@ class LiveReceiver:
         self._runner = runner
         self._mail = mail
         self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
-        self._known: dict[str, CountsMessage] = {}  # by worker, for those that are listed
+        self._known: dict[str, tuple[CountsMessage, float]] = {}  # by worker, and when
         self._dropped = guard_of(environment).dropped
         mail.listen(LIVE, LiveMessage, self.take)
 
@@ -303,7 +303,7 @@ class LiveReceiver:
     def note(self, worker: str, counts: CountsMessage) -> None:
         """Keep a worker's counts for display."""
         if counts.run == self.store.run.id:
-            self._known[worker] = counts
+            self._known[worker] = counts, self.store.clock_s()
 
     def take(self, worker: str, message: LiveMessage) -> None:
         """Merge a worker's report; drop an invalid one."""
@@ -334,11 +334,13 @@ class LiveReceiver:
         return {client.id: self._worker(client.id) for client in clients}
 
     def _worker(self, worker: str) -> WorkerState:
-        client, counts = self._runner.clients[worker], self._known.get(worker)
+        client, (counts, told_s) = self._runner.clients[worker], self._known.get(worker, (None, 0.0))
         ours = counts is not None and counts.run == self.store.run.id
         state = WorkerState(
             id=worker,
             state=client.state,
+            told_s=told_s,
+            waiting=tuple(counts.waiting) if counts is not None and ours else (),
             users=client.user_count,
             in_flight=counts.in_flight if counts is not None and ours else None,
             cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet

@@ -543,3 +543,28 @@ def test_a_call_whose_answer_is_complete_is_in_flight_and_not_unanswered(
     assert live.abandon() is live.conclude() is answer
     job.join()
     assert len(ask.answers) == 2
+
+
+def test_the_silence_of_each_users_latest_call_is_told_while_it_goes_on(
+    server: ScriptedServer, ask: Caller
+) -> None:
+    """One that waits for its first token, one whose stream stopped, one that gets a token now and then."""
+    stopped = [*stream_script(ttft_ms=0, gap_ms=0, tokens=3)[:-2], Step(stall=True)]
+    jobs = [
+        ask.spawn([Step(stall=True)], user=1),
+        ask.spawn([Step(stall=True)], user=2),
+        ask.spawn(stopped, user=2),
+        ask.spawn(stream_script(ttft_ms=0, gap_ms=50, tokens=1000), user=3),
+        ask.spawn([Step(stall=True)]),
+    ]
+    with gevent.Timeout(120):
+        while len(told := silences(ask)) < 3 or min(told[1], told[2]) < 1:
+            gevent.sleep(0.05)
+    assert set(told) == {1, 2, 3}
+    assert told[3] < told[2] <= told[1]
+    ask.client.abandon_calls()
+    gevent.joinall(jobs)
+
+
+def silences(ask: Caller) -> dict[int | None, float]:
+    return {call.user: silent_s for call, silent_s in ask.client.silences()}

@@ -9,11 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llm_locust.core.manifest import HealthCell
 from llm_locust.live.prometheus import registry
-from llm_locust.live.state import MISSING, LiveRun
+from llm_locust.live.state import MISSING, LiveRun, Waiting
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.catalogue import PACE_S, TO_FIRST_TOKEN_S, TO_LAST_TOKEN_S
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+HUNG = (Waiting("chat", "", True, 1e4),)
 
 CHAT = {"name": "chat", "class": "", "replica": "", "model": "m"}
 
@@ -35,7 +37,9 @@ def filled(n: int = 500) -> tuple[Run, np.ndarray[tuple[int], np.dtype[np.float6
     run, ttft_s = Run(), generator.lognormal(-2, 0.7, n)
     run.ended([*(request(arrivals=(t, t + 0.02)) for t in ttft_s), failed(), failed()])
     run.report()
-    run.store.observe(observation(7, worker("a", in_flight=5, cpu_percent=30.0), worker("b", MISSING)))
+    run.store.observe(
+        observation(7, worker("a", in_flight=5, cpu_percent=30.0, waiting=HUNG), worker("b", MISSING))
+    )
     run.clock.tick(2)
     return run, ttft_s
 
@@ -85,6 +89,7 @@ def test_gauges_tell_the_load_and_the_client() -> None:
     samples = scrape(filled()[0].store)
     assert one(samples, "llm_locust_users") == 7
     assert one(samples, "llm_locust_concurrency") == 5
+    assert one(samples, "llm_locust_hung_users") == 1
     assert one(samples, "llm_locust_workers") == 1
     assert one(samples, "llm_locust_workers_lost") == 1
     assert one(samples, "llm_locust_worker_cpu_max_ratio") == pytest.approx(0.3)

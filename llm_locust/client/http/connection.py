@@ -259,6 +259,14 @@ class Connection:
         """Why the exchange in progress failed; None if it did not."""
         return self._failure
 
+    @property
+    def last_read_ns(self) -> int | None:
+        """When the last bytes of the exchange in progress were read, decoded or not (monotonic)."""
+        exchange = self._exchange
+        if exchange is None or self.closed:
+            return None
+        return self._reader.last_ns(self._slot) or exchange.last_read_ns
+
     def rtt_ns(self) -> int | None:
         """The least round-trip time of this connection by the kernel; None if unavailable."""
         facts = tcp_facts(self._sock)

@@ -6,6 +6,7 @@ against the waits of the requests that were under way in it, and these against t
 well: a server *stood still* if it kept everybody waiting for longer than anybody usually waits.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Ro
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.requests.throughput import Spans
-from llm_locust.metrics.stats.censoring import ordered, percentile
+from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 from llm_locust.metrics.summary_types.course import Standstills, StandstillSpan
 from llm_locust.metrics.window import Window
 
@@ -217,6 +218,16 @@ class Silences:
             slow_seconds=float(slow_s.sum()),
             slow_longest_s=float(slow_s.max()) if len(slow_s) else None,
         )
+
+
+def longest_usual_s(first_s: Ascending, gaps_s: Ascending) -> float:
+    """The longest wait that is usual of requests of one kind, where only these are known of them.
+
+    The rule of :meth:`Usual.is_strange`: 2 % of the others wait for at least a third of it, or one does.
+    """
+    fewest = max(1, math.ceil(_RARE * len(first_s)))
+    waits_s = [some[len(some) - fewest] for some in (first_s, gaps_s) if len(some) >= fewest]
+    return _TIMES * max(waits_s, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

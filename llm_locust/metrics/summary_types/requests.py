@@ -262,6 +262,12 @@ class HungUsers(SummaryPart, frozen=True):
     ]
     seconds: Annotated[float, key("for how long they did in all, s", _OF_USERS)]
 
+    def text(self, users: int) -> str:
+        """As "5 of 10 users hung from 8 s on"; empty if none did."""
+        from_s = self.from_s or 0.0
+        since = f"{from_s:.3g} s" if from_s >= 0 else "the warm-up"
+        return f"{self.n} of {users} users hung from {since} on" if self.n else ""
+
 
 class OtherRequestsPart(SummaryPart, frozen=True):
     """Requests of one method and name that other users of the locustfile sent, such as an ``HttpUser``."""
@@ -286,10 +292,7 @@ class UserTime(SummaryPart, frozen=True):
 
     @property
     def hung_text(self) -> str:
-        """As "5 of 10 users hung from 8 s on"."""
-        hung = self.hung
-        since = f"{hung.from_s or 0.0:.3g} s" if (hung.from_s or 0.0) >= 0 else "the warm-up"
-        return f"{hung.n} of {self.users} users hung from {since} on"
+        return self.hung.text(self.users)
 
     good_share: Annotated[
         float | None,

@@ -26,6 +26,7 @@ from llm_locust.core.manifest import (
 )
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.record import LengthPair
+from llm_locust.live.state import MOST_WAITING, Waiting
 from llm_locust.swarm.process.loops import Throttle
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
@@ -171,6 +172,7 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockFacts | None = None
     health: NodeHealth = msgspec.field(default_factory=NodeHealth)
     stamps: StampFacts | None = None
+    waiting: Annotated[list[Waiting], Meta(max_length=MOST_WAITING)] = msgspec.field(default_factory=list)
     others: Annotated[list[OtherRequests], Meta(max_length=MOST_OTHER_REQUESTS)] = msgspec.field(
         default_factory=list
     )

@@ -272,6 +272,7 @@ class LoadGenerator:
             clock=self._host.clock_facts(),
             health=self._health.snapshot(),
             stamps=stamp_facts(session.settings.stamps),
+            waiting=session.waiting(),
             others=session.others.table.rows(),
             replica_headers=session.client.replicas.facts(),
         )

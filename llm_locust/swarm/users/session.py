@@ -21,6 +21,7 @@ from llm_locust.client.call import Cutting, LlmClient
 from llm_locust.client.http.timers import TURN
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import UNJUDGED, Outcome
+from llm_locust.live.state import LEAST_SILENT_S, MOST_NAME, MOST_WAITING, Waiting
 from llm_locust.options.run import Quota, share
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
@@ -185,6 +186,17 @@ class LoadSession:
     def in_flight(self) -> int:
         """Number of requests in flight."""
         return self.client.in_flight
+
+    def waiting(self) -> list[Waiting]:
+        """Users whose request has long been silent, the longest first; none of a schedule or a drain."""
+        if self.load is not None or self.stopping:
+            return []
+        found = [
+            Waiting(call.name[:MOST_NAME], call.slo_class[:MOST_NAME], call.streamed, silent_s)
+            for call, silent_s in self.client.silences()
+            if silent_s > LEAST_SILENT_S
+        ]
+        return sorted(found, key=lambda each: -each.silent_s)[:MOST_WAITING]
 
     @property
     def exhausted(self) -> bool:

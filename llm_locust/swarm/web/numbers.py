@@ -231,6 +231,7 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "verdict": recent.verdict.severity,
         "reasons": list(recent.verdict.reasons),
         "cause": recent.verdict.cause,
+        "hung": whole.hung.text(seen.users),
         "alarms": list(alarms),
         "missed": whole.missed,
         "relative_error": whole.relative_error,

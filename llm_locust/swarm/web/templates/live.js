@@ -395,8 +395,10 @@
     el("state").replaceChildren(...heading(now));
     el("tiles").replaceChildren(...tiles(now));
     tables(now, state.data.marks);
-    el("alarms").hidden = !now.alarms.length;
-    el("alarms").replaceChildren(...now.alarms.map((text) => element("li", { textContent: `Drift: ${text}` })));
+    const alarms = [...(now.hung ? [`${now.hung}: their requests are under way, and in none of the figures below`] : []), ...now.alarms.map((text) => `Drift: ${text}`)];
+    el("alarms").hidden = !alarms.length;
+    el("alarms").className = now.hung ? "banner bad" : "banner warn";
+    el("alarms").replaceChildren(...alarms.map((text) => element("li", { textContent: text })));
     const missed = now.missed ? ` ${figure(now.missed, 9)} requests are missing from these numbers because a worker\u2019s live figures were lost; the report has them.` : "";
     el("fine").textContent =
       `Percentiles cover requests that ended ok. They come from histograms, with an error of at most ${share(now.relative_error)}; the report has exact values. ` +
