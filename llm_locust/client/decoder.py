@@ -174,10 +174,10 @@ class BodyDecoder:
             self._keep(body)
             self._pass_on(body, [body])
             return
-        if self._reader.decided_end is not None:  # whatever follows
+        if self._reader.ended:  # whatever follows
             return
         at = 0 if self.tapped else self._read_runs(body)
-        if at < len(body) and self.fault is None and self._reader.decided_end is None:
+        if at < len(body) and self.fault is None and not self._reader.ended:
             self._read_events(body[at:] if at else body)
 
     def _read_runs(self, body: bytes) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from llm_locust.wire.ends import AnswerEnd, end_of, error_in, has_content, reason_of
+from llm_locust.wire.ends import AnswerEnd, end_of, error_in, failure_beside, has_content, reason_of
 from llm_locust.wire.foreign_text import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
@@ -165,6 +165,12 @@ _UNREAD_EVENTS = 2
 MAX_SECOND_TRIES = 1000
 
 
+#: Events after the end of an answer that may have its usage.
+_MOST_LATE_EVENTS = 4
+
+#: More choices than that may be the tokens of one.
+_MOST_CHOICES = 2
+
 #: What may stand around the ``DONE`` of an end: quotes, and its brackets, which some servers leave out.
 _AROUND_DONE = b"\"'[]<> \t\r\n"
 
@@ -181,6 +187,8 @@ class Draft:
     last_event_end: int = 0
     first_answer: int | None = None
     choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
+    first_number: int | None = None  # the index of the first choice
+    numbered: bool = True  # so far each event's index was one more than the last one's
     tools: dict[tuple[int, int | str], ToolDraft] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)  # of usage, see wire/usage.py
     running: Running | None = None  # output tokens so far, by the last event with text that has them
@@ -204,6 +212,7 @@ class Draft:
     summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
     results: Results | None = None
     decided_end: int | None = None  # of the event that ended the reading
+    late_events: int = 0  # after it, that were read for their usage
     beside: str = ""  # the start of the first object of the server's own
     run: EventRun | None = None  # that the next events may be of
 
@@ -211,10 +220,40 @@ class Draft:
         found = self.choices.get(index)
         if found is None:
             if len(self.choices) >= MAX_PARTS:
+                if self.numbered:
+                    return self.choices[next(reversed(self.choices))]
                 self.reject(f"more than {MAX_PARTS:,} choices")
                 return self.choices[0]
             found = self.choices[index] = ChoiceDraft()
         return found
+
+    def note_index(self, index: int) -> None:
+        """Notes the index of a choice before what the event has of it."""
+        expected = len(self.token_ends) + len(self.held_ends)
+        if self.first_number is None:
+            self.first_number = index - expected
+        self.numbered &= index == self.first_number + expected
+
+    def _seen(self) -> list[ChoiceDraft]:
+        """The choices of which anything came, in the order in which they came.
+
+        Only the last, where their indexes are numbers of tokens: from the first event on each is one more
+        than the last, and no event but the last has a finish reason.
+        """
+        seen = [c for c in self.choices.values() if c.seen]
+        are_tokens = self.numbered and len(seen) > _MOST_CHOICES
+        return seen if not are_tokens or any(c.finish_reason for c in seen[:-1]) else seen[-1:]
+
+    def _take(self) -> list[ChoiceDraft]:
+        """The same at the end, by their index. The last has the texts of those that are tokens of it."""
+        self.choices = dict(sorted(self.choices.items()))
+        seen = self._seen()
+        if len(self.choices) > _MOST_CHOICES and len(seen) == 1:
+            for name in ("text", "reasoning", "refusal"):
+                whole = Pieces(piece for c in self.choices.values() for piece in getattr(c, name))
+                setattr(seen[0], name, whole)
+            self.choices = {0: seen[0]}
+        return seen
 
     def tool(self, choice: int, key: int | str) -> ToolDraft:
         found = self.tools.get((choice, key))
@@ -282,6 +321,18 @@ class Draft:
         self._tell(event.end, found)
         return True
 
+    @property
+    def seeks_usage(self) -> bool:
+        """No output tokens were counted, and the end was said a moment ago."""
+        return self.late_events < _MOST_LATE_EVENTS and output_of(self.counts) is None
+
+    def find_late_usage(self, events: Iterable[SseEvent]) -> None:
+        """Notes the counts of events after the end, if none came before it."""
+        for event in events:
+            if self.seeks_usage:
+                self.late_events += 1
+                self.find_usage(event)
+
     def note_running(self, end: int, running: Running) -> None:
         """Notes the counts of an event with text."""
         self._keep_running()
@@ -308,6 +359,11 @@ class Draft:
     def fail(self, message: str) -> None:
         if self.error is None:
             self.error = message or "the server sent an error without a message"
+
+    def fail_beside(self, data: bytes, payload: Any = None) -> None:
+        """Fails if the event tells of a failure beside a part of an answer."""
+        if self.error is None and (said := failure_beside(data, payload)) is not None:
+            self.fail(said)
 
     def reject(self, what: str) -> None:
         if self.invalid is None:
@@ -346,14 +402,14 @@ class Draft:
     @property
     def _is_finished(self) -> bool:
         """Every choice seen has its finish reason, and no token came after one without the end being said."""
-        seen = [c for c in self.choices.values() if c.seen]
+        seen = self._seen()
         if not seen or not all(c.finish_reason for c in seen):
             return False
         return self.closed or not (self.reasons_early or self._goes_on)
 
     def finish(self, usual: Collection[str] = (), *, streamed: bool = True) -> Reply:
         """The answer as it is now. ``usual`` are the good ends of its API."""
-        seen = [c for _, c in sorted(self.choices.items()) if c.seen]
+        seen = self._take()
         self._cut_texts(seen)
         reason = next((c.finish_reason for c in seen if c.finish_reason), None)
         text = _joined(c.text for c in seen)
@@ -475,7 +531,9 @@ def read_leniently(
     if known and not data.lstrip().startswith(b"{"):
         return
     try:
-        read(draft, parse(data, retry=draft.refused < MAX_SECOND_TRIES), event)
+        payload = parse(data, retry=draft.refused < MAX_SECOND_TRIES)
+        read(draft, payload, event)
+        draft.fail_beside(data, payload)
     except PayloadError as e:
         draft.refused += 1
         if not known:

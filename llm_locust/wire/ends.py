@@ -162,6 +162,22 @@ _GOOD_CODE = re.compile("ok|okay|success|succeeded|0+|1|1[0-9]{2}|2[0-9]+", re.I
 _CODE_KEYS = ("status_code", "statusCode", "code", "errcode", "ret")
 _CODE_TEXTS = ("status_msg", "statusMsg", "message", "msg", "errmsg")
 
+#: Texts beside a code, or under the name of an error, that tell of none.
+_GOOD_TEXT = re.compile(
+    r"(?:no|without) errors?|ok(?:ay)?|success(?:ful(?:ly)?)?|succeeded|done|normal"
+    r"|null|none|nil|false|undefined|\W*",
+    re.IGNORECASE,
+)
+
+#: What stands in every event that may tell of a failure beside a part of an answer.
+_SPOKEN = re.compile(rb'code"|"ret"|err|fail|abort|exception|fatal|"success"', re.IGNORECASE)
+
+#: A longer document is not read for that.
+_MAX_SPOKEN_BYTES = 256 << 10
+
+#: Objects beside an answer whose code is not its own.
+_OTHERS_CODE = re.compile("warn|notice|deprecat|filter|moderat|hint|info|limit", re.IGNORECASE)
+
 #: Values of ``status`` and the like that say that something failed.
 _FAILED = re.compile(r"err(or)?|fail(ed|ure)?|abort(ed)?|exception|fatal", re.IGNORECASE)
 
@@ -178,36 +194,74 @@ _ERROR_NAME = re.compile(
 )
 
 
-def error_in(payload: dict[str, Any]) -> str | None:
-    """The message of an object that is an error rather than a part of an answer; None where it is none."""
+def error_in(payload: dict[str, Any], *, sure: bool = False) -> str | None:
+    """The message of an object that is an error rather than a part of an answer; None where it is none.
+
+    Args:
+        sure: the object is such a part by its other fields.
+    """
     if (
-        any(says_error(value) and _is_error_key(name) for name, value in payload.items())
+        any(_is_error(name, value) for name, value in payload.items())
         or any(_says_failed(payload.get(key)) for key in ("object", "type", "status", "state", "event"))
         or any(_is_bad_status(payload.get(key)) for key in ("code", "status", "status_code", "statusCode"))
         or payload.get("success") is False
-        or bad_result(payload) is not None
+        or bad_result(payload, sure=sure) is not None
         or (payload.get("detail") and len(payload) == 1)
     ):
         return error_text(payload) or "an error without a message"
-    results = (bad_result(value) for value in payload.values() if isinstance(value, dict))
+    beside = (value for name, value in payload.items() if not _OTHERS_CODE.search(name))
+    results = (bad_result(value, sure=True) for value in beside if isinstance(value, dict))
     return next((said for said in results if said is not None), None)
 
 
-def says_error(value: Any) -> bool:
-    """Whether what stands under the name of an error is one: not null, nothing, or an object of such."""
-    return any(value.values()) if isinstance(value, dict) else bool(value)
+def failure_beside(data: bytes, payload: Any = None) -> str | None:
+    """The message of what an event says of a failure beside a part of an answer; None where it says nothing.
 
+    A code is one of a failure if it is a number that no server has for success, or a text that tells of one.
 
-def bad_result(value: dict[str, Any]) -> str | None:
-    """The text beside a code that is no good one; None where there is no such code or text."""
-    said = next((text for key in _CODE_TEXTS if (text := name_of(value.get(key))) is not None), None)
-    if said is None or _GOOD_CODE.fullmatch(said) is not None:
+    Args:
+        payload: the event, if it was read already.
+    """
+    if len(data) > _MAX_SPOKEN_BYTES or _SPOKEN.search(data) is None:
         return None
-    return said if any(_is_bad_code(value.get(key)) for key in _CODE_KEYS) else None
+    if payload is None:
+        with suppress(PayloadError):
+            payload = parse(data)
+    if not isinstance(payload, dict):
+        return None
+    choices = payload.get("choices")
+    parts = [payload, *(choices[:1] if isinstance(choices, list) else [])]
+    found = (error_in(part, sure=True) for part in parts if isinstance(part, dict))
+    return next((said for said in found if said is not None), None)
 
 
-def _is_error_key(name: str) -> bool:
-    return _ERROR_KEY.fullmatch(_SEPARATORS.sub("", name[:40]).lower()) is not None
+def says_error(value: Any) -> bool:
+    """Whether what stands under the name of an error is one: not null, nothing, a text of either or of
+    success, or an object of such."""
+    if isinstance(value, dict):
+        said = {name: each for name, each in value.items() if not (name in _CODE_KEYS and _is_good(each))}
+        return any(bool(each) if isinstance(each, dict) else says_error(each) for each in said.values())
+    return _GOOD_TEXT.fullmatch(value) is None if isinstance(value, str) else bool(value)
+
+
+def bad_result(value: dict[str, Any], *, sure: bool = False) -> str | None:
+    """The text beside a code that is no good one; None where there is no such code or text.
+
+    Args:
+        sure: a code that is a text must tell of a failure.
+    """
+    said = next((text for key in _CODE_TEXTS if (text := name_of(value.get(key))) is not None), None)
+    if said is None or _GOOD_TEXT.fullmatch(said) is not None:
+        return None
+    codes = [value.get(key) for key in _CODE_KEYS]
+    return said if any(_is_bad_code(code) and (not sure or _is_sure(code)) for code in codes) else None
+
+
+def _is_error(name: str, value: Any) -> bool:
+    plain = _SEPARATORS.sub("", name[:40]).lower()
+    if _ERROR_KEY.fullmatch(plain) is None or not says_error(value):
+        return False
+    return not (plain.endswith("code") and _is_good(value))
 
 
 def _says_failed(kind: Any) -> bool:
@@ -221,7 +275,15 @@ def _is_bad_status(code: Any) -> bool:
 
 def _is_bad_code(code: Any) -> bool:
     is_one = isinstance(code, str | int) and not isinstance(code, bool) and code != ""
-    return is_one and _GOOD_CODE.fullmatch(str(code)) is None
+    return is_one and not _is_good(code)
+
+
+def _is_good(code: Any) -> bool:
+    return _GOOD_CODE.fullmatch(str(code)) is not None
+
+
+def _is_sure(code: Any) -> bool:
+    return isinstance(code, int) or code.lstrip("-").isdecimal() or sounds_failed(code)
 
 
 def has_content(payload: dict[str, Any]) -> bool:

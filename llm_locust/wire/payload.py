@@ -28,6 +28,8 @@ _SAID_KEYS = (
     "error_message",
     "error_msg",
     "errorMessage",
+    "errmsg",
+    "status_msg",
     "code",
 )
 

@@ -34,7 +34,7 @@ class ReplyReader:
         """The next events, and the errors that came between them. Never raises for what they hold.
 
         An error that is an event too is read as that first: the API's own words go before. None counts after
-        the end of the answer.
+        the end of the answer: there only usage is looked for, if none came before.
         """
         if errors:
             self._feed_between(events, errors)
@@ -48,6 +48,8 @@ class ReplyReader:
             except Exception as e:  # of a dialect of the user's own
                 _note_failure(draft, self._dialect, e)
             self._note_end(events[-1].end)
+        if draft.decided_end is not None:
+            draft.find_late_usage([event for event in events if event.end > draft.decided_end])
 
     def read_run(self, data: bytes, begin: int, start: int, most: int) -> tuple[int, int]:
         """Read the first whole events from ``begin`` on that are like the last one but for their text.
@@ -107,6 +109,11 @@ class ReplyReader:
     def decided_end(self) -> int | None:
         """The offset at which the answer was whole, and its end said: no later event is read. None before."""
         return self._draft.decided_end
+
+    @property
+    def ended(self) -> bool:
+        """Nothing that follows is looked at."""
+        return self._draft.decided_end is not None and not self._draft.seeks_usage
 
     @property
     def closed(self) -> bool:

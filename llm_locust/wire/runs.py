@@ -6,7 +6,7 @@ for that text: no JSON need be decoded for it, and all events of a run are read 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -26,8 +26,8 @@ class Pieces(list[str]):
 
     __slots__ = ("_folded",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, pieces: Iterable[str] = ()) -> None:
+        super().__init__(pieces)
         self._folded = 0  # pieces that are well formed, and are not joined again
 
     def fold(self) -> None:

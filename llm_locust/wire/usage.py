@@ -52,8 +52,8 @@ _WHOLE_INPUT, _WHOLE_APART, _LONE_INPUT = "wholeinput", "wholeapart", "loneinput
 #: A count above :data:`MAX_COUNT` was sent.
 _BEYOND = "beyond"
 
-#: Objects of counts that are not called usage: of TGI, of llama.cpp, of Bedrock.
-_OTHER_NAMES = frozenset({"details", "timings", "amazonbedrockinvocationmetrics"})
+#: Objects of counts that are not called usage: of TGI, of llama.cpp, of Bedrock, of Cohere.
+_OTHER_NAMES = frozenset({"details", "timings", "amazonbedrockinvocationmetrics", "tokens", "billedunits"})
 
 #: What has texts, and no usage.
 _SKIPPED = frozenset(
@@ -123,7 +123,7 @@ def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool =
             return
         name = _bare(key)
         if isinstance(value, dict):
-            if name.endswith("details"):
+            if name.endswith("details") or name in _OTHER_NAMES:
                 add_counts(counts, value, begun=begun)
         elif name in _KNOWN and not (begun and name in _OUTPUT) and (count := _count(value)) is not None:
             if count > MAX_COUNT:

@@ -365,6 +365,10 @@ OTHERS = {
         [sse({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}})],
         failed("rate limit"),
     ),
+    "MiniMax, whole": Case(
+        [*FOUR, *whole(base_resp={"status_code": 1008, "status_msg": "insufficient balance"})],
+        failed("insufficient balance", 4),
+    ),
     "MiniMax, good": Case([*FOUR, *whole(base_resp={"status_code": 0, "status_msg": "success"})], ALL),
     "OpenRouter": Case(
         [
@@ -428,6 +432,35 @@ OTHERS = {
     # The end is said in other words, after all has come.
     "quoted end": Case([*FOUR, *whole()[:1], sse('"[DONE]"')], ALL),
     "bare end": Case([*FOUR, *whole()[:1], sse("DONE")], ALL),
+    # Each index is the number of a token: there is one choice.
+    "TGI before 1.4.4": Case(
+        [
+            *[sse({"choices": [{"index": i, "delta": {"content": " w"}}]}) for i in range(1, 5)],
+            sse({"choices": [{"index": 5, "delta": {"content": ""}, "finish_reason": "eos_token"}]}),
+        ],
+        Right(events=4, output=4, fields=(("doubt", None), by_events)),
+    ),
+    # Cohere counts what its model read and wrote, and what it bills.
+    "Cohere": Case(
+        [
+            *FOUR,
+            sse(
+                chat_chunk(finish_reason="COMPLETE")
+                | {
+                    "meta": {
+                        "billed_units": {"input_tokens": 2, "output_tokens": 4},
+                        "tokens": {"input_tokens": 9, "output_tokens": 4},
+                    }
+                }
+            ),
+        ],
+        Right(events=4, output=4, fields=(("input_tokens", 9), by_usage)),
+    ),
+    # The end was said a moment too early for the counts.
+    "usage after the end": Case(
+        [*words(2, " a b"), STOP, DONE, used(9, 4)],
+        Right(events=2, output=4, fields=(("input_tokens", 9), by_usage)),
+    ),
     # Nothing was read: it is said what there was.
     "text elsewhere": Case(
         [sse({"choices": [{"index": 0, "message": {"content": " w"}}]})] * 4 + whole(),

@@ -15,7 +15,8 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS, MAX_BYTES, RERANK
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.payload import AskedResults, Results, mismatch
-from llm_locust.wire.reply import read_body
+from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.sse import SseEvent
 
 
 def read(dialect: Dialect, answer: Any) -> Reply:
@@ -85,6 +86,8 @@ def test_results_need_not_be_in_order() -> None:
         ({"usage": {"total_tokens": 9}}, 9),
         ({"usage": {"prompt_tokens": 8, "total_tokens": 9}}, 8),
         ({"meta": {"tokens": {"input_tokens": 5}}}, 5),
+        ({"meta": {"billed_units": {"input_tokens": 6, "search_units": 1}}}, 6),
+        ({"meta": {"billed_units": {"search_units": 1}}}, None),
         ({"usage": {"prompt_tokens": -1}}, None),
         ({"usage": "9"}, None),
     ],
@@ -150,6 +153,24 @@ def test_a_wrong_answer_is_invalid_with_the_reason(dialect: Dialect, answer: Any
     reply = read(dialect, answer)
     assert why in (reply.invalid or "")
     assert not reply.done
+
+
+def test_a_stream_is_no_answer_of_these_apis() -> None:
+    reader = reply_reader(RERANK)
+    reader.feed([SseEvent(b"{}", 2)])
+    assert "an event stream" in (reader.finish().invalid or "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"vectors": None, "base_resp": {"status_code": 1008, "status_msg": "no balance"}}, "no balance"),
+        ({"code": 429, "msg": "slow down"}, "slow down"),
+        ({"message": "no such model"}, "no such model"),
+    ],
+)
+def test_an_error_in_place_of_results_is_one_in_any_form(answer: Any, said: str) -> None:
+    assert read(RERANK, answer).error == said
 
 
 def test_no_depth_of_nesting_raises() -> None:

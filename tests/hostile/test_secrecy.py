@@ -63,6 +63,8 @@ def test_a_variable_has_a_plain_name(name: str, can: bool) -> None:
 def test_the_password_of_basic_authentication_is_known_in_plain_text() -> None:
     token = b64encode(b"alice:open sesame").decode()
     assert blanked("wrong password 'open sesame' for alice", [token]) == "wrong password '***' for alice"
+    other = b64encode(b"a key of another kind").decode()
+    assert blanked("a key of another kind", [other]) == "a key of another kind"
 
 
 @given(words, st.lists(st.text(max_size=7)))

@@ -15,6 +15,7 @@ from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.usage import CountFault, OutputCount, Usage, gather, most_tokens, usage_of
 
 FULL = {"prompt_tokens": 19, "completion_tokens": 15, "total_tokens": 34}
+COHERE = {"input_tokens": 19, "output_tokens": 15}
 WORDS = [says(" a b c") for _ in range(5)]
 
 #: Places of usage in a chunk, from public reports and others of their kind.
@@ -96,6 +97,44 @@ def test_no_zero_null_or_part_of_usage_wipes_a_count(
 
     reply = read(ROLE, *WORDS, *map(placed, before), placed(FULL), *map(placed, after), DONE)
     assert reply.usage == Usage(input_tokens=19, output_tokens=15, total_tokens=34)
+
+
+@pytest.mark.parametrize("place", ["top", "no choices", "x_groq", "deep", "its own"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_usage_that_comes_after_the_end_counts_if_none_came_before_and_nothing_else_does(
+    place: str, at_once: bool
+) -> None:
+    late = PLACES[place](FULL) | {"error": {"message": "too late"}}
+    for before, output in ([], 15), ([{"choices": [], "usage": {"completion_tokens": 6}}], 6):
+        stream = events([ROLE, *WORDS, STOP, *before, DONE, says("more"), late])
+        reader = reply_reader(CHAT)
+        for part in [stream] if at_once else [[each] for each in stream]:
+            reader.feed(part)
+        reply = reader.finish()
+        assert (reply.count.tokens, reply.text, reply.error) == (output, " a b c" * 5, None)
+
+
+def test_of_what_follows_the_end_four_events_are_looked_at() -> None:
+    for more, ended in (3, False), (4, True):
+        reader = reply_reader(CHAT)
+        stream = events([*WORDS, STOP, DONE, *[b"{}"] * more, {"usage": FULL}])
+        reader.feed(stream[:-1])
+        assert reader.ended is ended
+        reader.feed(stream[-1:])
+        assert (reader.finish().usage is None) is ended
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"usage": {"billed_units": {"input_tokens": 9, "output_tokens": 11}, "tokens": COHERE}},
+        {"meta": {"tokens": COHERE, "billed_units": {"input_tokens": 9.0, "output_tokens": 11.0}}},
+        {"meta": {"billed_units": COHERE}},
+        {"delta": {"usage": {"tokens": COHERE}}},
+    ],
+)
+def test_coheres_counts_are_those_of_its_model_where_it_sends_them(sent: dict[str, Any]) -> None:
+    assert read(ROLE, *WORDS, STOP | sent, DONE).usage == Usage(input_tokens=19, output_tokens=15)
 
 
 @given(st.permutations(list(FULL.items())))

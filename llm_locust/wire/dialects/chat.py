@@ -9,7 +9,7 @@ rest is recorded as invalid.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -66,6 +66,11 @@ class _TextChoice(msgspec.Struct, gc=False):
     error: None = None
 
 
+class _Result(msgspec.Struct, gc=False):
+    code: Literal[0, 200] | None = None
+    status_code: Literal[0, 200] | None = None
+
+
 class _Chunk(msgspec.Struct, Generic[C], gc=False):
     """A chunk of a stream. One with an error, in whichever part, is read leniently."""
 
@@ -73,6 +78,9 @@ class _Chunk(msgspec.Struct, Generic[C], gc=False):
     usage: Running | None = None
     model: str | None = None
     error: None = None
+    code: Literal[0, 200] | None = None
+    base_resp: _Result | None = None
+    header: _Result | None = None
 
 
 class _WholeFunction(msgspec.Struct, gc=False):
@@ -271,6 +279,7 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
             raise PayloadError(f'no "choices" in {excerpt(body)}')
         if output_of(draft.counts) is None:
             draft.find_usage(event)
+        draft.fail_beside(body)
         if not draft.choices[0].reasoning and _may_have_reasoning(body):
             with suppress(PayloadError):
                 other_texts(draft, parse_object(body), carrier)
@@ -310,6 +319,8 @@ def _read_chunk(
     found = _note_choices(draft, event, ends, deltas)
     usage = chunk.usage
     if usage is None or usage.completion_tokens is None or found.finished or found.kind is DeltaKind.NOTHING:
+        if found.finished or found.kind is DeltaKind.NOTHING:
+            draft.fail_beside(event.data)
         _note_rest(draft, event, carrier, found, usage_at_hand=usage is not None)
         _read_scattered(draft, left, carrier)
     else:
@@ -371,6 +382,7 @@ def _note_choices(
     kind, finished = DeltaKind.NOTHING, False
     for (number, reason), (delta, calls) in zip(ends, deltas, strict=True):
         index = count_of(number) or 0
+        draft.note_index(index)
         kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
         finished |= draft.choice(index).finish(reason)
     return _Found(kind, len(ends), finished)

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
+from llm_locust.wire.ends import says_error
 from llm_locust.wire.images import InlineImage
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -115,6 +116,7 @@ def read_messages_body(draft: Draft, body: bytes) -> None:
     draft.model = name_of(message.get("model"))
     gather(draft.counts, message)
     draft.choices[0].finish(message.get("stop_reason"))
+    draft.fail_beside(body)
     draft.closed = True
 
 
@@ -175,7 +177,7 @@ def _read_block(draft: Draft, index: int, block: dict[str, Any]) -> DeltaKind:
 
 
 def _is_error(payload: dict[str, Any]) -> bool:
-    return payload.get("type") == "error" or bool(payload.get("error"))
+    return payload.get("type") == "error" or says_error(payload.get("error"))
 
 
 def _error_text(payload: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
+from llm_locust.wire.ends import says_error
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -146,7 +147,7 @@ def _read_delta(draft: Draft, event: SseEvent, type_: str, text: str, item_id: A
 
 def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
     type_ = name_of(payload.get("type")) or event.event.decode("utf-8", "replace")
-    if type_ == "error" or payload.get("error") or payload.get("object") == "error":
+    if type_ == "error" or says_error(payload.get("error")) or payload.get("object") == "error":
         draft.fail(error_text(payload))
     elif type_ in _ENDS:
         response = optional_object(payload.get("response"), "response") or {}
@@ -177,7 +178,7 @@ def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:
     if status == "incomplete" and isinstance(details := response.get("incomplete_details"), dict):
         reason = name_of(details.get("reason")) or status
     draft.choices[0].finish(reason)
-    if response.get("error"):
+    if says_error(response.get("error")):
         draft.fail(error_text(response["error"]))
     elif status in ("failed", "cancelled"):
         draft.fail(f"the response {'failed' if status == 'failed' else 'was cancelled'}")
@@ -192,12 +193,13 @@ def read_responses_body(draft: Draft, body: bytes) -> None:
     """A whole response object, as one event."""
     try:
         _read_response(draft, whole_object(_decode_whole, body, needed="output"), body)
+        draft.fail_beside(body)
     except PayloadError as e:
         draft.reject(explained(e, body))
 
 
 def _read_response(draft: Draft, response: dict[str, Any], body: bytes) -> None:
-    if response.get("object") == "error" or (response.get("error") and "output" not in response):
+    if response.get("object") == "error" or (says_error(response.get("error")) and "output" not in response):
         draft.fail(error_text(response))
         return
     if "output" not in response:

@@ -17,13 +17,13 @@ from llm_locust.wire.payload import (
     PayloadError,
     Results,
     Sent,
-    count_of,
     error_text,
     excerpt,
     explained,
     parse,
 )
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.usage import gather, usage_of
 
 # --------------------
 # Reading of answers that are a list of results, one for each input: what is common to these APIs.
@@ -113,6 +113,7 @@ def _read(draft: Draft, sent: ResultList, body: bytes, results: Callable[[Any], 
     if error := _leaf(sent.error):
         draft.fail(error_text(error))
     elif (found := results(sent)) is None:
+        draft.fail_beside(body)
         if _leaf(sent.object) == "error" or sent.message or sent.detail:
             said = {"message": _leaf(sent.message), "detail": _leaf(sent.detail)}
             draft.fail(error_text(said))
@@ -133,13 +134,10 @@ def _leaf(sent: Sent) -> Any:
 
 def _usage(usage: Any, meta: Any) -> dict[str, Any] | None:
     """Usage with the input's tokens: ``prompt_tokens``, or ``total_tokens``, for there is no output."""
-    tokens = meta.get("tokens") if isinstance(meta, dict) else None
-    for sent in (usage, tokens):
-        if isinstance(sent, dict):
-            names = ("prompt_tokens", "input_tokens", "total_tokens")
-            counts = (count_of(sent.get(name)) for name in names)
-            return {"prompt_tokens": next((count for count in counts if count), None)}
-    return None
+    counts: dict[str, int] = {}
+    gather(counts, {"usage": usage, "meta": meta})
+    found = usage_of(counts)
+    return None if found is None else {"prompt_tokens": found.input_tokens or found.total_tokens}
 
 
 def finite(sent: Sent, what: str) -> float:

@@ -56,6 +56,11 @@ def messages(*payloads: Any) -> Reply:
     return read(*payloads, endpoint=MESSAGES)
 
 
+def test_a_thought_beside_fields_of_an_unexpected_type_is_one() -> None:
+    odd = delta("thinking_delta", thinking="Hm", text=7)
+    assert (messages(odd, says("a"), STOP).reasoning, messages(odd).first_answer) == ("Hm", None)
+
+
 def test_a_messages_stream_reads_whole() -> None:
     reply = messages(
         START,
