@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from llm_locust.wire.ends import AnswerEnd, end_of, error_in, failure_beside, has_content, reason_of
+from llm_locust.wire.ends import AnswerEnd, end_of, error_in, failure_beside, has_content, is_idle, reason_of
 from llm_locust.wire.foreign_text import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
@@ -526,6 +526,8 @@ def read_leniently(
     if data.strip(_AROUND_DONE).upper() == b"DONE" or data.lstrip().upper().startswith(b"[DONE]"):
         draft.closed = True
         draft.decide(event.end)
+        return
+    if is_idle(data) and event.event != b"error":
         return
     known = draft.invalid is not None and event.event != b"error"
     if known and not data.lstrip().startswith(b"{"):

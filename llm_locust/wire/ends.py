@@ -51,27 +51,16 @@ _FILTERS = re.compile(
 _FAILURES = re.compile(
     "error|abort|fail|network|resource|insufficient|timeout|timedout|deadline|cancel|unavailable|overload|exception"
     "|crash|disconnect|interrupt|unreach|memory|internal|reject|throttl|quota|expired|broken|preempt|evict"
-    "|shutdown|panic|invalid|unexpected|unhandled|corrupt|ratelimit|toomany|malformed|hangup|nobackend"
+    "|shutdown|panic|invalid|unexpected|unhandled|corrupt|ratelimit|toomany|malformed|hangup|nobackend|capacity"
+    "|gateway|discard|incomplete"
 )
 
 #: The same as whole words: they stand inside of other words too, as ``fault`` in ``default``.
 _FAILURE_WORDS = frozenset(
     {
-        *(
-            "err",
-            "oom",
-            "fault",
-            "kill",
-            "killed",
-            "lost",
-            "drop",
-            "dropped",
-            "reset",
-            "busy",
-            "dead",
-            "died",
-        ),
-        *("down", "closed", "stalled", "hung", "gone", "refused"),
+        *("err", "oom", "fault", "kill", "killed", "lost", "drop", "dropped", "reset", "busy", "dead"),
+        *("died", "down", "closed", "stalled", "hung", "gone", "refused", "full", "terminated", "drained"),
+        *("partial", "partially"),
     }
 )
 
@@ -185,6 +174,13 @@ _FAILED = re.compile(r"err(or)?|fail(ed|ure)?|abort(ed)?|exception|fatal", re.IG
 _CONTENT = ("content", "text", "delta", "token", "generated_text", "response", "output", "outputs")
 _CONTENT_OBJECTS = ("message", "candidates", "completion", "answer")
 
+#: What some servers send while nothing else is to be said.
+_IDLE = re.compile(
+    rb"\s*(?:null|true|false|\d+|\[\s*\]"
+    rb"|[\"'\[<]*(?:ping|pong|heart[-_ ]?beat|keep[-_ ]?alive|no-?op|waiting|processing)?[\"'\]>]*)\s*",
+    re.IGNORECASE,
+)
+
 #: The start of an error object that was cut off, or is not JSON to the end.
 _CUT_ERROR = re.compile(rb'\s*\{\s*"(?:error|errors|detail)"\s*:')
 
@@ -230,8 +226,9 @@ def failure_beside(data: bytes, payload: Any = None) -> str | None:
     if not isinstance(payload, dict):
         return None
     choices = payload.get("choices")
-    parts = [payload, *(choices[:1] if isinstance(choices, list) else [])]
-    found = (error_in(part, sure=True) for part in parts if isinstance(part, dict))
+    first = choices[0] if isinstance(choices, list) and choices else None
+    held = [first.get("delta"), first.get("message")] if isinstance(first, dict) else []
+    found = (error_in(part, sure=True) for part in (payload, first, *held) if isinstance(part, dict))
     return next((said for said in found if said is not None), None)
 
 
@@ -284,6 +281,11 @@ def _is_good(code: Any) -> bool:
 
 def _is_sure(code: Any) -> bool:
     return isinstance(code, int) or code.lstrip("-").isdecimal() or sounds_failed(code)
+
+
+def is_idle(data: bytes) -> bool:
+    """Whether an event only keeps the connection open: ``ping``, or a JSON value that holds nothing."""
+    return len(data) <= 64 and _IDLE.fullmatch(data) is not None
 
 
 def has_content(payload: dict[str, Any]) -> bool:

@@ -200,19 +200,14 @@ def objects(value: Any, what: str) -> list[dict[str, Any]]:
 
 
 def text_of(value: Any, what: str) -> str:
-    """A text, or the texts of a list of content parts, joined; null is empty."""
+    """A text, or the texts of a content part or of a list of such, joined; null is empty."""
     if value is None or isinstance(value, str):
         return value or ""
+    value = [value] if isinstance(value, dict) else value
     if not isinstance(value, list):
         raise PayloadError(f"{what} is not text")
     texts = (part.get("text") if isinstance(part, dict) else part for part in value)
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def thinking_of(content: Any) -> str:
-    """The reasoning that some servers put among the content's parts, under ``thinking``."""
-    parts = content if isinstance(content, list) else []
-    return "".join(text_of(p.get("thinking"), "thinking") for p in parts if isinstance(p, dict))
 
 
 def explained(error: PayloadError, data: bytes) -> str:

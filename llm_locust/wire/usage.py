@@ -31,7 +31,7 @@ _MAX_SPOKEN_BYTES = 1 << 20
 _INPUT = ("prompttokens", "inputtokens", "prompttokencount", "inputtokencount", "promptevalcount")
 _OUTPUT = (
     *("completiontokens", "outputtokens", "generatedtokens", "completiontokencount", "outputtokencount"),
-    *("candidatestokencount", "evalcount", "predictedn"),
+    *("candidatestokencount", "generatedtokencount", "evalcount", "predictedn"),
 )
 _TOTAL = ("totaltokens", "totaltokencount")
 _CACHED = ("cachedtokens", "promptcachehittokens", "cachereadinputtokens", "cachedcontenttokencount")
@@ -49,11 +49,19 @@ _KNOWN = frozenset((*_INPUT, *_OUTPUT, *_TOTAL, *_CACHED, *_REASONING, *_CACHE_A
 #: prompt anew.
 _WHOLE_INPUT, _WHOLE_APART, _LONE_INPUT = "wholeinput", "wholeapart", "loneinput"
 
+#: The counts of one object made its total: those of several objects do too.
+_ADDS_UP = "addsup"
+
 #: A count above :data:`MAX_COUNT` was sent.
 _BEYOND = "beyond"
 
-#: Objects of counts that are not called usage: of TGI, of llama.cpp, of Bedrock, of Cohere.
-_OTHER_NAMES = frozenset({"details", "timings", "amazonbedrockinvocationmetrics", "tokens", "billedunits"})
+#: Objects of counts that are not called usage: of TGI, of llama.cpp, of Bedrock, of Cohere, of SGLang.
+_OTHER_NAMES = frozenset(
+    {
+        *("details", "timings", "amazonbedrockinvocationmetrics", "tokens", "billedunits"),
+        *("metainfo", "stats", "tokencount", "tokencounts"),
+    }
+)
 
 #: What has texts, and no usage.
 _SKIPPED = frozenset(
@@ -118,9 +126,8 @@ def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool =
     own = _count(sent.get("input_tokens", sent.get("inputTokens")))
     if own is not None and own <= MAX_COUNT:
         _add_whole(counts, own, sent)
-    for place, (key, value) in enumerate(sent.items()):
-        if place >= _MAX_VALUES:
-            return
+    news: dict[str, int] = {}
+    for key, value in islice(sent.items(), _MAX_VALUES):
         name = _bare(key)
         if isinstance(value, dict):
             if name.endswith("details") or name in _OTHER_NAMES:
@@ -129,7 +136,10 @@ def add_counts(counts: dict[str, int], sent: Mapping[str, Any], *, begun: bool =
             if count > MAX_COUNT:
                 counts[_BEYOND] = 1
             else:
-                counts[name] = max(count, counts.get(name, 0))
+                news[name] = max(count, news.get(name, 0))
+    if (total := _first(news, _TOTAL)) is not None:
+        news[_ADDS_UP] = int(total == (_first(news, _INPUT) or 0) + (_first(news, _OUTPUT) or 0))
+    merge(counts, news)
 
 
 def _add_whole(counts: dict[str, int], own: int, sent: Mapping[str, Any]) -> None:
@@ -154,12 +164,15 @@ def usage_of(counts: Mapping[str, int]) -> Usage | None:
         given = max(counts[_WHOLE_INPUT], counts.get(_LONE_INPUT, 0) + counts[_WHOLE_APART])
     elif "prompttokens" not in counts and "inputtokens" in counts:
         given = counts["inputtokens"] + sum(counts.get(name, 0) for name in _CACHE_APART)
+    output, total = _first(counts, _OUTPUT), _first(counts, _TOTAL)
+    if total is not None and counts.get(_ADDS_UP):
+        total = max(total, (given or 0) + (output or 0))
     return Usage(
         input_tokens=given,
-        output_tokens=_first(counts, _OUTPUT),
+        output_tokens=output,
         cached_tokens=_first(counts, _CACHED),
         reasoning_tokens=_first(counts, _REASONING),
-        total_tokens=_first(counts, _TOTAL),
+        total_tokens=total,
     )
 
 
@@ -177,9 +190,11 @@ def _objects(payload: Any) -> Iterator[Mapping[str, Any]]:
         name, value, depth = left.pop()
         if isinstance(value, list):
             left += [(name, item, depth) for item in value[:16] if isinstance(item, dict)]
-        elif "usage" in name or name in _OTHER_NAMES or (not depth and "eval_count" in value):
+            continue
+        is_one = not depth and any(_bare(key) in _OUTPUT for key in islice(value, _MAX_VALUES))
+        if is_one or "usage" in name or name in _OTHER_NAMES:
             yield value
-        elif depth < _MAX_DEPTH:
+        if depth < _MAX_DEPTH and "usage" not in name:
             for key, item in value.items():
                 if isinstance(item, (dict, list)) and (bare := _bare(key)) not in _SKIPPED:
                     left.append((bare, item, depth + 1))

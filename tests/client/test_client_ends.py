@@ -58,6 +58,8 @@ FAILURES = [
         "preempted",
     ),
     *("exception", "interrupted", "shutdown", "rejected", "quota_exceeded", "malformed_function_call"),
+    *("no_capacity", "bad_gateway", "queue_full", "terminated", "drained", "partial", "discarded"),
+    *("node_down", "kv_cache_oom", "backend_closed", "incomplete"),
 ]
 
 

@@ -90,6 +90,8 @@ PLACES: list[Callable[[dict[str, Any]], list[dict[str, Any]]]] = [
     lambda said: [says("a"), STOPS, {"choices": [], "usage": {"completion_tokens": 1}} | said],
     lambda said: [chunk({"role": "assistant", "content": ""}) | said, says("a"), STOPS],
     lambda said: [says("a"), chunk({}, "stop") | {"choices": [STOPS["choices"][0] | said]}],
+    lambda said: [says("a"), chunk({}, "stop") | {"choices": [STOPS["choices"][0] | {"message": said}]}],
+    lambda said: [says("a"), chunk(said, "stop")],
 ]
 
 
@@ -156,6 +158,21 @@ def test_the_end_is_the_same_in_any_dress(end: str) -> None:
 def test_an_end_that_is_said_before_the_finish_reason_decides_with_it() -> None:
     found = read(WORD + b"data: [DONE]\n\n" + STOP + WORD)
     assert (found.decided, found.text, found.finish_reason) == (True, " w", "stop")
+
+
+@pytest.mark.parametrize(
+    "idle",
+    ["ping", "[PING]", '"ping"', "heartbeat", "KEEP-ALIVE", "null", "[]", "0", "true", '""'],
+)
+def test_what_only_keeps_the_connection_open_is_no_part_of_an_answer(idle: str) -> None:
+    found = read(f"data: {idle}\n\n".encode() + WORD + f"data: {idle}\n\n".encode() + STOP)
+    assert (found.invalid, found.done, found.text) == (None, True, " w")
+    assert read(f"event: error\ndata: {idle}\n\n".encode() + WORD + STOP).error is not None
+
+
+@pytest.mark.parametrize("text", ["pinging", "the ping", "[1]", "word", '"word"'])
+def test_any_other_text_is_no_payload_of_the_api(text: str) -> None:
+    assert read(WORD + f"data: {text}\n\n".encode() + STOP).invalid is not None
 
 
 @pytest.mark.parametrize("text", ["DONE with it", "not done", "[DON", "ABANDONED"])

@@ -29,6 +29,11 @@ PLACES: dict[str, Any] = {
     "beside": lambda u: {**STOP, "token_usage": u},
     "deep": lambda u: {**STOP, "x_vendor": {"meta": {"llmUsage": u}}},
     "its own": lambda u: {"id": "x", "choices": None, "usage": u},
+    "beside choices": lambda u: {**STOP, **u},
+    "alone": lambda u: u,
+    "SGLang": lambda u: {**STOP, "meta_info": u},
+    "statistics": lambda u: {**STOP, "stats": {"usage": u}},
+    "a count of tokens": lambda u: {**STOP, "usage": {"token_count": u}},
 }
 
 #: The same counts in other spellings.
@@ -37,6 +42,7 @@ SPELLINGS = [
     {"promptTokenCount": 19, "candidatesTokenCount": 15, "totalTokenCount": 34},
     {"inputTokens": 19, "outputTokens": 15, "totalTokens": 34},
     {"input_tokens": 19, "output_tokens": 15, "total_tokens": 34},
+    {"input_token_count": 19, "generated_token_count": 15, "total_token_count": 34},
     {"prompt_tokens": "19", "completion_tokens": "15", "total_tokens": "34"},
     {"prompt_tokens": 19.0, "completion_tokens": 15.0, "total_tokens": 34.0},
 ]
@@ -143,6 +149,15 @@ def test_fields_of_usage_may_come_in_several_events(fields: list[tuple[str, int]
     assert read(ROLE, *WORDS, STOP, *parts, DONE).usage == Usage(
         input_tokens=19, output_tokens=15, total_tokens=34
     )
+
+
+@pytest.mark.parametrize("begun", [{"prompt_tokens": 19, "completion_tokens": 0, "total_tokens": 19}])
+def test_totals_of_parts_are_none_of_the_whole(begun: dict[str, int]) -> None:
+    ended = {"prompt_tokens": 0, "completion_tokens": 15, "total_tokens": 15}
+    parts = [{"choices": [], "usage": part} for part in (begun, ended)]
+    reply = read(parts[0], *WORDS, STOP, parts[1], DONE)
+    assert reply.usage == Usage(input_tokens=19, output_tokens=15, total_tokens=34)
+    assert reply.count == OutputCount(tokens=15)
 
 
 def test_a_cache_that_is_counted_apart_is_part_of_the_prompt_also_where_its_counts_come_apart() -> None:
@@ -459,6 +474,35 @@ def test_a_summary_of_reasoning_hides_what_it_is_a_summary_of() -> None:
     usage = {"completion_tokens": 60, **details(50)}
     reply = read(ROLE, summary, *(says(" word") for _ in range(9)), STOP, {"choices": [], "usage": usage})
     assert (reply.count.hidden, reply.first_answer) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"delta": {}, "reasoning": " hm"},
+        {"delta": None, "reasoning_content": " hm"},
+        {"delta": {"message": {"reasoning": " hm"}}},
+        {"delta": {}, "message": {"thinking": " hm"}},
+        {"delta": {"provider_specific_fields": {"reasoning_content": " hm", "citations": ["x"]}}},
+        {"delta": {"extra": {"thought": " hm", "thought_signature": "x"}}},
+        {"delta": {"content": {"type": "thinking", "thinking": " hm"}}},
+        {"delta": {"content": [{"type": "reasoning", "text": " hm"}]}},
+        {"delta": {"content": [{"type": "reasoning", "reasoning": " hm"}]}},
+        {"delta": {"content": [{"type": "x", "thought": {"text": " hm"}}]}},
+    ],
+)
+def test_reasoning_is_read_wherever_a_choice_has_it(choice: dict[str, Any]) -> None:
+    thinks = [{"choices": [{"index": 0, **choice}]}] * 3
+    reply = read(ROLE, *thinks, says("Yes"), STOP, DONE)
+    assert (reply.reasoning, reply.text, reply.unread, reply.invalid) == (" hm" * 3, "Yes", None, None)
+    assert (tuple(reply.token_ends), reply.first_answer) == ((20, 30, 40, 50), 3)
+
+
+def test_parts_of_a_content_are_the_answers_and_of_reasoning() -> None:
+    parts = ["a", {"type": "text", "text": "b"}, {"type": "thinking", "thinking": "hm"}, 7]
+    for content in (parts, parts[:3]):
+        reply = read(chunk({"content": content}), chunk({"content": {"text": "c"}}), STOP, DONE)
+        assert (reply.text, reply.reasoning, reply.first_answer) == ("abc", "hm", 0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from llm_locust.wire.payload import (
     objects,
     optional_object,
     text_of,
-    thinking_of,
 )
 
 #: The field of a choice that holds its text.
@@ -86,13 +85,36 @@ def lenient_delta(draft: Draft, value: Any, carrier: Carrier) -> tuple[Delta | N
     delta = optional_object(value, carrier)
     if delta is None:
         return None, []
+    content, thoughts = _divided(delta.get("content"))
     texts = Delta(
-        text_of(delta.get("content"), "content"),
-        text_in(delta.get("reasoning_content")) or thinking_of(delta.get("content")),
+        text_of(content, "content"),
+        text_in(delta.get("reasoning_content")) or thoughts,
         text_in(delta.get("reasoning")),
         text_of(delta.get("refusal"), "refusal"),
     )
     return texts, _lenient_calls(draft, delta, carrier)
+
+
+def _divided(content: Any) -> tuple[Any, str]:
+    """A content without its parts of reasoning, and the text of these."""
+    parts = [content] if isinstance(content, dict) else content
+    if not isinstance(parts, list):
+        return content, ""
+    left, thoughts = [], ""
+    for part in parts:
+        thought = ""
+        if isinstance(part, dict):
+            is_one = _REASONING.search(name_of(part.get("type")) or "") is not None
+            thought = text_in(part) if is_one else "".join(text_in(each) for _, each in _thoughts(part))
+        thoughts += thought
+        left += [] if thought else [part]
+    return left, thoughts
+
+
+def _thoughts(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Fields with the name of reasoning."""
+    fields = list(value.items())[:MAX_PARTS]
+    return [(name, each) for name, each in fields if _REASONING.search(name) and not _ABOUT.search(name)]
 
 
 def _lenient_calls(draft: Draft, delta: dict[str, Any], carrier: Carrier) -> list[ToolPiece]:
@@ -184,19 +206,12 @@ def other_texts(draft: Draft, payload: dict[str, Any], carrier: Carrier) -> Delt
 def _others(choice: dict[str, Any], carrier: Carrier) -> Iterator[tuple[str, Any]]:
     """Fields of a choice that may have a text and are not read elsewhere, those of reasoning first."""
     held = choice.get(carrier)
-    fields = list(held.items()) if isinstance(held, dict) else []
-    fields += [
-        (name, value)
-        for name, value in choice.items()
-        if name != carrier and (name in _BESIDE or _REASONING.search(str(name)))
-    ]
-    known = [
-        (str(name), value)
-        for name, value in fields[:MAX_PARTS]
-        if name not in _NO_TEXT and not _ABOUT.search(str(name))
-    ]
-    beside = [("delta", choice["delta"])] if carrier == "text" and "delta" in choice else []
-    return iter(sorted(known + beside, key=lambda field: _REASONING.search(field[0]) is None))
+    fields = list(held.items())[:MAX_PARTS] if isinstance(held, dict) else []
+    beside = [(name, value) for name, value in choice.items() if name in _BESIDE and name != carrier]
+    inner = [field for _, value in fields + beside if isinstance(value, dict) for field in _thoughts(value)]
+    others = [field for field in fields if field[0] not in _NO_TEXT and not _ABOUT.search(field[0])]
+    known = [*others, *_thoughts(choice), *inner, *beside]
+    return iter(sorted(known, key=lambda field: _REASONING.search(field[0]) is None))
 
 
 def _is_summary(value: Any) -> bool:

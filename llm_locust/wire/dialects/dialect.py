@@ -78,7 +78,8 @@ class Dialect:
     merged_fields: tuple[str, ...] = ()
     usual_finishes: tuple[str, ...] = (
         *("stop", "length", "tool_calls", "function_call", "eos", "eos_token"),
-        *("stop_sequence", "end_turn", "tool_use", "complete"),  # of gateways to other APIs
+        *("stop_sequence", "end_turn", "tool_use", "complete", "completed"),  # of gateways to other APIs
+        *("done", "finished", "end_of_text", "end_of_turn", "end_of_sequence", "stop_token", "stop_string"),
     )
     headers: Mapping[str, str] = field(default_factory=dict)
     key_header: str | None = None
