@@ -10,7 +10,7 @@ INSTALL := $(UV) pip install --quiet --python
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-all test-runs test-lowest wheel wheels docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage frozen house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test lint types test-rooms test-alone test-waiting test-sanitized test-all test-runs test-lowest wheel wheels docs pictures plotly site release-check version audit test-e2e test-embeddings test-k8s test-manifests test-pods fuzz presets properties coverage frozen house mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -48,13 +48,18 @@ test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and 
 	.ci/all
 
 test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI; browsers, uploads
-	$(MAKE) --no-print-directory test-waiting
+	$(MAKE) --no-print-directory test-waiting test-sanitized
 	$(MAKE) --no-print-directory test-alone ALONE="run and alone and not everyday"
 
 # Whole runs wait for events much of the time, but not for long: with three at once some were late. The long ones, of
 # docs, come first.
 test-waiting:
-	tests/again.sh runs $(PYTEST) --forks 2 -m "run and not everyday and not alone and not e2e"
+	tests/again.sh runs $(PYTEST) --forks 2 -m "run and not everyday and not alone and not e2e" --ignore $(SANITIZED)
+
+# It computes and waits for nothing, so it is no part of those.
+SANITIZED := tests/client/http/test_client_reader_sanitized.py
+test-sanitized: $(VENV)/.test  ## the reader in C under the compiler's sanitizers
+	$(BIN)/pytest $(SANITIZED)
 
 # All, or those whose names begin so, as aa-.
 PRESETS ?= all
