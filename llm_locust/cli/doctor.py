@@ -7,15 +7,7 @@ import sys
 from llm_locust.client.http.target import Target
 from llm_locust.doctor.checks import as_json, examine, exit_code, print_results
 from llm_locust.doctor.finding import Examination
-from llm_locust.options.access import (
-    ACCESS,
-    access_headers,
-    access_secrets,
-    parse_api_key,
-    parse_headers,
-    take_default_key,
-)
-from llm_locust.options.option import Values
+from llm_locust.options.access import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.output import one_line, printing
 from llm_locust.wire.dialects.table import DIALECTS, GENERATING
 from llm_locust.wire.foreign_text import is_key_name
@@ -58,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--body", metavar="JSON", help="further fields of the requests, such as '{\"temperature\": 0}'"
     )
-    for row in ACCESS:
+    for row in AccessSettings.rows().values():
         if row.kind == "truth":
             parser.add_argument(row.flag, action="store_true", help=row.help)
         else:
@@ -94,8 +86,8 @@ def _asked(args: argparse.Namespace) -> Examination:
     """The options' values (raises ValueError, which shows no secret)."""
     endpoint = DIALECTS[args.endpoint]
     take_default_key(args, os.environ)
-    given = Values(ACCESS, args)
-    key, own = parse_api_key(given["api_key_env"], os.environ), parse_headers(args, os.environ)
+    access = AccessSettings.of(args)
+    key, own = access.api_key(os.environ), access.headers(os.environ)
     target = None if args.url is None else Target.parse(args.url)
     versioned = target is not None and bool(target.query)
     headers = access_headers(key, own, (endpoint,), versioned=versioned)
@@ -113,10 +105,10 @@ def _asked(args: argparse.Namespace) -> Examination:
         headers=headers,
         has_key=key is not None or any(map(is_key_name, own)),
         secrets=access_secrets(key, own),
-        ca_cert=given["ca_cert"],
-        client_cert=given["client_cert"],
-        tls_name=given["tls_name"],
-        insecure=bool(given["insecure"]),
+        ca_cert=access.ca_cert,
+        client_cert=access.client_cert,
+        tls_name=access.tls_name,
+        insecure=access.insecure,
     )
 
 

@@ -29,9 +29,12 @@ DESCRIPTION = (
     "Prints the load to run next, or the answer with its 95 % interval; documentation: capacity.md."
 )
 
-#: Options in which runs at several loads may differ, beside those of stages. Not so --until: a stage that
-#: ends once its figure looks settled is another sample than one that lasts its full time.
-_HOW_MUCH = frozenset(("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup"))
+#: Options in which runs at several loads may differ. Not so --until: a stage that ends once its figure looks
+#: settled is another sample than one that lasts its full time.
+_HOW_MUCH = {
+    *("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup", "sweep", "stage_time"),
+    *("repeat", "resume", "find", "first_load", "precision", "max_stages"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,10 +98,9 @@ def _probes(
         ValueError: a run is given twice.
     """
     # Imported here: the options take longer to import than this command's help.
-    from llm_locust.options.stages import STAGES
     from llm_locust.options.table import NOT_LOAD
 
-    not_load = NOT_LOAD | _HOW_MUCH | {row.name for row in STAGES if row.name != "until"}
+    not_load = NOT_LOAD | _HOW_MUCH
     by_time: list[tuple[int, list[Probe]]] = []
     known: dict[str, Path] = {}
     first: Compared | None = None

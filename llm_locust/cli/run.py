@@ -165,8 +165,8 @@ def _help(row: Option) -> str:
 def _further(shown: Collection[str]) -> str:
     """The flags of the other options, by their groups."""
     lines = []
-    for title, rows in GROUPS.items():
-        flags = " ".join(row.flag for row in rows if row.name not in shown)
+    for title, settings in GROUPS.items():
+        flags = " ".join(row.flag for row in settings.rows().values() if row.name not in shown)
         lines.append(f"  {title}:")
         lines.append(
             fill(

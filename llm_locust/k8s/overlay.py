@@ -101,18 +101,18 @@ def _servers(plan: OverlayPlan) -> Iterator[tuple[str, str]]:
         if name in plan.pods.env:
             text = plan.pods.env[name]
             yield "target", text if "://" in text else f"http://{text}"
-    for url in plan.options["replica_url"]:
-        yield from (("master", split_role(one)[1].removeprefix(_DNS)) for one in url)
+    for url in plan.option("replica_url"):
+        yield "master", split_role(url)[1].removeprefix(_DNS)
 
 
 def _targets(plan: OverlayPlan) -> list[str]:
     """The servers that get the load."""
     host = plan.target or plan.scenario.options.get("host")
-    found = [url.removeprefix(_DNS) for urls in plan.options["targets"] for url in urls]
+    found = [url.removeprefix(_DNS) for url in plan.option("targets")]
     own = plan.overlay in WITH_TARGET
     usual = str(host) if host else _OWN if own else None
     try:
-        arms = chosen_arms(plan.options["arm"], plan.scenario.arms, usual)
+        arms = chosen_arms(plan.option("arm"), plan.scenario.arms, usual)
     except ArmError as e:
         raise RenderError(f"arms: {e}") from e
     found += [arm.url for arm in arms if arm.url != _OWN]
@@ -124,7 +124,7 @@ def _targets(plan: OverlayPlan) -> list[str]:
 
 
 def _metrics(plan: OverlayPlan) -> Iterator[Opening]:
-    for text in plan.options["metrics_url"]:
+    for text in plan.option("metrics_url"):
         endpoint = Endpoint.parse(text)
         if endpoint.pods is None:
             address = ServerTarget(text, endpoint.host, endpoint.port)
@@ -297,7 +297,7 @@ def _volumes(plan: OverlayPlan, role: str) -> tuple[list[dict[str, Any]], list[d
 
 def _grace_s(plan: OverlayPlan, role: str) -> float:
     """Time for the last requests, records and, on the master, the report and the files' way out."""
-    end_s = float(plan.options["drain"] + plan.options["flush_timeout"])
+    end_s = float(plan.option("drain") + plan.option("flush_timeout"))
     if role == "worker":
         return _WORKER_GRACE_S + end_s
     return _MASTER_GRACE_S + end_s + expected_requests(plan) / _REPORTED_PER_S
@@ -305,7 +305,7 @@ def _grace_s(plan: OverlayPlan, role: str) -> float:
 
 def expected_requests(plan: OverlayPlan) -> float:
     """Most requests that the run is expected to send; 0 if nothing limits them."""
-    if (number := plan.options["num_requests"]) is not None:
+    if (number := plan.option("num_requests")) is not None:
         return float(number)
     time_s = run_time_s(plan) or 0.0
     rate = plan.scenario.options.get("request_rate")

@@ -8,8 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from llm_locust.options.option import Values
-from llm_locust.options.table import OPTIONS
+from llm_locust.options.table import OPTION, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.wire.foreign_text import public_url, url_fault
 
@@ -284,10 +283,9 @@ class OverlayPlan:
     out: str | None = None
     pods: PodPlan = field(default_factory=PodPlan)
 
-    @property
-    def options(self) -> Values:
-        """The scenario's options, with the defaults of those that it does not give."""
-        return Values(OPTIONS, Namespace(**self.scenario.options))
+    def option(self, name: str) -> Any:
+        """What the scenario says of an option, or the option's default."""
+        return OPTION[name].value(Namespace(**self.scenario.options))
 
     @property
     def kind(self) -> str:

@@ -2,28 +2,16 @@
 
 import argparse
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from re import fullmatch
 
-from llm_locust.options.option import Option, Values, parse_header
+from llm_locust.options.option import Group, option, parse_header
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.foreign_text import is_key_name, is_variable, public_url, shown_variable
 from llm_locust.wire.headers import header_template, secret_texts
 
 #: Where SDKs and their users have the key.
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
-
-
-def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
-    """The values of ``--header``, and of ``--header-env`` from ``environ``; of equal names the latter's.
-
-    Raises:
-        ValueError: one that cannot be used. It names the option and the header, and never shows a value.
-    """
-    given = Values(ACCESS, options)
-    try:
-        return dict(given["header"]) | headers_from(given["header_env"], environ)
-    except ValueError as e:
-        raise ValueError(f"--header-env: {e}") from e
 
 
 def headers_from(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
@@ -55,20 +43,90 @@ def parse_host_name(text: str) -> str:
     return name
 
 
-def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
-    """The key in the environment variable ``name``; raises ValueError, which names the option."""
-    if not name:
-        return None
-    key = environ.get(name, "").strip()
-    if not key:
-        raise ValueError(
-            f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
-        )
-    if not _fits_a_header(key):
-        raise ValueError(
-            f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"
-        )
-    return key
+class AccessSettings(Group, frozen=True, kw_only=True):
+    """How the server lets requests in. The values of ``header`` may be secrets."""
+
+    api_key_env: str | None = option(
+        "--api-key-env",
+        "environment variable that holds the API key (default OPENAI_API_KEY, if it is set and no header "
+        "has a key; empty: none)",
+        metavar="NAME",
+        is_load=False,
+    )
+    header: tuple[tuple[str, str], ...] = option(
+        "--header",
+        "request header (repeatable)",
+        parse_header,
+        "K=V",
+        kind="list",
+        secret=True,
+        record=None,
+    )
+    header_env: tuple[tuple[str, str], ...] = option(
+        "--header-env",
+        "request header whose value each process reads from an environment variable (repeatable)",
+        parse_header_env,
+        "K=NAME",
+        kind="list",
+        record=None,
+    )
+    ca_cert: Path | None = option(
+        "--ca-cert",
+        "CA certificates (PEM) to trust instead of the system's",
+        metavar="FILE",
+        kind="path",
+        is_load=False,
+        parse=Path,
+    )
+    client_cert: Path | None = option(
+        "--client-cert",
+        "client certificate and key in one PEM file",
+        metavar="FILE",
+        kind="path",
+        is_load=False,
+        parse=Path,
+    )
+    tls_name: str | None = option(
+        "--tls-name",
+        "host name that the server's certificate has, where the URL has another one, or an address",
+        parse_host_name,
+        "NAME",
+        is_load=False,
+    )
+    insecure: bool = option(
+        "--insecure",
+        "accept any certificate of the server: who is on the way can read the API key; the report says so",
+        kind="truth",
+        is_load=False,
+    )
+
+    def headers(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The values of ``--header``, and of ``--header-env`` from ``environ``; of equal names the latter's.
+
+        Raises:
+            ValueError: one that cannot be used. It names the option and the header, and never shows a value.
+        """
+        try:
+            return dict(self.header) | headers_from(self.header_env, environ)
+        except ValueError as e:
+            raise ValueError(f"--header-env: {e}") from e
+
+    def api_key(self, environ: Mapping[str, str]) -> str | None:
+        """The key in the variable of ``--api-key-env``; raises ValueError, which names the option."""
+        name = self.api_key_env
+        if not name:
+            return None
+        key = environ.get(name, "").strip()
+        if not key:
+            raise ValueError(
+                f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
+            )
+        if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in key):
+            raise ValueError(
+                f"--api-key-env: the value of {name!r} holds a line break or a character that no header can "
+                "hold"
+            )
+        return key
 
 
 def access_headers(
@@ -101,63 +159,10 @@ def take_default_key(options: argparse.Namespace, environ: Mapping[str, str]) ->
     An empty ``--api-key-env`` says that there is none. It is for the process that starts a run: its workers
     get the name with the options.
     """
-    given = Values(ACCESS, options)
-    names = [name for name, _ in (*given["header"], *given["header_env"])]
+    given = AccessSettings.of(options)
+    names = [name for name, _ in (*given.header, *given.header_env)]
     said = getattr(options, "api_key_env", None) is not None or any(map(is_key_name, names))
     if said or not environ.get(DEFAULT_KEY_ENV, "").strip():
         return False
     options.api_key_env = DEFAULT_KEY_ENV
     return True
-
-
-def _fits_a_header(value: str) -> bool:
-    return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
-
-
-ACCESS = (
-    Option(
-        "--api-key-env",
-        "environment variable that holds the API key (default OPENAI_API_KEY, if it is set and no header "
-        "has a key; empty: none)",
-        metavar="NAME",
-        is_load=False,
-    ),
-    Option(
-        "--header", "request header (repeatable)", parse_header, "K=V", kind="list", secret=True, record=None
-    ),
-    Option(
-        "--header-env",
-        "request header whose value each process reads from an environment variable (repeatable)",
-        parse_header_env,
-        "K=NAME",
-        kind="list",
-        record=None,
-    ),
-    Option(
-        "--ca-cert",
-        "CA certificates (PEM) to trust instead of the system's",
-        metavar="FILE",
-        kind="path",
-        is_load=False,
-    ),
-    Option(
-        "--client-cert",
-        "client certificate and key in one PEM file",
-        metavar="FILE",
-        kind="path",
-        is_load=False,
-    ),
-    Option(
-        "--tls-name",
-        "host name that the server's certificate has, where the URL has another one, or an address",
-        parse_host_name,
-        "NAME",
-        is_load=False,
-    ),
-    Option(
-        "--insecure",
-        "accept any certificate of the server: who is on the way can read the API key; the report says so",
-        kind="truth",
-        is_load=False,
-    ),
-)

@@ -3,9 +3,11 @@
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+
+from msgspec import structs
 
 from llm_locust.client.http.target import Target
 from llm_locust.core.texts import parse_time
@@ -14,7 +16,7 @@ from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
 from llm_locust.metrics.deployment.pools import split_role
 from llm_locust.options.access import headers_from
-from llm_locust.options.option import Option, Values, parse_count
+from llm_locust.options.option import ON_OFF, Group, is_on, option, parse_count
 from llm_locust.scenario import readers
 
 #: When prefix caches can be emptied: before any load, when the measured phase begins, at both.
@@ -25,50 +27,6 @@ DEFAULT_METRICS_INTERVAL_S = 2.0
 
 #: Stands before a URL whose host's addresses are replicas of their own.
 DNS = "dns+"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsSettings:
-    """Which Prometheus endpoints are scraped, and how. ``urls`` is empty where none is."""
-
-    urls: tuple[str, ...] = ()
-    interval_s: float = DEFAULT_METRICS_INTERVAL_S
-    mappings: tuple[str, ...] = ()
-    api_key_env: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentSettings:
-    """What is known of the replicas. None is what was not said.
-
-    Attributes:
-        targets: URLs that requests go to instead of the host's.
-        arms: targets of an interleaved comparison, instead of the host.
-        replica_urls: URLs of replicas behind the host, which no load goes to.
-        ready_timeout_s: how long replicas are waited for; None where nobody asked for them.
-        canary: send a request of each kind before the load.
-        reset_prefix_cache: one of :data:`RESETS`.
-    """
-
-    targets: tuple[str, ...] = ()
-    target_policy: str = "round_robin"
-    arms: tuple[Arm, ...] = ()
-    reuse: Reuse = field(default_factory=Reuse)
-    replica_urls: tuple[str, ...] = ()
-    expect_replicas: int | None = None
-    ready_timeout_s: float | None = None
-    canary: bool = True
-    metrics: MetricsSettings = field(default_factory=MetricsSettings)
-    profile: ProfileSpan | None = None
-    reset_prefix_cache: str | None = None
-
-    @property
-    def resets_at_start(self) -> bool:
-        return self.reset_prefix_cache in ("start", "both")
-
-    @property
-    def resets_when_measured(self) -> bool:
-        return self.reset_prefix_cache in ("measured", "both")
 
 
 def parse_urls(text: str) -> tuple[str, ...]:
@@ -100,25 +58,40 @@ def parse_replica_urls(text: str) -> tuple[str, ...]:
     return found
 
 
-def patience_s(settings: DeploymentSettings) -> float | None:
-    """How long replicas are waited for before the load; None where nobody asked for it."""
-    asked = settings.targets or settings.replica_urls or settings.expect_replicas
-    if settings.ready_timeout_s is None and asked:
-        return DEFAULT_READY_TIMEOUT_S
-    return settings.ready_timeout_s
+def each_once(urls: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of all words, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(urls)))
 
 
-DEPLOYMENT = (
-    Option(
+class DeploymentSettings(Group, frozen=True, kw_only=True):
+    """What is known of the replicas. None is what was not said.
+
+    Attributes:
+        targets: URLs that requests go to instead of the host's.
+        arms: targets of an interleaved comparison, instead of the host.
+        replica_urls: URLs of replicas behind the host, which no load goes to.
+        ready_timeout_s: how long replicas are waited for; None where nobody asked for them.
+        canary: send a request of each kind before the load.
+        metrics_urls: Prometheus endpoints that are scraped; empty where none is.
+        reset_prefix_cache: one of :data:`RESETS`.
+    """
+
+    targets: tuple[str, ...] = option(
         "--targets",
         "send requests directly to these instead of -H, commas between (repeatable); "
         "dns+http://service:8000 stands for all addresses of a name",
         parse_urls,
         "URLS",
         kind="list",
-    ),
-    Option("--target-policy", "which of the targets is next (default round_robin)", choices=POLICIES),
-    Option(
+        join=each_once,
+    )
+    target_policy: str = option(
+        "--target-policy",
+        "which of the targets is next (default round_robin)",
+        choices=POLICIES,
+        otherwise="round_robin",
+    )
+    arms: tuple[Arm, ...] = option(
         "--arm",
         "compare targets in one run (repeatable): each request or conversation goes to one of them at "
         "random, instead of -H; gateway=http://HOST:8000 share=2 gets twice as many as one without share; "
@@ -126,75 +99,102 @@ DEPLOYMENT = (
         Arm.parse,
         "NAME=URL",
         kind="list",
-    ),
-    Option(
+    )
+    reuse: Reuse = option(
         "--connection-reuse",
         "off: a new connection for each request; N: for every N of them (default on)",
         Reuse.parse,
         "on|off|N",
-    ),
-    Option(
+        otherwise=Reuse(),
+    )
+    replica_urls: tuple[str, ...] = option(
         "--replica-url",
         "replicas behind the host, for --ready-timeout, --profile-server, --reset-prefix-cache and "
         "--sweep prefix-share (as --targets); prefill=URL and decode=URL are separate ones",
         parse_replica_urls,
         "URLS",
         kind="list",
-    ),
-    Option(
+        join=each_once,
+    )
+    expect_replicas: int | None = option(
         "--expect-replicas",
         "no load before N replicas have answered a request of one token through the host",
         parse_count,
         "N",
         form=readers.WHOLE,
-    ),
-    Option(
+    )
+    ready_timeout_s: float | None = option(
         "--ready-timeout",
         "wait this long for every target, replica and address of the host to answer /health and a "
         "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
         parse_time,
         "TIME",
         form=readers.TIME,
-    ),
-    Option(
+    )
+    canary: bool = option(
         "--canary",
         "before the load, send one request of each kind to every target, up to its first token; if it is "
         "refused, the load does not start (default on)",
-        choices=("on", "off"),
+        parse=is_on,
+        choices=ON_OFF,
         is_load=False,
-    ),
-    Option(
+        otherwise=True,
+    )
+    metrics_urls: tuple[str, ...] = option(
         "--metrics-url",
         "Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
         "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a "
         "label; prefill=URL and decode=URL say what the replica does",
         metavar="URL",
         kind="list",
-    ),
-    Option("--metrics-interval", "between scrapes (default 2s)", parse_time, "TIME", form=readers.TIME),
-    Option(
+        join=lambda urls: tuple(dict.fromkeys(urls)),
+    )
+    metrics_interval_s: float = option(
+        "--metrics-interval",
+        "between scrapes (default 2s)",
+        parse_time,
+        "TIME",
+        form=readers.TIME,
+        otherwise=DEFAULT_METRICS_INTERVAL_S,
+    )
+    metrics_map: tuple[str, ...] = option(
         "--metrics-map",
         "what another server calls a known metric (repeatable)",
         metavar="THEIRS=OURS",
         kind="list",
-    ),
-    Option(
+    )
+    metrics_api_key_env: str | None = option(
         "--metrics-api-key-env",
         "environment variable that holds a bearer token for the metrics endpoints",
         metavar="NAME",
-    ),
-    Option(
+    )
+    profile: ProfileSpan | None = option(
         "--profile-server",
         "the servers' own profiler on every replica: 30s@120s is 30 s, from 120 s after the start",
         ProfileSpan.parse,
         "SPAN",
-    ),
-    Option(
+    )
+    reset_prefix_cache: str | None = option(
         "--reset-prefix-cache",
         "empty every replica's prefix cache before the load, when the measured phase begins, or both",
         choices=RESETS,
-    ),
-)
+    )
+
+    @property
+    def resets_at_start(self) -> bool:
+        return self.reset_prefix_cache in ("start", "both")
+
+    @property
+    def resets_when_measured(self) -> bool:
+        return self.reset_prefix_cache in ("measured", "both")
+
+
+def patience_s(settings: DeploymentSettings) -> float | None:
+    """How long replicas are waited for before the load; None where nobody asked for it."""
+    asked = settings.targets or settings.replica_urls or settings.expect_replicas
+    if settings.ready_timeout_s is None and asked:
+        return DEFAULT_READY_TIMEOUT_S
+    return settings.ready_timeout_s
 
 
 def parse_deployment(
@@ -209,28 +209,16 @@ def parse_deployment(
     Raises:
         ValueError: it names the option.
     """
-    given = Values(DEPLOYMENT, options)
-    found = DeploymentSettings(
-        targets=_flat(given["targets"]),
-        arms=_arms(given["arm"], described, getattr(options, "host", None), environ),
-        target_policy=given["target_policy"] or "round_robin",
-        reuse=given["connection_reuse"] or Reuse(),
-        replica_urls=tuple(split_role(url)[1] for url in _flat(given["replica_url"])),
-        expect_replicas=given["expect_replicas"],
-        ready_timeout_s=given["ready_timeout"],
-        canary=given["canary"] != "off",
-        metrics=MetricsSettings(
-            urls=metrics_urls(dict.fromkeys(given["metrics_url"]), _flat(given["replica_url"])),
-            interval_s=given["metrics_interval"] or DEFAULT_METRICS_INTERVAL_S,
-            mappings=given["metrics_map"],
-            api_key_env=given["metrics_api_key_env"],
-        ),
-        profile=given["profile_server"],
-        reset_prefix_cache=given["reset_prefix_cache"],
+    given = DeploymentSettings.of(options)
+    found = structs.replace(
+        given,
+        arms=_arms(given.arms, described, getattr(options, "host", None), environ),
+        replica_urls=tuple(split_role(url)[1] for url in given.replica_urls),
+        metrics_urls=metrics_urls(given.metrics_urls, given.replica_urls),
     )
     if found.arms:
         _check_beside_arms(found)
-    if given["target_policy"] and not found.targets:
+    if getattr(options, "target_policy", None) and not found.targets:
         raise ValueError("--target-policy: there is one target, the host; name others by --targets")
     if found.targets and found.expect_replicas is not None:
         raise ValueError(
@@ -265,25 +253,19 @@ def _check_beside_arms(settings: DeploymentSettings) -> None:
         raise ValueError("--expect-replicas counts replicas through the host, and --arm names several")
 
 
-def _flat(urls: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Those of all words, each once."""
-    return tuple(dict.fromkeys(chain.from_iterable(urls)))
-
-
-def metrics_words(settings: MetricsSettings, out: Path, **more: int) -> list[str]:
+def metrics_words(settings: DeploymentSettings, out: Path, **more: int) -> list[str]:
     """The scraper's command line; raises ValueError, with one line for the person, where it would refuse it.
 
     Its bearer token has to be in this process's environment: not asked of workers, who scrape nothing.
     """
     from llm_locust.deployment.scraper import words as scraper_words  # and Prometheus' parser: no worker's
 
-    timeout_s = min(1.5, 0.75 * settings.interval_s)
     return scraper_words(
-        settings.urls,
+        settings.metrics_urls,
         out,
-        interval_s=settings.interval_s,
-        timeout_s=timeout_s,
-        mappings=settings.mappings,
-        api_key_env=settings.api_key_env,
+        interval_s=settings.metrics_interval_s,
+        timeout_s=min(1.5, 0.75 * settings.metrics_interval_s),
+        mappings=settings.metrics_map,
+        api_key_env=settings.metrics_api_key_env,
         **more,
     )

@@ -1,13 +1,26 @@
-"""An option of a load test: the one row that all which is known of it comes from."""
+"""An option of a load test: a field of a group, with the one row that all which is known of it comes from.
+
+A group is a struct with a field an option, and the value of a field is the option's::
+
+    class RunSettings(Group, frozen=True, kw_only=True):
+        drain_s: float = option("--drain", "how long to wait for ...", parse_time, "TIME", default="60s")
+
+Its flag, environment variable, key in a scenario, field in the web UI, entry in the manifest and line in
+``docs/options.md`` come from that row; ``drain_s`` is what ``--drain`` says, parsed.
+"""
 
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.texts import parse_time
@@ -33,16 +46,20 @@ def as_given(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a load test.
+    """An option of a load test. Called, it gives the value where nothing is said of it.
 
     Attributes:
         flag: on the command line; the environment variable and the scenario's key have its name.
         help: in a line or two; says the default, where there is one, in parentheses at its end.
         parse: makes the value of the text, or raises ValueError. Command line, scenario, web UI and settings
             all check by it.
+        check: what command line and scenario hold the text against instead, where the value stays the text:
+            it is read later, by a process that may not have the file.
         kind: ``text``, ``list`` (a text that may be given several times), ``whole`` (a whole number),
             ``truth`` (a switch), ``path``.
         default: of the command line, as text.
+        otherwise: the value where nothing is given, and there is no ``default``.
+        join: makes the value of the values of a ``list``.
         ui: whether the web UI's form has it.
         record: makes of the given value what the manifest keeps; None keeps nothing.
         is_load: whether runs that differ in it were asked for different things, which ``compare`` reports.
@@ -59,6 +76,9 @@ class Option:
     kind: Literal["text", "list", "whole", "truth", "path"] = "text"
     choices: tuple[str, ...] = ()
     default: str | None = None
+    otherwise: Any = None
+    join: Callable[[Any], Any] = tuple
+    check: Check | None = None
     action: type[argparse.Action] | None = None
     ui: bool = False
     record: Callable[[Any], Any] | None = as_given
@@ -90,8 +110,8 @@ class Option:
             found |= {"action": self.action}
         if self.kind == "whole":
             found |= {"type": int}
-        elif self.parse is not None:
-            found |= {"type": checked(self.parse)}
+        elif (check := self.check or self.parse) is not None and not self.choices:
+            found |= {"type": checked(check)}
         return found | ({"choices": self.choices} if self.choices else {})
 
     @property
@@ -112,6 +132,9 @@ class Option:
                 return readers.PATH
         return Form("text", partial(readers.text, parse=self.parse))
 
+    def __call__(self) -> Any:
+        return self.value(argparse.Namespace())
+
     def value(self, options: argparse.Namespace) -> Any:
         """What ``options`` say of it: a parsed value, of a list a tuple of them; None where nothing is given.
 
@@ -123,12 +146,12 @@ class Option:
         given = getattr(options, self.name, None)
         if self.kind == "list":
             words = (given,) if isinstance(given, str) else given or ()
-            return tuple(self.parsed(word) for word in words if word)
+            return self.join(tuple(self.parsed(word) for word in words if word))
         if self.kind == "truth":
             return bool(given)
         if given in (None, ""):
             given = self.default
-        return None if given is None else self.parsed(given)
+        return self.otherwise if given is None else self.parsed(given)
 
     def parsed(self, given: Any) -> Any:
         if self.parse is None:
@@ -139,20 +162,35 @@ class Option:
             raise ValueError(f"{self.flag}: {e}") from e
 
 
-class Values:
-    """The values of the options of some rows, by their names; see :meth:`Option.value`."""
+class Group(Struct, frozen=True, kw_only=True):
+    """Options by what they are about, with their values; made without any, with their defaults.
 
-    def __init__(self, rows: Iterable[Option], options: argparse.Namespace) -> None:
-        self._rows = {row.name: row for row in rows}
-        self._options = options
+    Its repr leaves out what may be a secret.
+    """
 
-    def __getitem__(self, name: str) -> Any:
-        return self._rows[name].value(self._options)
+    @classmethod
+    @cache
+    def rows(cls) -> Mapping[str, Option]:
+        """The row of each field that is an option, in the order of the help."""
+        rows = {each.name: each.default_factory for each in fields(cls)}
+        return MappingProxyType({name: row for name, row in rows.items() if isinstance(row, Option)})
 
-    def text(self, name: str) -> str:
-        """The text of an option whose value can be used; empty where it is not given."""
-        self[name]
-        return str(getattr(self._options, name, None) or "")
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Self:
+        """What a process's options say (raises ValueError, led by the flag)."""
+        return cls(**{name: row.value(options) for name, row in cls.rows().items()})
+
+    def __repr__(self) -> str:
+        hidden = {name for name, row in self.rows().items() if row.secret or row.record is not as_given}
+        shown = (name for name in self.__struct_fields__ if name not in hidden)
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+
+def option(
+    flag: str, help: str, parse: Callable[[Any], Any] | None = None, metavar: str | None = None, **more: Any
+) -> Any:
+    """A field of a group that is an option, with the attributes of :class:`Option`."""
+    return field(default_factory=Option(flag, help, parse, metavar, **more))
 
 
 def checked(parse: Check) -> Callable[[str], str]:
@@ -162,11 +200,19 @@ def checked(parse: Check) -> Callable[[str], str]:
     """
 
     def check(text: str) -> str:
-        if text:
-            try:
-                parse(text)
-            except ValueError as e:
-                raise argparse.ArgumentTypeError(str(e)) from e
+        try:
+            return verbatim(parse)(text) if text else text
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from e
+
+    return check
+
+
+def verbatim(parse: Check) -> Callable[[str], str]:
+    """What gives the text itself if it parses."""
+
+    def check(text: str) -> str:
+        parse(text)
         return text
 
     return check
@@ -262,6 +308,16 @@ def parse_header(text: str) -> tuple[str, str]:
 def read_shape(path: str) -> ModelShape:
     """The model of a file; raises ValueError, which names the file."""
     return read_model(Path(path))
+
+
+ON_OFF = ("on", "off")
+
+
+def is_on(text: str) -> bool:
+    """Whether a text of :data:`ON_OFF` is ``on`` (raises ValueError)."""
+    if text not in ON_OFF:
+        raise ValueError(f"{text!r} is neither on nor off")
+    return text == "on"
 
 
 def parse_count(text: str) -> int:

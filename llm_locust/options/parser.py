@@ -29,9 +29,9 @@ def options_help() -> str:
 
 
 def _add_options(parser: LocustArgumentParser) -> None:
-    for title, rows in GROUPS.items():
+    for title, settings in GROUPS.items():
         group = parser.add_argument_group(title)
-        for row in rows:
+        for row in settings.rows().values():
             action = group.add_argument(row.flag, **row.argument)
             # A group's add_argument does not know these attributes, which Locust's own reads of every option.
             action.include_in_web_ui = row.ui

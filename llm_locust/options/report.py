@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from llm_locust.client.http.target import Target
 from llm_locust.core.texts import parse_time
 from llm_locust.options.arrivals import LoadSettings
-from llm_locust.options.option import PROGRESS_MODES, Option, Values, parse_price, read_shape
-from llm_locust.roofline.gpus import gpu_named
+from llm_locust.options.option import PROGRESS_MODES, Group, ProgressMode, option, parse_price, read_shape
+from llm_locust.options.run import RunSettings
+from llm_locust.roofline.gpus import Gpu, gpu_named
 from llm_locust.scenario import readers
 from llm_locust.workload.arrivals.profile import Profile
 
@@ -18,64 +19,91 @@ def parse_note(text: str) -> str:
     return text
 
 
-#: What a run costs.
-PRICES = tuple(
-    Option(flag, meaning, parse_price, metavar, form=readers.NUMBER, is_load=flag == "--gpus")
-    for flag, metavar, meaning in (
-        ("--gpu-hour-cost", "COST", "cost of one GPU per hour, for the cost of requests and tokens"),
-        ("--gpus", "N", "number of serving GPUs"),
-        ("--input-token-price", "COST", "an API's price per million input tokens"),
-        ("--output-token-price", "COST", "an API's price per million output tokens"),
-    )
-)
+class ReportSettings(Group, frozen=True, kw_only=True):
+    """What is shown, kept and computed of a run besides its requests."""
 
-REPORT = (
-    Option(
+    progress: ProgressMode = option(
         "--progress",
         "of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
         "auto takes the panel on a terminal (default auto)",
         choices=PROGRESS_MODES,
         record=None,
-    ),
-    Option(
+        otherwise="auto",
+    )
+    rolling_summary_s: float | None = option(
         "--rolling-summary",
         "for a soak: interval between reports of the results so far, in so-far/ of the run directory",
         parse_time,
         "TIME",
         form=readers.TIME,
         record=None,
-    ),
-    Option(
+    )
+    metrics_port: int | None = option(
         "--metrics-port",
         "serve /metrics for Prometheus on its own port",
         metavar="N",
         kind="whole",
         record=None,
-    ),
-    Option(
+    )
+    metrics_host: str = option(
         "--metrics-host",
         "address of --metrics-port (default 127.0.0.1)",
         metavar="HOST",
         default="127.0.0.1",
         record=None,
-    ),
-    Option("--gpu-type", "type of the serving GPUs, such as h100, for MFU and MBU", gpu_named, "NAME"),
-    Option(
+    )
+    gpu_type: Gpu | None = option(
+        "--gpu-type",
+        "type of the serving GPUs, such as h100, for MFU and MBU",
+        gpu_named,
+        "NAME",
+    )
+    model_shape: str | None = option(
         "--model-shape",
         "shape of the served model, a YAML file (documentation: roofline.md); with --gpu-type and --gpus",
-        read_shape,
-        "FILE",
+        check=read_shape,
+        metavar="FILE",
         kind="path",
-    ),
-    *PRICES,
-    Option(
+    )
+    gpu_hour_cost: float | None = option(
+        "--gpu-hour-cost",
+        "cost of one GPU per hour, for the cost of requests and tokens",
+        parse_price,
+        "COST",
+        form=readers.NUMBER,
+        is_load=False,
+    )
+    gpus: float | None = option(
+        "--gpus",
+        "number of serving GPUs",
+        parse_price,
+        "N",
+        form=readers.NUMBER,
+    )
+    input_token_price: float | None = option(
+        "--input-token-price",
+        "an API's price per million input tokens",
+        parse_price,
+        "COST",
+        form=readers.NUMBER,
+        is_load=False,
+    )
+    output_token_price: float | None = option(
+        "--output-token-price",
+        "an API's price per million output tokens",
+        parse_price,
+        "COST",
+        form=readers.NUMBER,
+        is_load=False,
+    )
+    upload: str | None = option(
         "--upload",
         "copy the run directory there after the report, and after each --rolling-summary: "
         "s3://bucket/prefix, gs://bucket/prefix or a path; credentials come from the environment",
         metavar="TO",
         is_load=False,
-    ),
-    Option(
+    )
+    keep_s: float | None = option(
         "--keep",
         "for a soak: how long records stay in the run directory, such as 6h; older ones are dropped once "
         "--upload has a copy of them that was read back",
@@ -83,22 +111,40 @@ REPORT = (
         "TIME",
         form=readers.TIME,
         is_load=False,
-    ),
-    Option(
+    )
+    note: str | None = option(
         "--note",
         "one line about the run, such as what was changed before it; shown in report.html",
         parse_note,
         "TEXT",
         ui=True,
         is_load=False,
-    ),
-    Option("--full", "the printed report with all its sections", kind="truth", record=None),
-    Option("--print-summary", "summary.json as the last line on standard output", kind="truth", record=None),
-    Option(
-        "--require-valid", "exit code 3 when the client's verdict is 'invalid'", kind="truth", is_load=False
-    ),
-    Option("--allow-incomplete", "no exit code 4 when records are missing", kind="truth", is_load=False),
-)
+    )
+    full: bool = option(
+        "--full",
+        "the printed report with all its sections",
+        kind="truth",
+        record=None,
+    )
+    print_summary: bool = option(
+        "--print-summary",
+        "summary.json as the last line on standard output",
+        kind="truth",
+        record=None,
+    )
+    require_valid: bool = option(
+        "--require-valid",
+        "exit code 3 when the client's verdict is 'invalid'",
+        kind="truth",
+        is_load=False,
+    )
+    allow_incomplete: bool = option(
+        "--allow-incomplete",
+        "no exit code 4 when records are missing",
+        kind="truth",
+        is_load=False,
+    )
+
 
 #: Segments that the kept time is cut into: one is dropped at once.
 SEGMENTS = 8
@@ -129,27 +175,27 @@ class Keep:
         return self.least_s + self.segment_s + self.look_s
 
 
-def parse_keep(given: Values, load: LoadSettings) -> Keep | None:
-    """The ``--keep`` of a run; None without it.
+def keep_of(report: ReportSettings, run: RunSettings, load: LoadSettings, text: str) -> Keep | None:
+    """The ``--keep`` of a run, whose text is ``text``; None without it.
 
     Raises:
         ValueError: records would be dropped of which there is no copy, or which another option needs.
     """
-    least_s, rolling_s = given["keep"], given["rolling_summary"]
+    least_s, rolling_s = report.keep_s, report.rolling_summary_s
     if least_s is None:
         return None
-    text = f"--keep {given.text('keep')}"
+    text = f"--keep {text}"
     if least_s < LEAST_S:
         raise ValueError(f"{text}: it must be at least {LEAST_S:g}s, and many times the longest request")
-    if given["upload"] is None:
+    if report.upload is None:
         raise ValueError(f"{text} drops records only once there is a copy of them: add --upload TO")
     if rolling_s is not None and rolling_s > least_s / 2:
         raise ValueError(f"{text}: --rolling-summary must be at most half of it")
     has_stages = load.sweep is not None or load.search is not None or _has_steps(load.profile)
     needs = {
-        "--gate": bool(given.text("gate")),
-        "--require-valid": given["require_valid"],
-        "a load of several stages (--sweep, --find, steps:, spike:)": has_stages or given["resume"],
+        "--gate": bool(run.gates),
+        "--require-valid": report.require_valid,
+        "a load of several stages (--sweep, --find, steps:, spike:)": has_stages or load.resume,
     }
     for what, is_given in needs.items():
         if is_given:
@@ -173,8 +219,11 @@ def _has_steps(profile: Profile | None) -> bool:
 #: Where the web UI listens unless ``--web-host`` says otherwise: without a login it starts load for anyone.
 DEFAULT_WEB_HOST = "127.0.0.1"
 
-WEB = (
-    Option(
+
+class WebSettings(Group, frozen=True, kw_only=True):
+    """The web UI beside Locust's own."""
+
+    allow_host: tuple[Target, ...] = option(
         "--allow-host",
         "another host for the web UI's form, besides those of the command line, the scenario and the "
         "locustfile: load and keys go to no other (repeatable)",
@@ -183,8 +232,8 @@ WEB = (
         kind="list",
         scope=None,
         record=None,
-    ),
-    Option(
+    )
+    web_name: tuple[str, ...] = option(
         "--web-name",
         "host name under which the web UI is reached, such as an ingress's, besides addresses and "
         "localhost; other names are then refused (repeatable)",
@@ -192,5 +241,4 @@ WEB = (
         kind="list",
         scope=None,
         record=None,
-    ),
-)
+    )

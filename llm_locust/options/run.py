@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.texts import parse_time
 from llm_locust.metrics.gates import parse_gates, parse_slo
-from llm_locust.metrics.question import parse_window
+from llm_locust.metrics.question import FromTo, parse_window
 from llm_locust.metrics.stats.censoring import at_most
 from llm_locust.metrics.stats.trend import PARTS, QueueCount, grows
-from llm_locust.options.option import Option, OwnSpool, parse_size, parse_timeouts, parse_warmup
+from llm_locust.options.option import (
+    Group,
+    OwnSpool,
+    option,
+    parse_size,
+    parse_timeouts,
+    parse_warmup,
+    verbatim,
+)
 from llm_locust.scenario import readers
 
 
@@ -44,32 +54,36 @@ def parse_streams(streams: int) -> int:
     return streams
 
 
-RUN = (
-    Option(
+class RunSettings(Group, frozen=True, kw_only=True):
+    """The run as a whole."""
+
+    slo: str = option(
         "--slo",
         'limits per request, for goodput: "ttft=500ms tpot=50ms e2el=10s"',
-        parse_slo,
+        verbatim(parse_slo),
         "LIMITS",
         form=readers.LIMITS,
         ui=True,
         is_load=False,
-    ),
-    Option(
+        otherwise="",
+    )
+    slo_from: str | None = option(
         "--slo-from",
         "where the limits of ttft, ttfo and e2el begin (default: scheduled in an open loop, else sent)",
         choices=("sent", "scheduled"),
-    ),
-    Option(
+    )
+    gates: str = option(
         "--gate",
         'limits for the run, such as "goodput>=0.95 p99_ttft<800ms output_tps>2000"; '
         "a failed one gives exit code 1",
-        parse_gates,
+        verbatim(parse_gates),
         "GATES",
         form=readers.GATES,
         ui=True,
         is_load=False,
-    ),
-    Option(
+        otherwise="",
+    )
+    warmup_s: float = option(
         "--warmup",
         'excluded from the measured window, such as 30s (default 0s); "up to 30s" gives way if all requests '
         "begin in it",
@@ -79,8 +93,8 @@ RUN = (
         form=readers.TIME,
         ui=True,
         is_load=False,
-    ),
-    Option(
+    )
+    window: str | FromTo = option(
         "--window",
         "part of the run that the report and the gates are of: run, without warm-up and drain; steady, the "
         "longest span in which the load stays on its plateau; 30s-90s, a span after the start (default run)",
@@ -88,24 +102,30 @@ RUN = (
         "WINDOW",
         default="run",
         is_load=False,
-    ),
-    Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", is_load=False),
-    Option(
+    )
+    out: Path | None = option(
+        "--out",
+        "run directory (default runs/<time>-<name>)",
+        metavar="DIR",
+        is_load=False,
+        parse=Path,
+    )
+    restartable: bool = option(
         "--restartable",
         "for a soak, with --out: each start of the master writes a part of one run into that directory, "
         "until the run time of the whole is over; the report joins the parts and names the gaps",
         kind="truth",
         is_load=False,
-    ),
-    Option(
+    )
+    spool: str | None = option(
         "--spool",
         "where a worker keeps batches of records until the master has them, or off "
         "(default: spool/ in the run directory)",
         metavar="DIR",
         action=OwnSpool,
         is_load=False,
-    ),
-    Option(
+    )
+    seed: int | None = option(
         "--seed",
         "reproducible lengths and prompts (default: drawn and recorded)",
         parse_seed,
@@ -113,8 +133,8 @@ RUN = (
         kind="whole",
         form=readers.WHOLE_FROM_0,
         is_load=False,
-    ),
-    Option(
+    )
+    swarm_secret_env: str | None = option(
         "--swarm-secret-env",
         "environment variable of master and workers that holds the run's secret, 16 characters or more: "
         "processes without it cannot join the run and get none of its options (default: none; "
@@ -122,24 +142,24 @@ RUN = (
         metavar="NAME",
         scope=None,  # each process's own: workers show theirs before they are sent a scenario
         record=None,
-    ),
-    Option(
+    )
+    timeouts: Timeouts = option(
         "--timeouts",
         'bounds of one request (default "first=60s gap=30s total=600s")',
         parse_timeouts,
         "BOUNDS",
         default="first=60s gap=30s total=600s",
         form=readers.Form("text, or mapping", partial(readers.bounds, parse=parse_timeouts)),
-    ),
-    Option(
+    )
+    max_answer_bytes: int = option(
         "--max-answer",
         "maximum size of one answer; a larger one is cut off, and invalid (default 64MiB)",
         parse_size,
         "SIZE",
         default="64MiB",
         is_load=False,
-    ),
-    Option(
+    )
+    stamps: str = option(
         "--stamps",
         "where arrival times come from. kernel: its receive time of each read, where it has one; program: "
         "the program's own clock after each read (default kernel)",
@@ -147,23 +167,23 @@ RUN = (
         "SOURCE",
         default="kernel",
         is_load=False,
-    ),
-    Option(
+    )
+    calibrate: bool = option(
         "--calibrate",
         "before the load, stream from a server of known times on this machine, at the streams of one worker, "
         "and show the client's error in the head of the report (takes 5 s)",
         kind="truth",
         is_load=False,
-    ),
-    Option(
+    )
+    calibrate_streams: int | None = option(
         "--calibrate-streams",
         "the same at this number of streams, for an open loop, a sweep and the web UI",
         parse_streams,
         "N",
         kind="whole",
         is_load=False,
-    ),
-    Option(
+    )
+    drain_s: float = option(
         "--drain",
         "how long to wait for requests in flight when the load ends; 0 cuts them immediately (default 60s)",
         parse_time,
@@ -171,8 +191,8 @@ RUN = (
         default="60s",
         form=readers.TIME,
         ui=True,
-    ),
-    Option(
+    )
+    flush_timeout_s: float = option(
         "--flush-timeout",
         "how long to wait for the workers' last records (default 30s)",
         parse_time,
@@ -180,15 +200,19 @@ RUN = (
         default="30s",
         form=readers.TIME,
         is_load=False,
-    ),
-    Option(
+    )
+    replica_headers: tuple[str, ...] = option(
         "--replica-header",
         "response header that names the replica (repeatable; common ones are recognised)",
         metavar="NAME",
         kind="list",
         is_load=False,
-    ),
-)
+    )
+
+    @property
+    def calibration(self) -> bool | int:
+        """The number of streams to calibrate at; true: those of one worker."""
+        return self.calibrate_streams or self.calibrate
 
 
 # --------------------

@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.texts import nearest
 from llm_locust.metrics.gates import parse_slo
-from llm_locust.options.access import access_secrets, parse_api_key, parse_headers
+from llm_locust.options.access import AccessSettings, access_secrets
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
-from llm_locust.options.option import UP_TO, Values
-from llm_locust.options.report import PRICES, Keep, parse_keep
+from llm_locust.options.option import UP_TO, read_shape
+from llm_locust.options.report import Keep, ReportSettings, keep_of
+from llm_locust.options.requests import RequestSettings
+from llm_locust.options.run import RunSettings
 from llm_locust.options.stages import check_prompts
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION, OPTIONS, recorded
 from llm_locust.roofline.bounds import roof_of_options
@@ -39,12 +40,12 @@ from llm_locust.scenario.request_kind import (
     request_form,
 )
 from llm_locust.wire.foreign_text import key_texts
-from llm_locust.wire.headers import SessionHeader, secret_texts
+from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.datasets.load import LoadDataset, load_dataset
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
-from llm_locust.workload.trajectories.pool import History, TrajectoryPool, load_pool
+from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser
@@ -90,13 +91,13 @@ def scenario_of(options: argparse.Namespace) -> Scenario | None:
     return None if not text else Scenario.from_text(text, GRAMMAR)
 
 
-def classes_of(scenario: Scenario | None, given: Values) -> tuple[TrafficClass, ...]:
+def classes_of(scenario: Scenario | None, options: argparse.Namespace) -> tuple[TrafficClass, ...]:
     """The classes of a run's requests: options win over the top level of the scenario, not over a class."""
     if scenario is None:
         return sole_class({})
-    said = {row.name: given[row.name] for row in OPTION.values() if row.scope == "classes"}
-    unique = said["unique_head"]
-    return with_options(scenario.classes, said | {"unique_head": None if unique is None else unique == "on"})
+    return with_options(
+        scenario.classes, {row.name: row.value(options) for row in OPTIONS if row.scope == "classes"}
+    )
 
 
 def stop_rules(stop: Stop) -> str:
@@ -131,45 +132,29 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of one run, parsed. ``text`` holds them as given, without secrets.
-    ``kinds`` are the scenario's classes; without a scenario a nameless one, of what the options say.
+    """The options of one run by their groups, and what is made of them and of the files that they name.
+
+    Attributes:
+        headers, api_key: of all requests; what is in the environment is read.
+        workload: what is sent where no class says otherwise.
+        kinds: the scenario's classes; without a scenario a nameless one, of what the options say.
+        text: the options as they were given, without secrets.
     """
 
-    model: str | None
-    workload: WorkloadSpec
-    pool: TrajectoryPool | None
+    requests: RequestSettings
+    run: RunSettings
+    access: AccessSettings
+    report: ReportSettings
     load: LoadSettings
     deployment: DeploymentSettings
-    slo: str
-    slo_headers_prefix: str | None
-    session_header: SessionHeader | None
-    gates: str
-    warmup_s: float
-    out: Path | None
-    restartable: bool
-    seed: int | None
-    timeouts: Timeouts
-    max_answer_bytes: int
-    stamps: str
-    calibrate: bool | int  # at so many streams; true: at those of one worker
-    drain_s: float
-    flush_timeout_s: float
-    replica_headers: tuple[str, ...]
     headers: dict[str, str] = field(repr=False)
     api_key: str | None = field(repr=False)
-    ca_cert: Path | None
-    client_cert: Path | None
-    tls_name: str | None
-    insecure: bool
-    require_valid: bool
-    allow_incomplete: bool
-    upload: str | None
-    keep: Keep | None
-    full: bool
-    print_summary: bool
-    text: dict[str, Any]
     scenario: Scenario | None
+    workload: WorkloadSpec
+    pool: TrajectoryPool | None
     kinds: tuple[RequestKind, ...]
+    keep: Keep | None
+    text: dict[str, Any]
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -180,6 +165,11 @@ class Settings:
         of_bodies = dict.fromkeys(text for body in bodies for text in key_texts(body))
         of_arms = (text for arm in arms for text in secret_texts(arm.headers))
         return (*access_secrets(self.api_key, self.headers), *of_classes, *of_arms, *of_bodies)
+
+    @property
+    def restartable(self) -> bool:
+        """The run may begin in the directory of an earlier part of it."""
+        return self.run.restartable or self.load.resume
 
     @property
     def shared_warm_up(self) -> bool:
@@ -214,7 +204,8 @@ class Settings:
     def slo_headers(self, slo_class: str) -> dict[str, str]:
         """Headers with the limits of a class, as ``--slo-headers`` asks for them."""
         limits = self.class_slos.get(slo_class)
-        return slo_headers(self.slo_headers_prefix, parse_slo(self.slo).limits if limits is None else limits)
+        limits = parse_slo(self.run.slo).limits if limits is None else limits
+        return slo_headers(self.requests.slo_headers_prefix, limits)
 
 
 def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -238,8 +229,9 @@ def with_roofline(settings: Settings) -> Settings:
     """
     text = dict(settings.text)
     try:
-        if text["model_shape"]:
-            text["model_shape"] = asdict(OPTION["model_shape"].parsed(text["model_shape"]))
+        shape = _read(read_shape, text["model_shape"], "--model-shape")
+        if shape is not None:
+            text["model_shape"] = asdict(shape)
         roof_of_options(text)
     except ValueError as e:
         raise UsageError(str(e)) from e
@@ -247,52 +239,31 @@ def with_roofline(settings: Settings) -> Settings:
 
 
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    given = Values(OPTIONS, options)
-    for row in PRICES:
-        given[row.name]
+    requests, run = RequestSettings.of(options), RunSettings.of(options)
+    access, report = AccessSettings.of(options), ReportSettings.of(options)
     scenario = scenario_of(options)
-    _check_needs(scenario, options, given)
-    workload = _workload(given, None if scenario is None else scenario.dataset)
-    classes = classes_of(scenario, given)
-    kinds = kinds_of(classes, workload, _loader(given))
-    load = parse_load(options, _rates(kinds), given["skip_bad_lines"] or 0)
-    check_prompts(load.sweep, given, classes, kinds)
+    _check_needs(scenario, options)
+    workload = _workload(requests, run.seed, None if scenario is None else scenario.dataset)
+    classes = classes_of(scenario, options)
+    kinds = kinds_of(classes, workload, _loader(requests))
+    load = parse_load(options, _rates(kinds), requests.skip_bad_lines)
+    check_prompts(load.sweep, options, classes, kinds)
+    text = recorded(options)
     found = Settings(
-        model=given["model"],
-        workload=workload,
-        pool=_pool(given),
+        requests=requests,
+        run=run,
+        access=access,
+        report=report,
         load=load,
         deployment=_deployment(options, environ, scenario, kinds, load),
-        slo=given.text("slo"),
-        slo_headers_prefix=given["slo_headers"],
-        session_header=given["session_header"],
-        gates=given.text("gate"),
-        warmup_s=given["warmup"],
-        out=_path(given["out"]),
-        restartable=given["restartable"] or given["resume"],
-        seed=given["seed"],
-        timeouts=given["timeouts"],
-        max_answer_bytes=given["max_answer"],
-        stamps=given["stamps"],
-        calibrate=given["calibrate_streams"] or given["calibrate"],
-        drain_s=given["drain"],
-        flush_timeout_s=given["flush_timeout"],
-        replica_headers=given["replica_header"],
-        headers=parse_headers(options, environ),
-        api_key=parse_api_key(given["api_key_env"], environ),
-        ca_cert=_path(given["ca_cert"]),
-        client_cert=_path(given["client_cert"]),
-        tls_name=given["tls_name"],
-        insecure=given["insecure"],
-        require_valid=given["require_valid"],
-        allow_incomplete=given["allow_incomplete"],
-        upload=given["upload"],
-        keep=parse_keep(given, load),
-        full=given["full"],
-        print_summary=given["print_summary"],
-        text=recorded(options),
+        headers=access.headers(environ),
+        api_key=access.api_key(environ),
         scenario=scenario,
+        workload=workload,
+        pool=_pool(requests, load.trace_block),
         kinds=kinds,
+        keep=keep_of(report, run, load, str(text["keep"])),
+        text=text,
     )
     return _checked(found)
 
@@ -304,27 +275,28 @@ def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
 
 def _checked(found: Settings) -> Settings:
     """Check the models, and the headers that are made of other options (raises ValueError)."""
-    check_models(found.kinds, found.model, found.deployment.arms)
+    check_models(found.kinds, found.requests.model, found.deployment.arms)
     given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
-    if found.session_header is not None:
-        check_once("--session-header", {found.session_header.sends.decode()}, found.kinds, given)
-    if found.slo_headers_prefix is not None:
-        limits = {**found.class_slos, "": parse_slo(found.slo).limits}
-        check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
+    if found.requests.session_header is not None:
+        check_once("--session-header", {found.requests.session_header.sends.decode()}, found.kinds, given)
+    if found.requests.slo_headers_prefix is not None:
+        limits = {**found.class_slos, "": parse_slo(found.run.slo).limits}
+        check_slo_headers(found.requests.slo_headers_prefix, found.kinds, limits, given)
     return found
 
 
-def _check_needs(scenario: Scenario | None, options: argparse.Namespace, given: Values) -> None:
+def _check_needs(scenario: Scenario | None, options: argparse.Namespace) -> None:
     """Check that what a scenario cannot say itself is given, and what does not go together is not (raises
     ValueError)."""
-    if given["restartable"] and (given["sweep"] or given["find"]):
+    given = vars(options)
+    if given.get("restartable") and (given.get("sweep") or given.get("find")):
         raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     for name in () if scenario is None else scenario.needs:
         row = OPTION.get(name.replace("-", "_"))
         of = f"--scenario: {Path(scenario.path).stem}" if scenario else ""
         if row is None:
             raise ValueError(f"{of}: needs {name!r}: {nearest(name, OPTION)}write the name of an option")
-        if not getattr(options, row.name, None):
+        if not given.get(row.name):
             raise ValueError(f"{of} needs {row.flag} {row.metavar or 'VALUE'}: {row.help}")
 
 
@@ -353,50 +325,47 @@ def _deployment(
     return found
 
 
-def _loader(given: Values) -> LoadDataset:
+def _loader(requests: RequestSettings) -> LoadDataset:
     """What reads datasets as the options say."""
-    keys = given["dataset_keys"] if given.text("dataset_keys") else frozenset[str]()
-    return partial(load_dataset, sent=keys, most_skipped=given["skip_bad_lines"] or 0)
+    return partial(load_dataset, sent=requests.dataset_keys, most_skipped=requests.skip_bad_lines)
 
 
-def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
+def _workload(requests: RequestSettings, seed: int | None, source: DatasetSource | None) -> WorkloadSpec:
     """What is sent where no class says otherwise; ``source`` is what a scenario says of its dataset."""
-    file = given["dataset"]
-    if source is not None and source.file != file:
+    if source is not None and source.file != requests.dataset:
         source = None  # the command line has another one
-    dataset = _read(partial(_loader(given), format=source.format if source else None), file, "--dataset")
-    input_tokens, output_tokens = given["input_tokens"], given["output_tokens"]
+    load = partial(_loader(requests), format=source.format if source else None)
+    dataset = _read(load, requests.dataset, "--dataset")
+    input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
     if dataset is None:  # which brings its own prompts, and perhaps its own bounds of the answers
         input_tokens = input_tokens or parse_lengths(DEFAULT_INPUT_TOKENS)
         output_tokens = output_tokens or parse_lengths(DEFAULT_OUTPUT_TOKENS)
+    corrects = requests.correct_lengths
     return WorkloadSpec(
-        order=given["dataset_order"] or ("sequential" if source is None else source.order),
-        tokenizer=_read(load_tokenizer, given["tokenizer"], "--tokenizer"),
-        images=given["images"],
-        shared_prefix=given["shared_prefix"],
-        models=given["models"],
-        unique_head=given["unique_head"] != "off",
-        calibrate=given["correct_lengths"] == "on"
-        or (given["correct_lengths"] != "off" and given["seed"] is None),
+        order=requests.dataset_order or ("sequential" if source is None else source.order),
+        tokenizer=_read(load_tokenizer, requests.tokenizer, "--tokenizer"),
+        images=requests.images,
+        shared_prefix=requests.shared_prefix,
+        models=requests.models,
+        unique_head=requests.unique_head is not False,
+        calibrate=corrects == "on" or (corrects != "off" and seed is None),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         dataset=dataset,
-        extra_body=given["body"] or {},
+        extra_body=requests.body or {},
     )
 
 
-def _pool(given: Values) -> TrajectoryPool | None:
-    trajectories = _read(
-        partial(load_pool, block_tokens=given["trace_block"]), given["trajectories"], "--trajectories"
-    )
+def _pool(requests: RequestSettings, block_tokens: int | None) -> TrajectoryPool | None:
+    file = requests.trajectories
+    trajectories = _read(partial(load_pool, block_tokens=block_tokens), file, "--trajectories")
     if trajectories is None:
         return None
-    history: History = given["agent_history"] or "recorded"
+    history = requests.agent_history
     if history == "own" and any(turn.hashed for found in trajectories for turn in found.turns):
-        file = given["trajectories"]
         why = f"{file!r} has hashes instead of messages, into which no answer fits"
         raise UsageError(f"--agent-history own: {why}; write recorded")
-    return TrajectoryPool(trajectories, history, given["cache_bust"] != "off")
+    return TrajectoryPool(trajectories, history, requests.cache_bust)
 
 
 def _read(read: Callable[[str], T], path: str | None, flag: str) -> T | None:
@@ -405,7 +374,3 @@ def _read(read: Callable[[str], T], path: str | None, flag: str) -> T | None:
         return read(path) if path else None
     except ValueError as e:
         raise UsageError(f"{flag}: {e}") from e
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

@@ -1,28 +1,24 @@
 """Options of a run that measures several loads, and their checks."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_locust.core.manifest import MOST_STAGES, PrefixShare
 from llm_locust.core.texts import parse_time
 from llm_locust.metrics.curves.edge import Bounds
-from llm_locust.metrics.curves.objective import Limit, Objective, parse_objective
-from llm_locust.metrics.curves.search import KINDS, bounds_of, parse_first_load, parse_share
-from llm_locust.metrics.stages.steady import parse_until
+from llm_locust.metrics.curves.objective import Limit, Objective
+from llm_locust.metrics.curves.search import KINDS, bounds_of
 from llm_locust.metrics.stats.censoring import fewest_samples
-from llm_locust.options.option import Option, Values, parse_count
-from llm_locust.scenario import TrafficClass, readers
+from llm_locust.options.option import parse_count
+from llm_locust.scenario import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.workload.arrivals import Profile, Sweep, parse_sweep
+from llm_locust.workload.arrivals import Profile, Sweep
 from llm_locust.workload.arrivals.parse import MAX_RATE, MAX_USERS
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS
 from llm_locust.workload.spec import WorkloadSpec
-
-# --------------------
-# Options of a run that measures several loads: a row each.
-# --------------------
 
 
 def parse_stage_time(text: str) -> float:
@@ -39,85 +35,6 @@ def parse_most_stages(text: Any) -> int:
     if found > MOST_STAGES:
         raise ValueError(f"{found} stages are too many, at most {MOST_STAGES} are allowed")
     return found
-
-
-STAGES = (
-    Option(
-        "--sweep",
-        "measure several loads one after the other in one run: users=1,2,4,8, rate=2,4,8, "
-        "rate=linear:1..10,10 or users=geometric:1..256,9; also at several lengths (input:output tokens), "
-        '"users=1,4 lengths=128:32,4096:64", or lengths= alone at the load of the run; or with shared '
-        'prefixes, "users=4 prefix-share=0%,50%,90%", which empties and fills the prefix caches before each; '
-        "--warmup is left out of each, and requests in flight end (--drain) before the next",
-        parse_sweep,
-        "LOADS",
-        ui=True,
-    ),
-    Option(
-        "--stage-time",
-        "how long each load of --sweep and --find is measured (default 60s)",
-        parse_stage_time,
-        "TIME",
-        default="60s",
-        ui=True,
-    ),
-    Option(
-        "--until",
-        "end the measured part of a load as soon as the 95 % interval of a figure is narrow enough, at the "
-        'latest after --stage-time: "p99_ttft±5%", also +-5%; looked at after each quarter of the time',
-        parse_until,
-        "FIGURE",
-        ui=True,
-    ),
-    Option(
-        "--repeat",
-        "measure all loads of --sweep N times in turn, and show the intervals over the repeats (default 1)",
-        parse_count,
-        "N",
-        form=readers.WHOLE,
-        ui=True,
-    ),
-    Option(
-        "--resume",
-        "go on with the sweep or search in --out that was cut short: what it has finished is kept, the stage "
-        "that was under way is repeated, and one report joins all; the settings must be the same. Without a "
-        "run there it begins one",
-        kind="truth",
-        is_load=False,
-    ),
-    Option(
-        "--find",
-        'search the highest load under which limits hold, each load as one of --sweep: "max rate under '
-        'goodput>=95%" or "max concurrency under p99_ttft<500ms p99_tpot<50ms"; or "max-goodput", '
-        '"max-goodput over concurrency": the load with the most good requests/s; --gate "edge>=30" is on the '
-        "lower end of its interval",
-        parse_objective,
-        "OBJECTIVE",
-        ui=True,
-    ),
-    Option(
-        "--first-load",
-        "load at which --find begins, in requests/s or users; it is doubled until a limit breaks (default 4)",
-        parse_first_load,
-        "N",
-        ui=True,
-    ),
-    Option(
-        "--precision",
-        "--find ends when half the 95 % interval is this share of its answer (default 5%)",
-        parse_share,
-        "SHARE",
-        ui=True,
-    ),
-    Option(
-        "--max-stages",
-        "most loads that --find measures (default 12)",
-        parse_most_stages,
-        "N",
-        form=readers.WHOLE,
-        ui=True,
-    ),
-)
 
 
 # --------------------
@@ -147,7 +64,7 @@ def with_own_rate(sweep: Sweep | None, rate: Profile | None) -> tuple[Sweep | No
 
 
 def check_lengths(
-    sweep: Sweep | None, given: Values, classes: Sequence[TrafficClass], kinds: Sequence[RequestKind]
+    sweep: Sweep | None, given: Namespace, classes: Sequence[TrafficClass], kinds: Sequence[RequestKind]
 ) -> None:
     """Refuse what contradicts the lengths of a sweep, and lengths that no prompt can have.
 
@@ -157,7 +74,7 @@ def check_lengths(
     if sweep is None or not sweep.lengths:
         return
     for name in _OTHERS:
-        if given[name]:
+        if getattr(given, name, None):
             other = f"--{name.replace('_', '-')}"
             preset = " (a --preset gives it too)" if name.endswith("_tokens") else ""
             raise ValueError(
@@ -237,14 +154,14 @@ def prefixes_of(sweep: Sweep, spec: WorkloadSpec) -> tuple[PrefixShare, ...]:
 
 
 def check_prompts(
-    sweep: Sweep | None, given: Values, classes: Sequence[TrafficClass], kinds: Sequence[RequestKind]
+    sweep: Sweep | None, given: Namespace, classes: Sequence[TrafficClass], kinds: Sequence[RequestKind]
 ) -> None:
     """Refuse what contradicts the lengths or the shared prefixes of a sweep (raises ValueError)."""
     check_lengths(sweep, given, classes, kinds)
     if sweep is None or not sweep.shares:
         return
     for name in ("reset_prefix_cache", "trajectories", "dataset", "shared_prefix"):
-        if given[name]:
+        if getattr(given, name, None):
             other = f"--{name.replace('_', '-')}"
             raise ValueError(
                 f"{PREFIX} beside {other}: each stage sets what prompts share; leave {other} out"
@@ -294,17 +211,22 @@ class Search:
     bounds: Bounds
 
 
-def search_of(given: Values) -> Search | None:
-    """The search that options ask for; None without one (raises ValueError)."""
-    objective: Objective | None = given["find"]
+def search_of(
+    objective: Objective | None,
+    *,
+    start: float | None,
+    precision: float | None,
+    max_stages: int | None,
+    stage_s: float,
+) -> Search | None:
+    """The search that options ask for, which begins at ``start``; None without one (raises ValueError)."""
     if objective is None:
         return None
     most = MAX_RATE if objective.axis == "rate" else MAX_USERS
-    words: Mapping[str, Any] = {name: given[name] for name in ("first_load", "precision", "max_stages")}
-    bounds = bounds_of(objective, **words, most=most)
+    bounds = bounds_of(objective, first_load=start, precision=precision, max_stages=max_stages, most=most)
     if objective.axis == "rate":
         for limit in objective.limits:
-            _check_certified(limit, bounds.start, given["stage_time"])
+            _check_certified(limit, bounds.start, stage_s)
     return Search(objective, bounds)
 
 

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from llm_locust.options.access import ACCESS
-from llm_locust.options.arrivals import LOAD
-from llm_locust.options.deployment import DEPLOYMENT
-from llm_locust.options.option import Option
-from llm_locust.options.report import REPORT, WEB
-from llm_locust.options.requests import REQUESTS
-from llm_locust.options.run import RUN
+from llm_locust.options.access import AccessSettings
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.deployment import DeploymentSettings
+from llm_locust.options.option import Group, Option
+from llm_locust.options.report import ReportSettings, WebSettings
+from llm_locust.options.requests import RequestSettings
+from llm_locust.options.run import RunSettings
 from llm_locust.scenario import readers
 from llm_locust.scenario.readers import Form, Grammar
 
 #: The options by what they are about, in the order of the help.
-GROUPS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
+GROUPS: Mapping[str, type[Group]] = MappingProxyType(
     {
-        "what is sent": REQUESTS,
-        "the run": RUN,
-        "access": ACCESS,
-        "the report": REPORT,
-        "when it is sent": LOAD,
-        "the deployment": DEPLOYMENT,
-        "the web UI": WEB,
+        "what is sent": RequestSettings,
+        "the run": RunSettings,
+        "access": AccessSettings,
+        "the report": ReportSettings,
+        "when it is sent": LoadSettings,
+        "the deployment": DeploymentSettings,
+        "the web UI": WebSettings,
     }
 )
 
-OPTIONS: tuple[Option, ...] = tuple(row for rows in GROUPS.values() for row in rows)
+OPTIONS: tuple[Option, ...] = tuple(row for group in GROUPS.values() for row in group.rows().values())
 
 #: Name -> row.
 OPTION: Mapping[str, Option] = MappingProxyType({row.name: row for row in OPTIONS})

@@ -257,8 +257,8 @@ class _Server:
             make_pool(self._target, settings),
             sink=lambda _: None,  # no request of the run
             headers=kind_headers(settings, kind),
-            timeouts=settings.timeouts,
-            max_answer_bytes=settings.max_answer_bytes,
+            timeouts=settings.run.timeouts,
+            max_answer_bytes=settings.run.max_answer_bytes,
             secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
             worker="primer",
         )

@@ -39,7 +39,7 @@ def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:
 
 Order = Literal["sequential", "shuffled", "weighted"]
 
-ORDERS: tuple[str, ...] = get_args(Order)
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 _BLOCK = 64
 

@@ -2,12 +2,15 @@
 
 import argparse
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import configargparse  # type: ignore[import-untyped]
 import pytest
 
+from llm_locust.options.option import Group
 from llm_locust.options.reference import reference
-from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS, NOT_LOAD, OPTION, OPTIONS, recorded
+from llm_locust.options.table import GRAMMAR, GROUPS, LOCUST_OPTIONS, NOT_LOAD, OPTION, OPTIONS, recorded
 from llm_locust.scenario import ScenarioError, parse_scenario
 from llm_locust.scenario.classes import SHARED
 
@@ -108,7 +111,27 @@ def no_option_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_row_with_a_grammar_has_texts_here() -> None:
-    assert {row.name for row in OPTIONS if row.parse or row.choices} == TEXTS.keys()
+    rows = (row for row in OPTIONS if row.parse is not Path)  # every text is a path
+    assert {row.name for row in rows if row.parse or row.check or row.choices} == TEXTS.keys()
+
+
+@pytest.mark.parametrize("group", GROUPS.values())
+def test_the_value_of_a_field_is_of_its_type(group: type[Group]) -> None:
+    types = get_type_hints(group)
+    for name, row in group.rows().items():
+        texts = (TEXTS[row.name][0],) if row.name in TEXTS else ()
+        words = [f"{row.flag}={text}" for text in texts] if row.kind != "truth" else [row.flag]
+        for value in (row(), row.value(command_line(*words))):
+            assert isinstance(value, _classes(types[name])), name
+
+
+def _classes(annotation: Any) -> tuple[type, ...]:
+    """Classes of what an annotation allows."""
+    if get_origin(annotation) in (Union, UnionType):
+        return tuple(one for each in get_args(annotation) for one in _classes(each))
+    if get_origin(annotation) is Literal:
+        return (str,)
+    return (get_origin(annotation) or annotation,)
 
 
 @pytest.mark.parametrize("name", TEXTS)

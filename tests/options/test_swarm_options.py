@@ -37,10 +37,11 @@ def refusal(environ: dict[str, str] | None = None, **options: Any) -> str:
 
 def test_without_options_there_is_a_workload_and_no_limit() -> None:
     settings = parse()
-    assert settings.timeouts == Timeouts(60, 30, 600)
-    assert settings.max_answer_bytes == 64 << 20
-    assert (settings.slo, settings.gates, settings.warmup_s, settings.flush_timeout_s) == ("", "", 0, 30)
-    assert (settings.model, settings.out, settings.seed, settings.api_key) == (None, None, None, None)
+    assert settings.run.timeouts == Timeouts(60, 30, 600)
+    assert settings.run.max_answer_bytes == 64 << 20
+    run = settings.run
+    assert (run.slo, run.gates, run.warmup_s, run.flush_timeout_s) == ("", "", 0, 30)
+    assert (settings.requests.model, run.out, run.seed, settings.api_key) == (None, None, None, None)
     assert settings.workload.input_tokens is not None
     assert settings.workload.input_tokens.text == "512"
     assert settings.workload.output_tokens is not None
@@ -62,14 +63,15 @@ def test_options_become_values() -> None:
         replica_header=["X-Pod"],
         require_valid=True,
     )
-    assert (settings.model, settings.warmup_s, settings.out, settings.seed) == ("m", 1.5, Path("runs/x"), 0)
+    run = settings.run
+    assert (settings.requests.model, run.warmup_s, run.out, run.seed) == ("m", 1.5, Path("runs/x"), 0)
     assert settings.workload.extra_body == {"temperature": 0}
-    assert (settings.slo, settings.gates) == ("ttft=1s", "goodput>=95%")
+    assert (run.slo, run.gates) == ("ttft=1s", "goodput>=95%")
     assert settings.headers == {"X-Team": "a=b", "X-Empty": ""}
     assert settings.api_key == "sk-1234"
-    assert settings.replica_headers == ("X-Pod",)
-    assert settings.require_valid
-    assert not settings.allow_incomplete
+    assert run.replica_headers == ("X-Pod",)
+    assert settings.report.require_valid
+    assert not settings.report.allow_incomplete
 
 
 def test_what_the_web_uis_form_leaves_empty_counts_as_not_given() -> None:
@@ -77,7 +79,7 @@ def test_what_the_web_uis_form_leaves_empty_counts_as_not_given() -> None:
         ("model", "input_tokens", "output_tokens", "dataset", "slo", "gate"), ""
     )
     assert parse(**empty).workload == parse().workload
-    assert parse(**empty).model is None
+    assert parse(**empty).requests.model is None
 
 
 def test_a_dataset_brings_its_own_lengths(tmp_path: Path) -> None:

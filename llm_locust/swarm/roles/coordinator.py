@@ -288,7 +288,7 @@ class RunCoordinator:
 
     def end_patience_s(self, run: ActiveRun) -> float:
         """Longest time from the end of a run until all its records are in."""
-        return run.settings.drain_s + float(self.environment.stop_timeout or 0) + run.patience_s
+        return run.settings.run.drain_s + float(self.environment.stop_timeout or 0) + run.patience_s
 
     def print_once(self) -> None:
         """Print the report on the terminal; after Locust's own tables in a headless run."""
@@ -303,8 +303,8 @@ class RunCoordinator:
         found = verdict(run.report.summary, own)
         if not ends:
             found = replace(found, code=None)
-        print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.full)
-        if run.settings.print_summary:
+        print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.report.full)
+        if run.settings.report.print_summary:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()
 

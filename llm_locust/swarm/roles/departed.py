@@ -58,7 +58,7 @@ def _unsent(run: ActiveRun, index: int, gone: Participant, to_its_end: bool) -> 
     if not to_its_end and stopped_s - from_s <= TOGETHER_S:
         return Scheduled()
     span = Span(from_s, math.inf if to_its_end else stopped_s)
-    measured_s = _schedule_s(run, run.started_ns) + run.settings.warmup_s
+    measured_s = _schedule_s(run, run.started_ns) + run.settings.run.warmup_s
     return off_the_hub(scheduled, run.settings.load, run.info, index, run.rates, span, measured_s)
 
 

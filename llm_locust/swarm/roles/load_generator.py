@@ -240,7 +240,7 @@ class LoadGenerator:
             lambda clock: user_class(self.environment).follow(clock),
             self._host.offset,
             self._host.refuse,
-            warmup_s=session.settings.warmup_s,
+            warmup_s=session.settings.run.warmup_s,
         )
 
     def change_rate(self, change: RateMessage) -> None:
@@ -271,7 +271,7 @@ class LoadGenerator:
             load=session.counts(),
             clock=self._host.clock_facts(),
             health=self._health.snapshot(),
-            stamps=stamp_facts(session.settings.stamps),
+            stamps=stamp_facts(session.settings.run.stamps),
             waiting=session.waiting(),
             others=session.others.table.rows(),
             replica_headers=session.client.replicas.facts(),
@@ -290,7 +290,7 @@ class LoadGenerator:
         session = self.session
         if session is None or session.closed:
             return
-        under_way, bound_s = session.client.unanswered, session.settings.drain_s
+        under_way, bound_s = session.client.unanswered, session.settings.run.drain_s
         if under_way and bound_s and session.draining:
             logger.info("draining %d requests, at most %g s%s", under_way, bound_s, self._host.drain_hint)
         session.drain()

@@ -157,7 +157,7 @@ class LocalRole:
         if run is None or run.finishing:
             return
         self._users.close()
-        self._shipper.flush(run.settings.flush_timeout_s)
+        self._shipper.flush(run.settings.run.flush_timeout_s)
         counts = self._users.counts(self._shipper.unsent, self._shipper.dropped)
         if counts is not None:
             run.roster.done(self._users.worker, counts, stopped=True)

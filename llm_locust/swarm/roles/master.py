@@ -254,9 +254,9 @@ class MasterRole:
         note_desertion(self._runner, run, self._runs.ends_by_itself(run))
         # No ramp or shape may spawn users from now on. Locust sets the same state right after this.
         self._runner.update_state(STATE_STOPPING)
-        if run.settings.drain_s:
+        if run.settings.run.drain_s:
             # The workers' last reports may be seconds old: only they know the number of requests.
-            logger.info("draining the requests in flight, at most %g s%s", run.settings.drain_s, CUT_HINT)
+            logger.info("draining the requests in flight, at most %g s%s", run.settings.run.drain_s, CUT_HINT)
         self._cutting = False
         for client in self._runner.clients.all:
             self._send(messages.FLUSH, run, client.id)

@@ -180,11 +180,11 @@ class RunPreparation:
         )
         for line in told:
             logger.warning("%s", line)
-        if settings.upload is not None and (why := reach_upload(settings.upload)) is not None:
+        if settings.report.upload is not None and (why := reach_upload(settings.report.upload)) is not None:
             logger.warning(
                 "--upload: %r does not answer now: %s; if it does not at the end, the run ends with 4, "
                 "and `llm-locust upload` copies its files later",
-                settings.upload,
+                settings.report.upload,
                 why,
             )
 
@@ -210,8 +210,8 @@ class RunPreparation:
         started = datetime.now()
         name = Path((self._environment.parsed_locustfiles or ["locust"])[0]).stem
         info = self._info(settings, replicas, len(workers), started)
-        if settings.load.sweep is not None and settings.restartable and settings.out is not None:
-            check_server(parts_of(settings.out), info)
+        if settings.load.sweep is not None and settings.restartable and settings.run.out is not None:
+            check_server(parts_of(settings.run.out), info)
         files = {} if settings.load.sweep is None else off_the_hub(self._digests, settings)
         info["trace_scale"] = None if trace is None else trace.scale
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
@@ -225,7 +225,7 @@ class RunPreparation:
         self._dropped.begin()
         run = ActiveRun(
             info=info,
-            name=settings.out.name if settings.out is not None else name,
+            name=settings.run.out.name if settings.run.out is not None else name,
             path=path,
             settings=settings,
             workers_expected=max(expected, len(workers)),
@@ -263,7 +263,7 @@ class RunPreparation:
             id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
             protocol=PROTOCOL,
             version=PACKAGE,
-            seed=secrets.randbelow(2**31) if settings.seed is None else settings.seed,
+            seed=secrets.randbelow(2**31) if settings.run.seed is None else settings.run.seed,
             host=host,
             base=found.base,
             targets=list(replicas.targets),
@@ -289,7 +289,7 @@ class RunPreparation:
                 replicas.known,
                 post_to(settings, CALL_TIMEOUT_S, kinds_sent(settings, self._environment.user_classes)),
                 self._clock.now_ns,
-                warmup_s=settings.warmup_s,
+                warmup_s=settings.run.warmup_s,
                 run_s=run_s if isinstance(run_s, int | float) else None,
                 told=self._note,
             )

@@ -125,7 +125,7 @@ class WorkerRole:
         if session is None:
             return
         stop_timeout_s = float(self._environment.stop_timeout or 0)
-        within_s = session.settings.drain_s + stop_timeout_s + 1.5 * LEAVE_WITHIN_S
+        within_s = session.settings.run.drain_s + stop_timeout_s + 1.5 * LEAVE_WITHIN_S
         gevent.spawn_later(within_s, self._expect_end, session)
         self._users.drain()
 
@@ -266,7 +266,7 @@ class WorkerRole:
         self._shipper.foretell(run, self._facts())
         # After Locust has ended the receiving greenlet, or the master itself, no acknowledgement can arrive.
         receives = len(self._runner.greenlet) > 0 and not parent_is_gone()
-        timeout_s = min(session.settings.flush_timeout_s, within_s)
+        timeout_s = min(session.settings.run.flush_timeout_s, within_s)
         if not self._shipper.flush(timeout_s, hears=receives) and receives:
             logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
         counts = self._counts()
@@ -319,7 +319,7 @@ class WorkerRole:
         if self._ending == run:
             settings = session.settings
             stop_timeout_s = float(self._environment.stop_timeout or 0)
-            patience_s = settings.drain_s + stop_timeout_s + settings.flush_timeout_s
+            patience_s = settings.run.drain_s + stop_timeout_s + settings.run.flush_timeout_s
             wait_until(lambda: self._ending is None, patience_s)
         elif last is None or last.run != run:
             self._end(session)

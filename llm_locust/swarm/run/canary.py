@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import structs
 
 from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.errors import ClientError
@@ -141,7 +142,8 @@ def check_arms(settings: Settings, user_classes: "Iterable[type[User]]") -> None
 
 def settings_of_arm(settings: Settings, arm: Arm) -> Settings:
     """The settings as requests to an arm have them: its headers, and its model if it has one."""
-    return replace(settings, headers={**settings.headers, **arm.headers}, model=arm.model or settings.model)
+    requests = structs.replace(settings.requests, model=arm.model or settings.requests.model)
+    return replace(settings, headers={**settings.headers, **arm.headers}, requests=requests)
 
 
 def _send(
@@ -195,14 +197,14 @@ def _send(
 
 
 def _client(kind: RequestKind, settings: Settings, target: Target, within_s: float | None) -> LlmClient:
-    bounds = settings.timeouts
+    bounds = settings.run.timeouts
     most_s = bounds.first_s if within_s is None else min(bounds.first_s, within_s)
     return LlmClient(
         make_pool(target, settings),
         sink=lambda _: None,  # no request of the run
         headers=kind_headers(settings, kind),
         timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
-        max_answer_bytes=settings.max_answer_bytes,
+        max_answer_bytes=settings.run.max_answer_bytes,
         secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
         worker="canary",
     )
@@ -226,7 +228,7 @@ def _until_token(client: LlmClient, path: str, body: bytes, call: Call) -> Answe
 
 def _prompt(kind: RequestKind, settings: Settings) -> Prompt:
     """A prompt as the load's own, of other words: no prefix cache knows the load's prompts from it."""
-    seed = secrets.randbelow(2**31) if settings.seed is None else settings.seed
+    seed = secrets.randbelow(2**31) if settings.run.seed is None else settings.run.seed
     own = replace(kind, stream=f"canary/{kind.stream}")
     workload = Workload(kind.spec, own.seed(seed), 0, 1, secrets.token_hex(4))
     if settings.load.trace is not None:

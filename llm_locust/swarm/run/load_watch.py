@@ -80,7 +80,7 @@ def _check_session_header(settings: Settings, classes: Iterable[type]) -> None:
     has_sessions = settings.pool or settings.load.trace or any(kind.plan for kind in settings.kinds)
     # What users of other classes ask is known to their own code only.
     fixed = all(getattr(cls, "sends_scenario", False) for cls in classes)
-    if settings.session_header is not None and fixed and not has_sessions:
+    if settings.requests.session_header is not None and fixed and not has_sessions:
         raise UsageError(
             "--session-header: no request is of a session; give a class of the scenario a conversation, or "
             "use --trajectories or a trace with sessions"
@@ -130,7 +130,7 @@ def _check_prompts(settings: Settings, classes: Sequence[Any]) -> None:
 
 def _check_gates(settings: Settings) -> None:
     """Check that gates are on what the run will have: figures of one load, or the edge of a search."""
-    load, gates = settings.load, parse_gates(settings.gates)
+    load, gates = settings.load, parse_gates(settings.run.gates)
     of_edge = [gate.metric == EDGE for gate in gates]
     if any(of_edge) and load.search is None:
         raise UsageError(f"--gate: {EDGE} is the answer of a search; add --find, or limit another figure")
@@ -144,7 +144,7 @@ def _check_gates(settings: Settings) -> None:
             "`llm-locust report RUN --where stage==3 --gate ...`"
         )
     of_goodput = next((gate for gate in gates if gate.metric in ("goodput", "goodput_rps")), None)
-    if of_goodput is not None and not settings.slo and not settings.class_slos:
+    if of_goodput is not None and not settings.run.slo and not settings.class_slos:
         raise UsageError(
             f"--gate: {of_goodput.text} needs limits of a request, without which none is good: add "
             '--slo "ttft=500ms tpot=50ms", or limit error_rate'
@@ -163,9 +163,9 @@ def check_amount(
     ignored = open_loop_class(list(user_classes), settings) is not None and not settings.load.users_are_rate
     if isinstance(users, int) and users < 1 and not ignored:
         raise UsageError(f"-u {users}: without users nothing is sent; give -u 1 or more")
-    if isinstance(run_time_s, int | float) and 0 < run_time_s <= settings.warmup_s:
+    if isinstance(run_time_s, int | float) and 0 < run_time_s <= settings.run.warmup_s:
         raise UsageError(
-            f"--warmup: {settings.warmup_s:g} s is not shorter than the run, -t {run_time_s:g}s, so that "
+            f"--warmup: {settings.run.warmup_s:g} s is not shorter than the run, -t {run_time_s:g}s, so that "
             "nothing would be measured; give a shorter --warmup or a longer -t"
         )
 

@@ -71,11 +71,11 @@ def calibrate_run(
     Raises:
         UsageError: it is not known how many streams the run has.
     """
-    if not settings.calibrate:
+    if not settings.run.calibration:
         return None
     options = environment.parsed_options
     workers = max(1, int(getattr(options, "expect_workers", 1) or 1))
-    asked = settings.calibrate
+    asked = settings.run.calibration
     streams = math.ceil(_users(environment, settings, at_once) / workers) if asked is True else int(asked)
     logger.info("calibrating the client at %d streams, before the load", streams)
     stamping = hold_stamping()
@@ -130,7 +130,7 @@ def foreseen(
         yield from _ramp(settings, seconds, users, spawn_rate)
     hosts = list(hosts)
     if hosts and not any(host.startswith("https://") for host in hosts):
-        given = {"--ca-cert": settings.ca_cert, "--client-cert": settings.client_cert}
+        given = {"--ca-cert": settings.access.ca_cert, "--client-cert": settings.access.client_cert}
         for flag in (flag for flag, path in given.items() if path is not None):
             yield f"{flag} has no effect: {hosts[0]!r} is not https"
 
@@ -149,13 +149,13 @@ def fewest_of(gate: Gate) -> int:
 def _too_few(settings: Settings, seconds: float | None) -> Iterator[str]:
     """Gates that need more requests than a number of them, or a rate for its time, gives."""
     load = settings.load
-    for gate in parse_gates(settings.gates):
+    for gate in parse_gates(settings.run.gates):
         fewest = fewest_of(gate)
         what = f"--gate {gate.text} needs {fewest:,} requests"
         if load.num_requests is not None and load.num_requests < fewest:
             yield f"{what}, and --num-requests sends {load.num_requests:,}: it cannot hold"
         elif load.num_requests is None and load.profile is not None and load.sweep is None and seconds:
-            before = float(load.profile.load(settings.warmup_s))
+            before = float(load.profile.load(settings.run.warmup_s))
             given = float(load.profile.load(seconds)) - before
             if given + 3 * math.sqrt(given) < fewest:
                 enough_s = float(load.profile.time(before + fewest))
@@ -165,7 +165,7 @@ def _too_few(settings: Settings, seconds: float | None) -> Iterator[str]:
 
 def _ramp(settings: Settings, seconds: float, users: object, spawn_rate: object) -> Iterator[str]:
     """A load that is at its whole for less than half of the measured time."""
-    measured_s = seconds - settings.warmup_s
+    measured_s = seconds - settings.run.warmup_s
     if settings.load.sweep is not None or measured_s <= 0:
         return
     how = "give a higher --spawn-rate (-r), a longer run, or --window steady"
@@ -179,7 +179,7 @@ def _ramp(settings: Settings, seconds: float, users: object, spawn_rate: object)
         what, how = f"the rate is at its end after {whole_s:.0f} s", "give a longer run, or --window steady"
     else:
         return
-    if whole_s - settings.warmup_s > MOST_RAMP * measured_s:
+    if whole_s - settings.run.warmup_s > MOST_RAMP * measured_s:
         yield f"{what}, and the run is {seconds:g} s long: its rates are those of the ramp; {how}"
 
 
@@ -370,7 +370,7 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
     Raises:
         UsageError: no answer, access refused, or a model that the server does not have.
     """
-    asked = [*settings.models, *([settings.model] if settings.asks_for_one else [])]
+    asked = [*settings.models, *([settings.requests.model] if settings.asks_for_one else [])]
     try:
         target = Target.parse(host)
         if settings.deployment.canary or None in asked:
@@ -384,7 +384,7 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
         port = "" if _names_port(host) else f"; the URL names no port, so {target.port} was tried: add :PORT"
         raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
     named = [_choose(name, models, host) for name in settings.models]
-    model = _choose(settings.model, models, host) if settings.asks_for_one else named[0]
+    model = _choose(settings.requests.model, models, host) if settings.asks_for_one else named[0]
     return CheckedServer(base, model, naming)
 
 
@@ -413,7 +413,7 @@ def _list_models(
             f"{target.url} takes no requests (HTTP {listing.answer.status} for its models): let "
             "--ready-timeout 5m wait for it, or give --model NAME"
         )
-    naming = ReplicaNames(settings.replica_headers, settings.secrets)
+    naming = ReplicaNames(settings.run.replica_headers, settings.secrets)
     naming.read(listing.answer.headers)
     shown = None if names is None else [blanked_name(name, settings.secrets) for name in names]
     return listing.base, shown, tuple(naming.facts())
@@ -466,10 +466,10 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
     Raises:
         UsageError: it cannot be written, or holds another run.
     """
-    path = settings.out or Path("runs") / f"{started:%Y%m%d-%H%M%S}-{name}"
-    if settings.restartable and settings.out is not None and not again:
-        path = next_part(settings.out)
-    if again or settings.out is None:
+    path = settings.run.out or Path("runs") / f"{started:%Y%m%d-%H%M%S}-{name}"
+    if settings.restartable and settings.run.out is not None and not again:
+        path = next_part(settings.run.out)
+    if again or settings.run.out is None:
         path = _free(path)
     if holds_a_run(path):
         raise UsageError(f"--out: {str(path)!r} holds a run already: remove it, or name another directory")
@@ -482,15 +482,15 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
 def check_run_dir(settings: Settings) -> None:
     """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
     if settings.restartable:
-        _check_parts(settings.out)
-    elif settings.out is None:
+        _check_parts(settings.run.out)
+    elif settings.run.out is None:
         _probe(Path("runs"))
-    elif holds_a_run(settings.out):
+    elif holds_a_run(settings.run.out):
         raise UsageError(
-            f"--out: {str(settings.out)!r} holds a run already: remove it, or name another directory"
+            f"--out: {str(settings.run.out)!r} holds a run already: remove it, or name another directory"
         )
     else:
-        _probe(settings.out)
+        _probe(settings.run.out)
 
 
 def _check_parts(folder: Path | None) -> None:
@@ -501,12 +501,12 @@ def _check_parts(folder: Path | None) -> None:
 
 def check_upload(settings: Settings) -> None:
     """Check that ``--upload`` is a valid destination (raises UsageError)."""
-    if settings.upload is None:
+    if settings.report.upload is None:
         return
     try:
-        check_address(settings.upload)
-        if not settings.upload.startswith(("s3://", "gs://")):
-            open_destination(settings.upload)
+        check_address(settings.report.upload)
+        if not settings.report.upload.startswith(("s3://", "gs://")):
+            open_destination(settings.report.upload)
         # An object store's client starts threads, so it is opened in the process that uploads.
     except UploadError as e:
         raise UsageError(f"--upload: {e}") from e
@@ -514,10 +514,10 @@ def check_upload(settings: Settings) -> None:
 
 def check_metrics(settings: Settings) -> None:
     """Check that ``--metrics-url`` can be scraped with its options (raises UsageError)."""
-    if not settings.deployment.metrics.urls:
+    if not settings.deployment.metrics_urls:
         return
     try:
-        metrics_words(settings.deployment.metrics, Path("server_metrics.parquet"))
+        metrics_words(settings.deployment, Path("server_metrics.parquet"))
     except ValueError as e:
         raise UsageError(f"--metrics-url: {e}") from e
 

@@ -82,7 +82,9 @@ def wait_for_replicas(
     bound_s = patience_s(deployment)
     if bound_s is not None and within_s is not None:
         bound_s = min(bound_s, within_s)
-    probe = _Probe(settings, endpoint, canaries, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
+    probe = _Probe(
+        settings, endpoint, canaries, min(settings.run.timeouts.first_s, max(bound_s or 0.0, EVERY_S))
+    )
     named = deployment.targets or deployment.replica_urls
     try:
         if deployment.arms:
@@ -122,7 +124,7 @@ def telling_header(host: str, found: CheckedServer, settings: Settings, own: Seq
         found: what the host answered.
         own: dialects of the user classes. Listing may need their headers.
     """
-    users = {name.lower() for name in settings.replica_headers}
+    users = {name.lower() for name in settings.run.replica_headers}
     if len(found.naming) < 2 or found.naming[0].name in users:
         return ""
     names = ReplicaNames((), settings.secrets)
@@ -158,7 +160,7 @@ def _wait_for_arms(settings: Settings, endpoint: Dialect, bound_s: float) -> flo
         NotReadyError, _RefusedError: one has not within ``bound_s``, or refuses access.
     """
     began_s = _CLOCK.now_s()
-    timeout_s = min(settings.timeouts.first_s, max(bound_s, EVERY_S))
+    timeout_s = min(settings.run.timeouts.first_s, max(bound_s, EVERY_S))
     for arm in settings.deployment.arms:
         own = settings_of_arm(settings, arm)
         probe = _Probe(own, endpoint, Canaries((), own), timeout_s)
@@ -193,7 +195,7 @@ class _Probe:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._headers = request_headers(settings, endpoint)
-        self._names = ReplicaNames(settings.replica_headers, settings.secrets)
+        self._names = ReplicaNames(settings.run.replica_headers, settings.secrets)
         self._refusal: str | None = None
         self.check = look(self._health, self._complete)
 

@@ -94,10 +94,8 @@ class ActiveRun:
             OSError: it cannot be written.
         """
         begun_ns = self.clock.now_ns()
-        if self.settings.deployment.metrics.urls:
-            self._scraping = Scraping(
-                self.settings.deployment.metrics, self.path, self.clock, self._tell_live
-            )
+        if self.settings.deployment.metrics_urls:
+            self._scraping = Scraping(self.settings.deployment, self.path, self.clock, self._tell_live)
         manifest = self.manifest()
         self.info["manifest"] = msgspec.json.encode(manifest).decode()
         self.info["places"] = self.roster.places
@@ -143,7 +141,7 @@ class ActiveRun:
     @property
     def is_part(self) -> bool:
         """Whether it is a part of a restartable run."""
-        return self.settings.restartable and self.path.parent == self.settings.out
+        return self.settings.restartable and self.path.parent == self.settings.run.out
 
     @property
     def reported(self) -> Path:
@@ -164,7 +162,7 @@ class ActiveRun:
             started_ns=self.started_ns,
             stopped_ns=self.stopped_ns,
             load_ends_ns=self.load_ends_ns,
-            drain_s=self.settings.drain_s,
+            drain_s=self.settings.run.drain_s,
             drained_ns=self.drained_ns,
             ended_ns=self.ended_ns,
             host=self.info["host"],
@@ -183,17 +181,17 @@ class ActiveRun:
             versions=versions(),
             files=dict(self.files),
             skipped_lines=dict(self.skipped_lines),
-            slo=self.settings.slo,
+            slo=self.settings.run.slo,
             class_slos=self.settings.class_slos,
-            gates=self.settings.gates,
-            warmup_s=self.settings.warmup_s,
+            gates=self.settings.run.gates,
+            warmup_s=self.settings.run.warmup_s,
             warmup_gives_way=self.settings.warmup_gives_way,
             open_loop=self.open_loop,
             stop_reason=self.stop_reason,
             cut_short=self.cut_short,
             ended_in_order=self.ended_in_order,
             task_exceptions=raised_in_tasks(self.exceptions),
-            require_valid=self.settings.require_valid,
+            require_valid=self.settings.report.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
             workers_expected=self.workers_expected,
             workers=self.roster.facts(self.collector.inboxes),
@@ -212,13 +210,13 @@ class ActiveRun:
         settings = self.settings
         # The first manifest is written before the start of the schedule is final.
         origin_ns = None if self._keeper is None else self.info["origin_ns"]
-        of_profile = stages_of(settings.load.profile, origin_ns, settings.warmup_s, self.stopped_ns)
+        of_profile = stages_of(settings.load.profile, origin_ns, settings.run.warmup_s, self.stopped_ns)
         return closed(self.stages, self.stopped_ns) or of_profile
 
     @property
     def patience_s(self) -> float:
         """Longest wait for the last records once the users have stopped."""
-        return self.settings.flush_timeout_s + 5.0
+        return self.settings.run.flush_timeout_s + 5.0
 
     def finish(self) -> None:
         """Close the file, then compact it and make the report in a process of its own."""
@@ -231,9 +229,11 @@ class ActiveRun:
             if self.live is not None and self.live.run.id == self.info["id"]:
                 keep_live(self.path, self.live)
             off_the_hub(write_manifest, self.path, self.manifest())
-            self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
+            self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.report.allow_incomplete)
             if self.is_part:
-                self.report = join_elsewhere(self.reported, allow_incomplete=self.settings.allow_incomplete)
+                self.report = join_elsewhere(
+                    self.reported, allow_incomplete=self.settings.report.allow_incomplete
+                )
             self._upload()
         except (OSError, ValueError) as e:  # a full disk or a damaged file: a traceback would add nothing
             self._failed(e)
@@ -243,11 +243,11 @@ class ActiveRun:
 
     def _upload(self) -> None:
         """Copy the run to the destination of ``--upload`` in a process of its own; log a failure."""
-        if self.settings.upload is None:
+        if self.settings.report.upload is None:
             return
         self.uploaded = True
         for path in parts_of(self.reported) if self.is_part else (self.path,):
-            done, told = upload_elsewhere(path, self.settings.upload)
+            done, told = upload_elsewhere(path, self.settings.report.upload)
             self.uploaded = self.uploaded and done
             if not done:
                 told = f"the run stays in {str(path)!r}: {told}"

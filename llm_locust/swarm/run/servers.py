@@ -27,7 +27,7 @@ from llm_locust.deployment.profiler import (
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
 from llm_locust.metrics.deployment.server_series import ServerNow
-from llm_locust.options.deployment import DeploymentSettings, MetricsSettings, metrics_words
+from llm_locust.options.deployment import DeploymentSettings, metrics_words
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.children import Child
 
@@ -62,7 +62,11 @@ class Scraping:
     """
 
     def __init__(
-        self, settings: MetricsSettings, run: Path, clock: RunClock, told: Callable[[list[ServerNow]], None]
+        self,
+        settings: DeploymentSettings,
+        run: Path,
+        clock: RunClock,
+        told: Callable[[list[ServerNow]], None],
     ) -> None:
         self._settings = settings
         self._out = run / SERVER_METRICS_FILE
@@ -77,7 +81,7 @@ class Scraping:
     def begin(self) -> None:
         """Start it, and wait until it has queried every server once, at most :data:`FIRST_WORD_S`."""
         ahead_ns = self._clock.now_ns() - time.monotonic_ns()
-        key = self._settings.api_key_env
+        key = self._settings.metrics_api_key_env
         try:
             words = metrics_words(self._settings, self._out, parent=os.getpid(), monotonic_ahead_ns=ahead_ns)
             self._child = Child(

@@ -145,9 +145,9 @@ class Sweeping:
             "prefix caches are filled": self._caches is not None,
         }
         return StageTimes(
-            warmup_s=settings.warmup_s,
+            warmup_s=settings.run.warmup_s,
             measured_s=settings.load.stage_s,
-            drain_s=settings.drain_s,
+            drain_s=settings.run.drain_s,
             looks=() if settings.load.until is None else EARLY_LOOKS,
             ramp_s=ramp_s or 0.0,
             beside=tuple(what for what, does in takes.items() if does),

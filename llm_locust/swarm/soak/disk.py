@@ -71,7 +71,7 @@ def check_room(
     need = need_of(settings, user_classes, users, run_time_s, workers)
     if need is None:
         return
-    place = _existing(settings.out or Path("runs"))
+    place = _existing(settings.run.out or Path("runs"))
     free = _free(place)
     if free is None:
         return
@@ -93,14 +93,18 @@ def check_room(
 
 def check_other_disk(settings: Settings) -> None:
     """Check that what ``--keep`` drops is kept on another disk (raises UsageError)."""
-    if settings.keep is None or settings.upload is None or settings.upload.startswith(("s3://", "gs://")):
+    if (
+        settings.keep is None
+        or settings.report.upload is None
+        or settings.report.upload.startswith(("s3://", "gs://"))
+    ):
         return
-    here = _existing(settings.out or Path("runs"))
-    there = _existing(Path(open_destination(settings.upload).path))
+    here = _existing(settings.run.out or Path("runs"))
+    there = _existing(Path(open_destination(settings.report.upload).path))
     if here.stat().st_dev == there.stat().st_dev:
         raise UsageError(
-            f"--keep: {settings.upload!r} is on the same disk as {str(here)!r}, where a copy frees nothing: "
-            "name an --upload elsewhere"
+            f"--keep: {settings.report.upload!r} is on the same disk as {str(here)!r}, where a copy frees "
+            "nothing: name an --upload elsewhere"
         )
 
 

@@ -46,7 +46,7 @@ class StageGate:
         self.prefix: tuple[PrefixShare, int] | None = None
         self.phase = 0
         self._sweep = settings.load.sweep
-        self._warmup_s = settings.warmup_s
+        self._warmup_s = settings.run.warmup_s
         self._origin_ns = origin_ns
         self._clock = clock
         self._began_s = time.monotonic()

@@ -44,16 +44,20 @@ def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
     for target in targets:
         refuse_proxy(target, os.environ)
     secure = any(target.scheme == "https" for target in targets)
-    tls = tls_context(settings.ca_cert, settings.client_cert, insecure=settings.insecure) if secure else None
-    bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
+    tls = (
+        tls_context(settings.access.ca_cert, settings.access.client_cert, insecure=settings.access.insecure)
+        if secure
+        else None
+    )
+    bound_s, most = min(10.0, settings.run.timeouts.first_s), settings.deployment.reuse.most
     return [
         Pool(
             target,
             tls=tls,
-            tls_name=settings.tls_name,
+            tls_name=settings.access.tls_name,
             connect_timeout_s=bound_s,
             most_requests=most,
-            kernel_stamps=settings.stamps == "kernel",
+            kernel_stamps=settings.run.stamps == "kernel",
         )
         for target in targets
     ]
@@ -76,18 +80,18 @@ def make_routes(
     targets = [Target.at(url) for url in run.get("targets") or ()]
     if not targets:
         host = Target.parse(run["host"]).with_base(run["base"])
-        return Routes(make_pools([host], settings), session_header=settings.session_header)
+        return Routes(make_pools([host], settings), session_header=settings.requests.session_header)
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
     pools = make_pools(targets, settings)
-    return Routes(pools, chooser, together, session_header=settings.session_header)
+    return Routes(pools, chooser, together, session_header=settings.requests.session_header)
 
 
 def _arm_routes(bases: Sequence[str], settings: Settings, random_arm: RandomArm) -> Routes:
     """A route to each arm of an interleaved comparison, of which every request or session draws one."""
     pools = make_pools([Target.at(url) for url in bases], settings)
     names = [arm.name for arm in settings.deployment.arms]
-    return Routes(pools, random_arm, arms=names, session_header=settings.session_header)
+    return Routes(pools, random_arm, arms=names, session_header=settings.requests.session_header)
 
 
 def _shares(settings: Settings) -> list[float]:

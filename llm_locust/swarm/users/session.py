@@ -114,9 +114,9 @@ class LoadSession:
             make_routes(run, settings, place.index, self._together),
             sink=self._finished,
             headers=request_headers(settings),
-            timeouts=settings.timeouts,
-            max_answer_bytes=settings.max_answer_bytes,
-            replica_headers=[*settings.replica_headers, *filter(None, [run.get("replica_header")])],
+            timeouts=settings.run.timeouts,
+            max_answer_bytes=settings.run.max_answer_bytes,
+            replica_headers=[*settings.run.replica_headers, *filter(None, [run.get("replica_header")])],
             secrets=settings.secrets,
             worker=place.worker,
             admit=self._admit,
@@ -238,7 +238,7 @@ class LoadSession:
         A concurrent call from another greenlet waits as well.
         """
         self.stop()
-        left_s = self._stopped_s + self.settings.drain_s - time.monotonic()
+        left_s = self._stopped_s + self.settings.run.drain_s - time.monotonic()
         wait_until(lambda: self._cutting or not self.client.unanswered, left_s, poll_s=0.02)
         if self.drained_s is None:
             self.drained_s = time.monotonic() - self._stopped_s

@@ -100,7 +100,7 @@ class TrafficTable:
             ValidatorError: a validator cannot be used.
         """
         if kind.key not in self._traffic:
-            own = self._settings.warmup_s > 0 and not self._settings.shared_warm_up
+            own = self._settings.run.warmup_s > 0 and not self._settings.shared_warm_up
             workload = self._workload(kind)
             self._traffic[kind.key] = Traffic(
                 kind,

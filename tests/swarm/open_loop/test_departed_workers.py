@@ -48,7 +48,7 @@ def counts(**load: Any) -> CountsMessage:
 def run_of(load: LoadSettings, *, open_loop: bool = True, warmup_s: float = 0.0) -> ActiveRun:
     """A run of the workers a and b that began at the schedule's start, at 0 s."""
     clock = Clock()
-    settings: Any = SimpleNamespace(load=load, warmup_s=warmup_s)
+    settings: Any = SimpleNamespace(load=load, run=SimpleNamespace(warmup_s=warmup_s))
     nothing: Any = None
     return ActiveRun(
         info=info(),

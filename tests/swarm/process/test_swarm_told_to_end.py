@@ -20,7 +20,9 @@ class FakeRun:
     finishing = is_part = False
     reported = "run"
     load = SimpleNamespace(num_requests=None, trace=None, sweep=None)
-    settings = SimpleNamespace(load=load, full=False, print_summary=False)
+    settings = SimpleNamespace(
+        load=load, report=SimpleNamespace(full=False, print_summary=False)
+    )
 
     def __init__(self):
         self.reasons = []

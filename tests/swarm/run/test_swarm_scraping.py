@@ -18,7 +18,7 @@ from page_server import hang, page, serving
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.deployment.server_series import ServerNow
-from llm_locust.options.deployment import MetricsSettings
+from llm_locust.options.deployment import DeploymentSettings
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.run.servers import Scraping, _Bounded
 
@@ -32,10 +32,11 @@ import sys
 from pathlib import Path
 import gevent
 from llm_locust.swarm.clocks import RunClock
-from llm_locust.options.deployment import MetricsSettings
+from llm_locust.options.deployment import DeploymentSettings
 from llm_locust.swarm.run.servers import Scraping
 
-scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), RunClock(), lambda servers: None)
+settings = DeploymentSettings(metrics_urls=(sys.argv[1],))
+scraping = Scraping(settings, Path(sys.argv[2]), RunClock(), lambda servers: None)
 scraping.begin()
 print("begun", flush=True)
 gevent.sleep(60)
@@ -44,7 +45,9 @@ gevent.sleep(60)
 
 @contextmanager
 def scraping(run: Path, *ports: int, told: list[list[ServerNow]] | None = None) -> Iterator[Scraping]:
-    settings = MetricsSettings(urls=tuple(f"http://127.0.0.1:{port}" for port in ports), interval_s=0.2)
+    settings = DeploymentSettings(
+        metrics_urls=tuple(f"http://127.0.0.1:{port}" for port in ports), metrics_interval_s=0.2
+    )
     found = Scraping(settings, run, RunClock(), ([] if told is None else told).append)
     try:
         yield found
@@ -130,7 +133,9 @@ def test_what_it_says_of_its_servers_is_a_warning(tmp_path: Path, caplog: pytest
 
 
 def test_options_that_cannot_work_are_said_and_the_load_goes_on(tmp_path: Path) -> None:
-    found = Scraping(MetricsSettings(urls=("ftp://x",)), tmp_path, RunClock(), lambda servers: None)
+    found = Scraping(
+        DeploymentSettings(metrics_urls=("ftp://x",)), tmp_path, RunClock(), lambda servers: None
+    )
     found.begin()
     assert "could not be started" in found.facts.failure
     found.end()
@@ -151,7 +156,9 @@ def test_a_servers_token_goes_along_and_no_other_variable(
     monkeypatch.setenv("METRICS_TOKEN", "s3cret")
     monkeypatch.setenv("OTHER_TOKEN", "t0p")
     with serving(PAGE) as port:
-        settings = MetricsSettings(urls=(f"http://127.0.0.1:{port}",), api_key_env="METRICS_TOKEN")
+        settings = DeploymentSettings(
+            metrics_urls=(f"http://127.0.0.1:{port}",), metrics_api_key_env="METRICS_TOKEN"
+        )
         found = Scraping(settings, tmp_path, RunClock(), lambda servers: None)
         found.begin()
         process = psutil.Process(scraper_pid())
