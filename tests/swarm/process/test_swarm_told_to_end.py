@@ -9,7 +9,7 @@ COMMON = """
 from types import SimpleNamespace
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
-from llm_locust.metrics.verdict import RunVerdict
+from llm_locust.figures.verdict import RunVerdict
 from llm_locust.swarm.roles import coordinator
 from llm_locust.swarm.roles.coordinator import (RunCoordinator)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from llm_locust.deployment.targets import Arm
 from llm_locust.options.settings import UsageError, parse_settings
@@ -52,8 +53,10 @@ def test_a_path_starts_at_the_base_and_holds_the_model_in_one_segment() -> None:
 def test_arms_of_other_requests_need_a_user_class_whose_requests_can_differ() -> None:
     known = parse_settings(argparse.Namespace(), {})
     plain, cold = Arm("plain", "http://a"), Arm("cold", "http://a", prefix="cold")
-    by_url = replace(known, deployment=replace(known.deployment, arms=(plain, replace(plain, name="other"))))
-    differ = replace(known, deployment=replace(known.deployment, arms=(plain, cold)))
+    by_url = replace(
+        known, deployment=structs.replace(known.deployment, arms=(plain, replace(plain, name="other")))
+    )
+    differ = replace(known, deployment=structs.replace(known.deployment, arms=(plain, cold)))
     sdk: Any = type("Sdk", (), {})
     check_arms(by_url, [sdk])
     check_arms(differ, [user("chat")])
