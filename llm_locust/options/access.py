@@ -121,6 +121,8 @@ class AccessSettings(Group, frozen=True, kw_only=True):
             raise ValueError(
                 f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
             )
+        if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'":  # files of variables read as they stand
+            raise ValueError(f"--api-key-env: the value of {name!r} stands in quotes: leave them out")
         if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in key):
             raise ValueError(
                 f"--api-key-env: the value of {name!r} holds a line break or a character that no header can "

@@ -154,6 +154,33 @@ def test_an_old_name_beside_the_new_one_does_not_count_twice() -> None:
     assert [reading.value for reading in readings("vllm:gpu_cache_usage_perc 0.9\n")] == [0.9]
 
 
+def test_two_engines_with_old_and_new_names_in_openmetrics_count_once_each() -> None:
+    """As vLLM with two engines says it, to a scraper that asks for OpenMetrics."""
+    text = (
+        "# TYPE vllm:num_requests_running gauge\n"
+        'vllm:num_requests_running{engine="0"} 5.0 1764345600.123\n'
+        'vllm:num_requests_running{engine="1"} 3.0\n'
+        'vllm:num_requests_waiting{engine="0"} NaN\nvllm:num_requests_waiting{engine="1"} 3\n'
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.5\nvllm:kv_cache_usage_perc{engine="0"} 0.6\n'
+        'vllm:gpu_cache_usage_perc{engine="1"} 0.5\nvllm:kv_cache_usage_perc{engine="1"} 0.6\n'
+        "# TYPE vllm:prefix_cache_hits counter\n"
+        'vllm:prefix_cache_hits_total{engine="0"} 25.0 # {trace_id="a"} 1.0 1764345600.1\n'
+        'vllm:prefix_cache_queries_total{engine="0"} 100.0\n'
+        'vllm:gpu_prefix_cache_hits_total{engine="0"} 25.0\n'
+        "# EOF\n"
+    )
+    found = [(each.name, each.labels.get("engine"), each.value) for each in readings(text)]
+    assert sorted(found) == [
+        ("kv_cache_usage", "0", 0.6),
+        ("kv_cache_usage", "1", 0.6),
+        ("prefix_cache_hits", "0", 25.0),
+        ("prefix_cache_queries", "0", 100.0),
+        ("running", "0", 5.0),
+        ("running", "1", 3.0),
+        ("waiting", "1", 3.0),
+    ]
+
+
 def test_what_is_not_asked_for_and_what_is_no_number_is_left_out() -> None:
     assert readings("process_cpu_seconds_total 5\nvllm:num_requests_running NaN\n") == []
     assert readings("") == []

@@ -305,6 +305,34 @@ def test_a_header_without_a_usable_variable_is_refused_without_showing_a_value(
     assert "s3cret" not in said
 
 
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        # Blanks and line ends around a key are the file's or the secret's, no part of a key.
+        ("s3cret-key\n", "s3cret-key"),
+        (" s3cret-key\r\n", "s3cret-key"),
+        ("\ts3cret-key ", "s3cret-key"),
+        # Within it they would end the header; a byte order mark fits into none.
+        ("s3cret\nkey", None),
+        ("\ufeffs3cret-key", None),
+        ("s3cret-\u043aey", None),
+        # Quotes around it are those of a file of variables that was read as it stands.
+        ('"s3cret-key"', None),
+        ("'s3cret-key'", None),
+        ('s3cret"key', 's3cret"key'),
+    ],
+)
+def test_a_key_out_of_a_file_loses_the_blanks_around_it_or_is_refused_and_not_shown(
+    value: str, key: str | None
+) -> None:
+    if key is not None:
+        assert parse({"K": value}, api_key_env="K").api_key == key
+        return
+    said = refusal({"K": value}, api_key_env="K")
+    assert said.startswith("--api-key-env: ")
+    assert "s3cret" not in said
+
+
 # -- the SDKs' own variable -------------------------------------------------------------------
 
 

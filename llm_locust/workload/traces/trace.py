@@ -309,7 +309,7 @@ def _advice(text: str) -> str:
 
 
 def _of_header(text: str) -> str | None:
-    names = {plain(cell) for cell in text.split(",")}
+    names = {plain(cell.strip().strip('"')) for cell in text.split(",")}
     formats = {"azure": azure.AZURE_COLUMNS, "burstgpt": burstgpt.BURSTGPT_COLUMNS}
     return next((f for f, columns in formats.items() if {plain(c) for c in columns} <= names), None)
 
@@ -360,7 +360,7 @@ _FEWEST_BLOCKS = 4
 
 #: Rates above or below which no published trace is, by a factor of 10: of requests, and of tokens in and out.
 _MOST_RATE, _MOST_TOKEN_RATE = 1_000.0, 1_000_000.0
-_LEAST_RATE = 1 / 3600
+_LEAST_RATE = 1 / 100
 
 #: Rate above which times with a fraction of a millisecond are more likely seconds.
 _MOST_RATE_OF_FRACTIONS = 100.0

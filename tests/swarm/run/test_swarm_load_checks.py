@@ -1,6 +1,7 @@
 """Gates and loads that do not fit each other are refused before anything is sent."""
 
 import argparse
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,32 @@ from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, par
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 from llm_locust.swarm.run.load_watch import _check_images, check_load
+from llm_locust.swarm.run.preflight import host_of
 
 FIND = "max concurrency under p99_ttft<1s"
 
 
 def settings(**given: Any) -> Settings:
     return parse_settings(argparse.Namespace(**given), {})
+
+
+def test_two_hosts_of_two_classes_are_refused_with_what_loads_both_and_one_host_is_taken() -> None:
+    def host(*classes: str, given: str = "", **options: Any) -> str:
+        users = [SimpleNamespace(host=each or None) for each in classes]
+        environment: Any = SimpleNamespace(user_classes=users, host=given)
+        return host_of(environment, settings(**options))
+
+    with pytest.raises(UsageError) as error:
+        host("http://a:1", "http://key:secret@b:2/v1?key=secret", "http://a:1")
+    assert str(error.value) == (
+        "the user classes have 2 hosts: 'http://a:1', 'http://b:2/v1'. Give one by -H; or spread the load by "
+        "--targets URL,URL, compare the two by --arm NAME=URL, or start a run for each"
+    )
+    assert host("http://a:1", "", "http://a:1") == "http://a:1"
+    assert host("http://a:1", "http://b:2", given="http://c:3") == "http://c:3"
+    assert host("http://a:1", "http://b:2", targets="http://c:3,http://d:4") == "http://c:3"
+    with pytest.raises(UsageError, match="no host: give -H"):
+        host("", "")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ No run here has an end of its own within the test's patience: each ends by its l
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from csv import DictReader
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -175,6 +177,35 @@ class Member(ChatUser):
         self.asked += 1
         if self.asked == 5:
             self.log_in("again")
+"""
+
+SETS = """
+from locust import SequentialTaskSet, TaskSet, constant, tag, task
+
+from llm_locust import ChatUser
+
+
+class Visitor(ChatUser):
+    wait_time = constant(0.1)
+
+    @task
+    class Visit(TaskSet):
+        @tag("talk")
+        @task
+        class Talk(SequentialTaskSet):
+            @task
+            def ask_one(self):
+                self.user.chat("hello", name="one")
+
+            @task
+            def ask_two(self):
+                self.user.chat("hello", name="two")
+                self.interrupt(reschedule=False)
+
+        @tag("silent")
+        @task
+        def look(self):
+            self.user.chat("hello", name="never")
 """
 
 USUAL = ("--headless", "-r", "100", "--out", "run", "--output-tokens", "4", "--drain", "20s")
@@ -364,6 +395,27 @@ def test_requests_of_locusts_own_users_are_in_a_table_and_their_failures_fail_no
     assert counted == sum(each["requests"] for each in found.values())
     lost = found["/nowhere"]["failures"]
     assert f"{lost} of {counted} other requests failed: GET /nowhere" in run.page
+
+
+def test_locusts_own_files_have_the_tasks_of_nested_sets_by_name_and_as_often_as_they_were_sent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "asker.py").write_text(SETS)
+    with simulation(tmp_path / "sim") as sim:
+        load = ["-u", "2", "--num-requests", "40", "-t", "60s", "--tags", "talk", "-H", sim.url]
+        files = ["--csv", "stats", "--html", "page.html", "--json-file", "stats"]
+        with locust(tmp_path, *USUAL, *load, *files, locustfile=tmp_path / "asker.py") as process:
+            assert process.exit_code() == 0, process.stderr
+    counted = Counter(row["name"] for row in Result.read(tmp_path / "run").rows().values())
+    assert (counted.keys(), counted.total()) == ({"one", "two"}, 40)
+    assert abs(counted["one"] - counted["two"]) <= 2, "each user asks both in turn"
+    told = {each["name"]: each["num_requests"] for each in json.loads((tmp_path / "stats.json").read_text())}
+    assert told == dict(counted)
+    assert all(f'"{name}"' in (tmp_path / "page.html").read_text() for name in counted)
+    with (tmp_path / "stats_stats.csv").open() as file:
+        rows = {row["Name"]: int(row["Request Count"]) for row in DictReader(file)}
+    assert rows.keys() == {*counted, "Aggregated"}
+    assert all(0 < rows[name] <= counted[name] for name in counted), "Locust writes this file once a second"
 
 
 def test_users_log_in_in_on_start_and_each_sends_its_own_token(tmp_path: Path) -> None:

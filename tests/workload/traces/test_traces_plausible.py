@@ -137,6 +137,12 @@ RATES: list[tuple[list[float], dict[str, Any], str]] = [
         "requests an hour, if its times are milliseconds: add --trace-unit us",
     ),
     ([i * 5e8 for i in range(12)], {}, "--trace-unit us if they are microseconds"),
+    ([i * 5e5 for i in range(20)], {}, "7.2 requests an hour, if its times are milliseconds"),
+    (
+        [i * 500 for i in range(20)],
+        CHAT,
+        "7.2 requests an hour, if its times are seconds: add --trace-unit ms",
+    ),
     ([i * 1e4 for i in range(12)], CHAT, "requests an hour, if its times are seconds: add --trace-unit ms"),
     ([i * 1e-4 for i in range(12)], CHAT, "10,000 requests/s, if its times are seconds: add --trace-unit s"),
 ]

@@ -401,10 +401,12 @@ def test_a_gzip_file_that_was_cut_off_is_an_error_not_a_shorter_trace(tmp_path: 
     assert "cannot be read: Compressed file ended before the end-of-stream marker" in error_of(path)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_byte_order_mark_windows_line_ends_and_quotes_do_no_harm(tmp_path: Path, quote: str) -> None:
     path = tmp_path / "trace"
-    text = text_of("azure", [(0, 1, 2), (1, 3, 4)]).replace("\n", "\r\n")
-    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    text = text_of("azure", [(0, 1, 2), (1, 3, 4)])
+    cells = [[f"{quote}{cell}{quote}" for cell in line.split(",")] for line in text.splitlines()]
+    path.write_bytes(b"\xef\xbb\xbf" + "".join(",".join(line) + "\r\n" for line in cells).encode())
     assert [e.output_tokens for e in open_trace(path)] == [2, 4]
 
 
