@@ -1,6 +1,7 @@
 """Answers as servers were reported to send them, and what is right about each, with its reason.
 
-Tokens come every 2 ms. Each answer is sent over a connection, then read again with a piece for each byte.
+Tokens come every 2 ms. Each answer is sent over a connection, then read again with a piece for each byte. The
+table of :mod:`test_reported` has them beside other troubles.
 """
 
 import gzip
@@ -254,6 +255,11 @@ COUNTS = {
         [*words(3), STOP, used(9, 3), DONE],
         Right(events=3, output=3),
         head=response_head(content_type="text/plain"),
+    ),
+    "no type": Case(
+        [*words(3), STOP, used(9, 3), DONE],
+        Right(events=3, output=3),
+        head=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     ),
     "CRLF, no blank, ids": Case(
         [

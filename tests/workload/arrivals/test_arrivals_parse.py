@@ -91,6 +91,11 @@ def test_a_wrong_arrival_says_the_value_and_what_is_allowed_in_one_line(text: st
         ("fast", "the rate 'fast' is not a number"),
         ("nan", "'nan' is not a number"),
         ("1_0", "'1_0' is not a number"),
+        # What other tools write as a rate: what does the same here.
+        ("inf", "leave the rate out, and give the requests at once by --users"),
+        ("Infinity", "all at once is --users N --num-requests N"),
+        ("10/s", "rates are per second: write 10"),
+        ("5 req/s", "rates are per second: write 5"),
         ("-1", "'-1' is not in 0 .. 1,000,000 requests/s"),
         ("2e6", "'2e6' is not in 0 .. 1,000,000 requests/s"),
         ("0", "always 0"),
