@@ -142,6 +142,9 @@ MOST_COURSES = 64
 #: A client that read all of a request within this read it in time.
 LATE_S = 0.001
 
+#: An answer all of whose events come within this share of the wait for the first is a burst.
+_BURST = 0.01
+
 
 class PooledGaps:
     """Gaps of the requests of each (name, class), and of any combination of these.
@@ -253,13 +256,15 @@ def program_stamped(c: Columns) -> Mask:
 
 def first_token_wide(c: Columns) -> Mask:
     """Whether one read, which may have been late, brought the first token with later ones: it may have
-    arrived
-    earlier than its TTFT says.
+    arrived earlier than its TTFT says.
 
     A client that was never 1 ms late with the request's reads did not merge them: its server, or a buffer on
-    the way, did.
+    the way, did. So did they where the whole answer came, and was read, within 1 % of the wait for it: such a
+    burst after a silence is the way's property, and moves its TTFT by no more.
     """
-    return c.first_is_shared & ~(c.client_lag_s < LATE_S)
+    little_s = _BURST * c.first_event_s
+    is_burst = c.last_event_s - c.first_event_s < little_s
+    return c.first_is_shared & ~(c.client_lag_s < np.fmax(LATE_S, np.where(is_burst, little_s, 0.0)))
 
 
 # --------------------

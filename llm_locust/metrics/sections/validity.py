@@ -92,7 +92,8 @@ def usual(**medians_ms: float | None) -> tuple[str, float | None]:
 
 FIRST_TOKENS_WIDE = Threshold(
     "`first_tokens_wide`, the lower end of its 95 % interval, of 3 wide ones at least: first tokens that a "
-    "read of a late client brought with later ones",
+    "read of a late client brought with later ones, but not where the whole answer came, and was read, "
+    "within 1 % of the wait for it",
     "",
     None,
     0.01,
