@@ -47,7 +47,8 @@ def _rounded(value: float, more: int) -> str:
     # Rounded first: 9.996 has two digits before the point, once it is 10.0.
     magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
     digits = 1 if magnitude < -3 else 2  # below 0.001 two say enough
-    return f"{value:,.{max(0, digits - magnitude) + more}f}"
+    text = f"{value:,.{max(0, digits - magnitude) + more}f}"
+    return text.rstrip("0") if magnitude < -2 else text  # 0.008: nobody believes in more zeros
 
 
 def quantity(value: float | None, apart_from: float | None = None) -> str:

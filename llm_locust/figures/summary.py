@@ -146,6 +146,11 @@ class Summary(SummaryPart, frozen=True):
     arms: list[ArmSummary] | None = None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no request is in the window: then nothing was measured, and no figure is one."""
+        return not (self.requests.scheduled or self.requests.stuck or self.stages or self.arms)
+
+    @property
     def is_of_parts(self) -> bool:
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1

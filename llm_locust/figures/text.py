@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeGuard
 
 from llm_locust.core.texts import UNDEFINED as UNDEFINED
-from llm_locust.core.texts import figure
+from llm_locust.core.texts import figure, quantity
 from llm_locust.figures.section import Line, Section, Table, Tone
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.compare.sides import Metric
@@ -21,6 +21,9 @@ from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.summary_types.base import Figures
 
 SEPARATOR = " · "
+
+#: Where a clause ends.
+_CLAUSE = re.compile(r"[.,;:] | \(")
 
 #: Colours and cursor moves of a terminal: without their ESC the rest would stand as litter.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
@@ -63,6 +66,13 @@ def percent(ratio: float | None) -> str:
     return f"{value:.1f} %"
 
 
+def duration_ms(value: float | None) -> str:
+    """A short time with its unit: ``1.23 ms``, ``8 µs``."""
+    if is_defined(value) and 0 < value < 0.1:
+        return f"{quantity(value * 1e3)} µs"
+    return f"{number(value)} ms"
+
+
 def seconds(value: float | None) -> str:
     """A span of the run: ``58.2 s``, ``12 min 5 s``, ``26 h 3 min``."""
     if not is_defined(value) or math.isinf(value):
@@ -96,6 +106,13 @@ def _is_shown(c: str) -> bool:
 def short(text: str, most: int) -> str:
     """At most ``most`` characters, the cut shown as ``…``."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def brief(text: str, most: int) -> str:
+    """As many clauses of a text as ``most`` characters have room for; the first one in any case, cut if it
+    is longer."""
+    ends = [found.start() for found in _CLAUSE.finditer(text) if found.start() <= most]
+    return text if len(text) <= most else short(text, most) if not ends else text[: ends[-1]]
 
 
 def sentence(parts: Sequence[str], separator: str = SEPARATOR) -> str:

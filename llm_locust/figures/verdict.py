@@ -122,6 +122,11 @@ def users_hung(summary: Summary) -> str:
     return f"{times.hung_text}, and no --gate on goodput says how much of their time may be lost"
 
 
+def nothing_measured(summary: Summary, why: str | None = None) -> str:
+    """That no request is in the window, and why."""
+    return f"nothing was measured: {why or summary.window.why_empty or 'no request is in the window'}"
+
+
 def _gap(summary: Summary, part: Completeness) -> str:
     if not part.complete:
         return "records are missing; --allow-incomplete accepts that"
@@ -131,9 +136,7 @@ def _gap(summary: Summary, part: Completeness) -> str:
 def _invalid(summary: Summary, manifest: Manifest) -> str:
     """Why the measurement is invalid; empty if it is not."""
     if not summary.requests.scheduled and _is_judged(summary):
-        reason = summary.run.stop_reason if manifest.task_exceptions else summary.window.why_empty
-        why = f": {reason}" if reason else ""
-        return f"no request is in the measured window: nothing was measured{why}"
+        return nothing_measured(summary, summary.run.stop_reason if manifest.task_exceptions else None)
     if n := summary.client.misplaced:
         why = "a clock was set, and the window and its rates are wrong"
         return f"{n} requests begin before the load or end after it: {why}"

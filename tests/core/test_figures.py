@@ -18,7 +18,7 @@ from llm_locust.core.texts import figure, probability, quantity
         (9.996, "10.0"),
         (99.96, "100"),
         (1363.2, "1,363"),
-        (-0.009, "-0.00900"),
+        (-0.009, "-0.009"),
         (0.000042, "0.000042"),
         (math.inf, "∞"),
         (-math.inf, "-∞"),

@@ -10,7 +10,7 @@ from metrics_cases import batch, manifest
 from scripted_loads import FOR_EVER, Asked, Course, Load, Server
 
 from llm_locust.core.manifest import WorkerFacts
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.record import Doubt, RequestRecord
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
@@ -216,6 +216,35 @@ BAD = {
         Load(14, backoff=0),
         gates="p50_ttft<500ms",
     ),
+    "all answers break off": Truth(same(n=3, cut=True), 8, Load(14), gates="goodput>=95%", says=GATE),
+    "three answers in ten break off, a gate on a median": Truth(
+        some(0.3, {}, {"n": 3, "cut": True}), 8, Load(30), gates="p50_ttft<1s", says="requests failed"
+    ),
+    "reasoning and no answer": Truth(
+        same(doubt=Doubt.NO_ANSWER), 8, Load(30), slo=READERS, gates="goodput>=95%", says=GATE
+    ),
+    "half of the answers were filtered": Truth(
+        some(0.5, {}, {"n": 3, "doubt": Doubt.CONTENT_FILTER}),
+        8,
+        Load(30),
+        slo=READERS,
+        gates="goodput>=95%",
+        says=GATE,
+    ),
+    "no finish reason": Truth(
+        same(n=3, doubt=Doubt.NO_FINISH_REASON), 8, Load(14), slo="ttft=1s", gates="goodput>=95%", says=GATE
+    ),
+    "100 ms a token": Truth(same(gap=0.1), 8, Load(30), slo=READERS, gates="goodput>=95%", says=GATE),
+    "more is asked for than it can do": Truth(
+        lambda asked: Course(ttft=max(0.1, asked.i / 5 - asked.at_s), n=20),
+        due_s=poisson(10, 60),
+        slo="ttft=1s",
+        gates="goodput>=90%",
+        says=GATE,
+    ),
+    "slower and slower": Truth(
+        lambda asked: Course(ttft=0.1 + asked.at_s / 20, n=20), slo="ttft=1s", gates="goodput>=90%", says=GATE
+    ),
     "stuck from the warm-up on": Truth(
         lambda asked: Course(ttft=20 if asked.at_s < 4 else 0.1), 4, Load(30), warmup_s=6.0, says=FROZEN
     ),
@@ -347,6 +376,35 @@ HEALTHY = {
         varied, load=Load(100), due_s=tuple(t for t in poisson(3, 100) if not 30 < t < 70), slo=READERS
     ),
 }
+
+
+#: What these runs show is not enough to tell: neither is it told.
+UNTOLD = {
+    "one request and a limit of one in a thousand": Truth(
+        same(), 1, Load(0.1), slo="ttft=1s", gates="goodput>=99.9%", says="the limit needs 1,000 requests"
+    ),
+    "twenty requests and a p99": Truth(
+        same(gap=0.05, n=100), 4, Load(25), gates="p99_ttft<1s", says="needs 100 samples"
+    ),
+    "a buffer hides 50 ms a token, a limit on tpot": Truth(
+        same(gap=0.05, buffered=True), 8, gates="p50_tpot<20ms", says="answers came at once"
+    ),
+    "a buffer hides 50 ms a token, an SLO on tpot": Truth(
+        same(gap=0.05, buffered=True), 8, slo="tpot=20ms", gates="goodput>=95%", says="answers came at once"
+    ),
+    "all requests began in the warm-up": Truth(
+        same(ttft=10, n=1), 2, Load(12), warmup_s=11.0, says="nothing was measured"
+    ),
+    "nobody was answered": Truth(same(status=503), 4, Load(10), gates="rps<1000", says="none of the"),
+}
+
+
+@pytest.mark.parametrize("name", list(UNTOLD))
+def test_what_a_run_does_not_show_is_neither_good_nor_bad(name: str) -> None:
+    truth = UNTOLD[name]
+    found, summary = truth.judged()
+    assert found.code == 3, (found, summary.goodput)
+    assert truth.says in " ".join([found.reason, *(gate.reason or "" for gate in summary.gates)])
 
 
 @pytest.mark.parametrize("name", list(BAD))

@@ -143,7 +143,7 @@ def test_the_reason_says_what_happened_in_one_sentence() -> None:
     assert nothing is not None
     assert raising.reason.startswith("the locustfile raised 3 exceptions in its tasks")
     assert cut.reason.startswith("the run was cut short: no worker was left")
-    assert nothing.reason == "no request is in the measured window: nothing was measured"
+    assert nothing.reason == "nothing was measured: no request is in the window"
 
 
 def searched(record: RequestRecord, gates: str, at_most: float | None) -> RunVerdict | None:

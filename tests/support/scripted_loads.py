@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from metrics_cases import ns
 
-from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Doubt, Outcome, RequestRecord, TokenSource
 
 #: A request that the server never answers takes this long.
 FOR_EVER = 1e9
@@ -21,7 +21,10 @@ FOR_EVER = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a server does with a request, in seconds of its work: ``pauses`` come after so many tokens."""
+    """What a server does with a request, in seconds of its work: ``pauses`` come after so many tokens.
+
+    ``cut`` answers break off, of ``buffered`` ones all comes at once.
+    """
 
     ttft: float = 0.1
     gap: float = 0.01
@@ -29,6 +32,9 @@ class Course:
     pauses: dict[int, float] = field(default_factory=dict)
     streamed: bool = True
     status: int = 200
+    doubt: Doubt | None = None
+    cut: bool = False
+    buffered: bool = False
     slo_class: str = ""
     name: str = "chat"
 
@@ -38,7 +44,7 @@ class Course:
         for k in range(self.n):
             at += (self.gap if k else 0.0) + self.pauses.get(k, 0.0)
             found.append(at)
-        return found
+        return [found[-1] + 1e-5 * k for k in range(self.n)] if self.buffered else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,8 @@ class Load:
         if course.status != 200:
             events, ended, outcome = [], self._after(at, course.ttft), Outcome.HTTP_ERROR
             first = ended
+        if course.cut:
+            outcome = Outcome.TRUNCATED
         limits = [
             (at + self.patience, Outcome.CANCELLED, first > at + self.patience),
             (at + self.timeout, Outcome.TIMEOUT, first > at + self.timeout),
@@ -153,6 +161,7 @@ class Load:
             client_lag_ns=20_000,
             reads=len(events),
             abandoned=left,
+            doubt=course.doubt if outcome is Outcome.OK else None,
             **known,
         )
         return record, ended

@@ -63,6 +63,7 @@ def unlike(base: Compared, new: Compared, not_load: frozenset[str] = frozenset()
     a, b = base.manifest, new.manifest
     return [
         *_models(a, b),
+        *_apis(base, new),
         *_load(a, b, not_load),
         *_windows(base, new),
         *_answers(base, new),
@@ -78,6 +79,7 @@ def unlike_beside_load(base: Compared, new: Compared, not_load: frozenset[str] =
     """
     return [
         *_models(base.manifest, new.manifest),
+        *_apis(base, new),
         *_load(base.manifest, new.manifest, not_load),
         *_answers(base, new),
     ]
@@ -94,6 +96,12 @@ def _models(a: Manifest, b: Manifest) -> Iterator[str]:
             f"different models: {_shown(a.model)} and {_shown(b.model)}. Tokens of different tokenizers are "
             "not comparable: use output characters/s instead of the figures per token (†)"
         )
+
+
+def _apis(base: Compared, new: Compared) -> Iterator[str]:
+    """Another API has other prompts: a chat template, a system prompt, nothing at all around them."""
+    if base.apis and new.apis and base.apis != new.apis:
+        yield f"different APIs: {', '.join(base.apis)} and {', '.join(new.apis)}"
 
 
 def _load(a: Manifest, b: Manifest, not_load: frozenset[str]) -> Iterator[str]:

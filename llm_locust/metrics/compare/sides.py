@@ -130,6 +130,7 @@ class Compared:
     lost: int  # requests without a record
     unsent: int  # requests that were due and never sent
     together: float = 1.0  # requests under way together, on average over the window
+    apis: tuple[str, ...] = ()  # the endpoints of its requests
 
     @property
     def c(self) -> Columns:
@@ -235,7 +236,9 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
     unsent = requests_unsent(manifest, question.warmup_of(manifest))
-    return Compared(manifest, measured, population, gaps, lost, unsent, _together(measured))
+    apis = {name for batch in requests.parts(["endpoint"]) for name in batch.labels("endpoint").names}
+    together = _together(measured)
+    return Compared(manifest, measured, population, gaps, lost, unsent, together, tuple(sorted(apis)))
 
 
 def _together(m: Measured) -> float:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from llm_locust.figures.section import Tone
-from llm_locust.figures.text import figure_label, plural, short
+from llm_locust.figures.text import count, figure_label, plural, short
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, Row, Verdict, figures_over_time
@@ -201,4 +201,4 @@ def _alike(outcome: ComparedRuns) -> Tile:
 def _clipped(warnings: Sequence[str]) -> Iterator[str]:
     yield from (short(first_clause(text), _LONGEST) for text in warnings[: _MOST_LINES - 1])
     if (more := len(warnings) - _MOST_LINES + 1) > 0:
-        yield f"and {plural(more, 'more')} below"
+        yield f"and {count(more)} more below"

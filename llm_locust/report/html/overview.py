@@ -71,6 +71,8 @@ class Fact:
 
 def tiles(summary: Summary, found: Headline) -> list[Tile]:
     """Result, cause, the figure that was asked for, and whether the client can be trusted."""
+    if summary.is_empty:
+        return [_result(found), _client(summary)]
     return [_result(found), _cause(found), _figure_asked(summary), _client(summary)]
 
 
@@ -78,7 +80,7 @@ def _result(found: Headline) -> Tile:
     parts = found.parts[:_MOST_LINES]
     more = len(found.parts) - len(parts)
     code = "" if found.code is None else f"exit code {found.code}"
-    lines = (*parts, f"and {plural(more, 'more')}" if more > 0 else "", code)
+    lines = (*parts, f"and {count(more)} more" if more > 0 else "", code)
     return Tile("Result", found.word, tuple(line for line in lines if line), found.tone)
 
 
@@ -148,6 +150,7 @@ def _goodput(summary: Summary) -> Tile:
     ]
     on_time = part.on_time_ratio
     lines = (
+        verdicts.by_time(summary),
         sentence(rates),
         "" if on_time is None else f"{percent(on_time)} of tokens arrived on time",
     )
@@ -180,6 +183,8 @@ def slo_line(summary: Summary, measured_from: str) -> str:
     """The limits, each with the share that held it; empty in a sweep, and of several arms."""
     if summary.is_of_parts:
         return ""
+    if summary.is_empty:
+        return ""
     table = verdicts.goodput(summary).table
     limits = (
         [f"{row.cells[0]}: held by {row.cells[1]}" for row in table.rows if row.cells[1]] if table else []
@@ -207,8 +212,7 @@ def latencies(summary: Summary, measured_from: str) -> list[Latency]:
             count(part[metric.key].known.n),
         )
         for metric in shown_in(View.OVERVIEW)
-        if (summary.is_open_loop or not metric.is_from_scheduled)
-        and (part[metric.key].known.n or not summary.is_without_output)
+        if (summary.is_open_loop or not metric.is_from_scheduled) and part[metric.key].known.n
     ]
 
 
@@ -237,6 +241,8 @@ def _end(value: float | None) -> str:
 
 def facts(summary: Summary) -> list[Fact]:
     """Rates, concurrency, requests and errors; of a sweep and of arms no rates."""
+    if summary.is_empty:
+        return []
     requests = summary.requests
     errors = f"{count(requests.failed)} ({percent(requests.error_rate)})"
     return [

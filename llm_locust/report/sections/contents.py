@@ -52,7 +52,6 @@ def heading(summary: Summary) -> Section:
         *_skipped(run.skipped_lines),
         Line(_INSECURE if run.insecure is True else "", Tone.WARN),
         *_calibrated(summary.client),
-        *_nothing(summary),
         *_asked(summary.analysis),
     )
     return Section(clean(run.name or run.id), tuple(line for line in lines if line.text))
@@ -75,12 +74,6 @@ def _skipped(lines: dict[str, int] | UnsetType) -> Iterator[Line]:
             Tone.WARN,
             verbatim=True,
         )
-
-
-def _nothing(summary: Summary) -> Iterator[Line]:
-    """That no figure below is of a request."""
-    if summary.analysis is None and not summary.requests.scheduled:
-        yield Line("NOTHING MEASURED: no request is in the window", Tone.BAD)
 
 
 def _left_out(part: LeftOut | None) -> Iterator[Line]:
@@ -184,10 +177,16 @@ CONTENTS = (
 )
 
 
+#: Sections of a run without a request in its window: the others would be tables of dashes.
+_OF_NO_REQUEST = frozenset({"other_requests", "interventions", "servers", "client", "records", "nodes"})
+
+
 def sections(summary: Summary) -> list[Section]:
     """Every section that has something to say. What alarms has a box of its own, see
     :func:`~llm_locust.report.sections.findings.boxes`, and is not among them."""
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
+    if summary.is_empty:
+        shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]
     made = [section for entry in shown for section in _made(entry, summary)]
     return explained_once([section for section in made if not section.alarm])
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean, count, moment, plural, seconds, short
+from llm_locust.figures.text import brief, clean, count, moment, plural, seconds, sentence, short
 from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.summary_types.deployment import LikelyCause
@@ -146,7 +146,7 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding(
             "standstill", "Standstill", text, Tone.BAD, replace(still, lines=(*still.lines, *hung, when))
         )
-    elif stuck is not None:
+    elif stuck is not None and not _has_hung(summary):
         n = summary.requests.stuck
         text = f"{plural(n, 'request')} from before the window hung in it and had to be given up"
         yield RunFinding("stuck", "Stuck requests", text, Tone.BAD, stuck)
@@ -155,13 +155,17 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
 def _hung(summary: Summary) -> Iterator[RunFinding]:
     """Users that got nothing more to the end: where nobody did, that is the standstill."""
     times = summary.user_time
-    if times is None or not times.hung.n or course.standstill(summary) is not None:
+    if times is None or not _has_hung(summary) or course.standstill(summary) is not None:
         return
     text = times.hung_text
     lost = f"for {seconds(times.hung.seconds)} in all: a share of requests counts each of them once"
     when = f"{_DO}look at the logs of server and gateway at {_at(summary, times.hung.from_s or 0.0)}"
     section = Section("Hung users", (Line(f"HUNG: {text}", Tone.BAD), Line(lost), Line(when)), alarm=True)
     yield RunFinding("hung", "Hung users", text, Tone.BAD, section)
+
+
+def _has_hung(summary: Summary) -> bool:
+    return bool(summary.user_time and summary.user_time.hung.n)
 
 
 def _at(summary: Summary, after_s: float) -> str:
@@ -238,9 +242,9 @@ def _failures(summary: Summary) -> Iterator[RunFinding]:
     said = clean(error_words(first) or "")
     status = f" {first.status}" if first.outcome == "http_error" and first.status else ""
     part = f"{count(first.count)} of " if first.count < failed else ""
-    kind = _OUTCOMES.get(first.outcome, clean(first.outcome))
-    told = f"{part}{plural(failed, 'failure')}: {kind}{status}"
-    text = f"{told}, {short(said, _ERROR_LENGTH)}" if said else told
+    kind = f"{_OUTCOMES.get(first.outcome, clean(first.outcome))}{status}"
+    said = sentence(["" if said.startswith(kind) else kind, brief(said, _ERROR_LENGTH)], ", ")
+    text = f"{part}{plural(failed, 'failure')}: {said}"
     yield RunFinding("failures", "Failures", text, Tone.BAD, explains=_ERRORS)
 
 

@@ -10,8 +10,8 @@ from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.texts import quantity
 from llm_locust.figures.section import Line, Tone
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean, count, number, percent, plural, sentence
-from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
+from llm_locust.figures.text import brief, clean, count, load, number, percent, plural, sentence
+from llm_locust.figures.verdict import RunVerdict, nothing_measured, stood_still, users_hung
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.summary_types.course import GateOutcome
@@ -20,6 +20,9 @@ from llm_locust.report.sections.findings import RunFinding, are_mostly_failures,
 
 #: Gates that the result names; the table has all.
 _MOST_BROKEN, _MOST_HELD = 3, 4
+
+#: Characters of the cause in the last line: the first lines and the boxes have all of it.
+_CAUSE_LENGTH = 80
 
 _OPERATORS = {">=": "at least", ">": "above", "<=": "at most", "<": "below"}
 _NAMES = {
@@ -93,7 +96,8 @@ class Headline:
     @property
     def line(self) -> str:
         """All of it: ``FAIL: goodput 65.0 % (at least 95 % required) · cause: … · exit 1``."""
-        cause = f"{self.cause_label}: {self.cause}" if self.cause else ""
+        is_told = not self.cause or (self.word == "FAIL" and self.cause.partition(":")[0] in self.result)
+        cause = "" if is_told else f"{self.cause_label}: {brief(self.cause, _CAUSE_LENGTH)}"
         waived = self.is_good and any(each.key == "client" for each in self.findings)
         why = ", as --require-valid was not given" if waived else ""
         if self.code == 0 and not self.is_good:
@@ -117,9 +121,11 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
         code = found.code
     word, tone = _word(found) if summary.run.so_far is not True else ("SO FAR", Tone.PLAIN)
     parts = tuple(_parts(summary, found))
-    result = sentence(parts, ", ")
+    result = sentence(parts, "; " if found.is_undecided else ", ")
     sought = _sought(summary)
-    cause = next((each for each in causes if each.is_of_client or each.explains & sought), None)
+    # A rule that ended the run did not break its gates.
+    told = [each for each in causes if not (each.key == "records" and found.code == EXIT_GATE)]
+    cause = next((each for each in told if each.is_of_client or each.explains & sought), None)
     if cause is not None and cause.key == "client" and "errors" in sought and are_mostly_failures(summary):
         # A client that was late makes no request fail.
         cause = next((each for each in causes if each.key == "failures"), cause)
@@ -133,6 +139,8 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
 
 def _undecided(summary: Summary) -> RunVerdict:
     """By the gates; without any no request may fail, and the server may not stand still."""
+    if summary.is_empty:
+        return RunVerdict(EXIT_INVALID, nothing_measured(summary))
     if summary.gates:
         if all(gate.passed or gate.undecided for gate in summary.gates):
             untold = next((gate for gate in summary.gates if gate.undecided), None)
@@ -209,12 +217,12 @@ def found_edge(unit: str, found: SearchAnswer) -> str:
     if found.good_per_s is not None:
         at = found.load if found.load is not None else found.at_least
         bound = "" if found.good_low is None else f", at least {number(found.good_low)}"
-        return f"{number(found.good_per_s)} good requests/s{bound}, at {number(at)} {unit}"
+        return f"{number(found.good_per_s)} good requests/s{bound}, at {load(at)} {unit}"
     if found.load is not None:
-        return f"{number(found.load)} {unit}" + ("" if low is None else f", at least {number(low)}")
+        return f"{load(found.load)} {unit}" + ("" if low is None else f", at least {load(low)}")
     if found.at_least is not None:
-        return f"at least {number(found.at_least)} {unit}"
-    return "" if found.at_most is None else f"less than {number(found.at_most)} {unit}"
+        return f"at least {load(found.at_least)} {unit}"
+    return "" if found.at_most is None else f"less than {load(found.at_most)} {unit}"
 
 
 def _told(outcomes: Sequence[GateOutcome], most: int, *, required: bool = False) -> Iterator[str]:

@@ -13,6 +13,7 @@ from llm_locust.figures.text import (
     clean,
     count,
     counted,
+    duration_ms,
     estimate,
     is_cut,
     mark,
@@ -103,8 +104,9 @@ def _given_up(part: RequestCounts) -> Iterator[Line]:
         yield Line(text, Tone.WARN if is_cut(part.cut_share) else Tone.PLAIN)
 
 
-def latency(summary: Summary) -> Section:
-    """The latency table in milliseconds, of ``ok`` requests; a percentile of too few is marked."""
+def latency(summary: Summary) -> Section | None:
+    """The latency table in milliseconds, of ``ok`` requests; a percentile of too few is marked. None where
+    no request has a latency."""
     part = summary.latency_ms
     statistics = _statistics(summary)
     columns = (
@@ -116,6 +118,8 @@ def latency(summary: Summary) -> Section:
     rows = tuple(
         _statistics_row(label, part[key], statistics, cut=cut) for key, label in _latency_keys(summary)
     )
+    if not rows:
+        return None
     table = Table(columns, rows)
     notes = [
         *(() if summary.tokens.unread.is_common else unread(summary)),
@@ -164,7 +168,7 @@ def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
     for metric in shown_in(View.REPORT):
         if metric.is_from_scheduled and not summary.is_open_loop:
             continue
-        if not known[metric.key] and any(known.values()):
+        if not known[metric.key]:
             continue  # nothing to measure it by, as the first token of answers that are not streamed
         if not _says_nothing(metric.key, summary):
             yield metric.key, metric.label
@@ -252,11 +256,15 @@ def _or_beyond(stats: LatencyTable, key: str) -> str:
 def _network(connect: LatencyTable, rtt: LatencyTable) -> Iterator[Line]:
     opened = count(connect.known.n)
     facts = [
-        f"connect p50 {estimate(connect, 'p50')} ms ({opened} new connections)" if connect.known.n else "",
-        f"network RTT p50 {estimate(rtt, 'p50')} ms" if rtt.known.n else "",
+        f"connect p50 {_short(connect)} ({opened} new connections)" if connect.known.n else "",
+        f"network RTT p50 {_short(rtt)}" if rtt.known.n else "",
     ]
     if any(facts):
         yield Line(sentence(facts), Tone.FAINT)
+
+
+def _short(stats: LatencyTable) -> str:
+    return f"{mark(stats, 'p50')}{duration_ms(stats.figure('p50'))}"
 
 
 def throughput(summary: Summary) -> Section:

@@ -112,9 +112,7 @@ def bottleneck(summary: Summary) -> Section | None:
     part = summary.bottleneck
     if isinstance(part, str):
         return None
-    has_pools = summary.server is not None and summary.server.pools is not None
-    to_do = _WITH_POOLS if has_pools and part.verdict == "prefill" else _REMEDIES[part.verdict]
-    remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {to_do}"
+    remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {_remedy(summary, part)}"
     lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy), *_of_the_bounds(summary))
     rows = tuple(
         TableRow(
@@ -200,6 +198,22 @@ _REMEDIES = {
 
 
 _WITH_POOLS = "a prefix cache, shorter prompts, or more prefill servers"
+
+
+def _remedy(summary: Summary, part: Bottleneck) -> str:
+    """What would help; of prefill and decode servers they tell more than the client can."""
+    pools = None if summary.server is None else summary.server.pools
+    if pools is not None and part.verdict == "prefill":
+        return _WITH_POOLS
+    parts = None if pools is None else pools.ttft
+    if parts is None or part.verdict != "fixed":
+        return _REMEDIES[part.verdict]
+    known = {"prefill": parts.prefill_ms, "the KV transfer": parts.transfer_ms}
+    rest = {"gateway, tokenizer and authentication": parts.client_ms - sum(known.values())}
+    shares = [
+        f"{name} {number(ms)} ms" for name, ms in sorted((known | rest).items(), key=lambda each: -each[1])
+    ]
+    return f"of {number(parts.client_ms)} ms of TTFT {', '.join(shares)}: begin with the first"
 
 
 def _evidence(part: Bottleneck, name: str) -> str:

@@ -342,16 +342,22 @@ def few_doubtful(summary: Summary) -> Section | None:
     return None if found is None or found.alarm else found
 
 
-def quality(summary: Summary) -> Section | None:
-    """Accuracy, rejections, consistency, and finish reasons that are not usual; None without any of them.
+#: Answers that are shorter than asked by this share, on average, are hardly the load that was meant.
+_HARDLY_ANY = 0.9
 
-    How long answers were and how they usually ended goes with it, and makes no section of its own.
+
+def quality(summary: Summary) -> Section | None:
+    """Accuracy, rejections, consistency, finish reasons that are not usual, and answers of which hardly
+    anything came; None without any of them.
+
+    How long other answers were and how they usually ended goes with it, and makes no section of its own.
     """
     part = summary.quality
     accuracy, rejected = part.accuracy, part.rejected
     repeated, finishes = part.consistency, part.finish_reasons
     unusual = [reason for reason in finishes if end_of(reason, _USUAL_FINISHES) > AnswerEnd.LENGTH]
-    if not (accuracy.n or rejected.n or repeated.prompts or unusual):
+    is_short = (part.length.mean_relative or 0.0) <= -_HARDLY_ANY
+    if not (accuracy.n or rejected.n or repeated.prompts or unusual or is_short):
         return None
     lines = [
         *_accuracy(accuracy),
@@ -417,7 +423,10 @@ def _consistency(repeated: Consistency) -> Iterator[Line]:
 
 
 def _length(length: AnswerLengths) -> Iterator[Line]:
-    if length.n:
+    mean = length.mean_relative or 0.0
+    if mean <= -_HARDLY_ANY:
+        yield Line(f"answers were {percent(-mean)} shorter than asked, on average", Tone.WARN)
+    elif length.n:
         yield Line(
             sentence(
                 [

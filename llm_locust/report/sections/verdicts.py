@@ -166,7 +166,7 @@ def goodput(summary: Summary) -> Section:
     text = sentence(
         [
             sentence([f"{percent(part.ratio)} of {plural(part.judged, 'request')}", *missing], ", "),
-            _by_time(summary),
+            by_time(summary),
             f"{number(part.requests_per_s)} requests/s",
             "" if summary.is_without_output else f"{number(part.output_tokens_per_s)} output tokens/s",
         ]
@@ -180,7 +180,7 @@ def goodput(summary: Summary) -> Section:
     )
 
 
-def _by_time(summary: Summary) -> str:
+def by_time(summary: Summary) -> str:
     """The share of the users' time, where it is another one than that of the requests."""
     ratio, times = summary.goodput.ratio, summary.user_time
     if times is None or times.good_share is None or ratio is None:

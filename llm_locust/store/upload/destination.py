@@ -189,6 +189,8 @@ def check_address(text: str) -> SplitResult:
         address = urlsplit(text)
     except ValueError as e:
         raise UploadError(f"{public_url(text)!r} is not an address; allowed is {_FORMS}") from e
+    if address.scheme not in ("", "file", "s3", "gs"):
+        raise UploadError(f"{public_url(text)!r} is of an unknown kind; allowed is {_FORMS}")
     if address.scheme and "://" in text:
         # A bucket's name has no colon; a secret after it may contain a slash, and so end the name.
         if "@" in address.netloc or ":" in address.netloc:
@@ -205,8 +207,6 @@ def check_address(text: str) -> SplitResult:
         raise UploadError(f"{public_url(text)!r}: file:// takes no settings")
     if address.scheme in ("", "file"):
         return address
-    if address.scheme not in ("s3", "gs"):
-        raise UploadError(f"{public_url(text)!r} is of an unknown kind; allowed is {_FORMS}")
     if not address.netloc:
         raise UploadError(f"{public_url(text)!r} names no bucket; allowed is {_FORMS}")
     known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS

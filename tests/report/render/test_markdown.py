@@ -149,5 +149,5 @@ def test_no_error_text_breaks_its_table(message: str) -> None:
 
 
 def test_an_empty_run_has_a_report_too() -> None:
-    rows = table_of(markdown(summary([])), "Latency, ms")
-    assert rows[0] == ["TTFT", *"–––––", "0"]
+    assert "nothing was measured" in markdown(summary([]))
+    assert "| –" not in markdown(summary([]))

@@ -39,7 +39,7 @@ def test_gpus_and_tokens_stand_side_by_side() -> None:
     # 20 an hour for 10 s; 95 answers of 10 + 5 tokens, 51 of them good.
     assert cells(found) == {
         "the window": ("0.0556", "0.00043"),
-        "1,000 requests": ("0.585", "0.00450"),
+        "1,000 requests": ("0.585", "0.0045"),
         "1,000 good requests": ("1.09", "0.00838"),
         "1M input tokens": ("58.5", "0.450"),
         "1M output tokens": ("117", "0.900"),
