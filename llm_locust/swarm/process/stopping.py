@@ -109,7 +109,7 @@ class Stopping:
         vars(runner).update(stop=self.stop, quit=self.quit, stop_users=self._stop_in_time)
 
     def stop(self, **how: Any) -> None:
-        """End the load. A user, or a listener to that end, returns at once."""
+        """End the load. A user, or a listener to its start or its end, returns at once."""
         me = getcurrent()
         if self._is_of_load(me):
             self._hand_over(self.stop)
@@ -127,7 +127,8 @@ class Stopping:
                 self._stopping.discard(me)
 
     def quit(self) -> None:
-        """End the load, and then the runner. A user, or a listener to the load's end, returns at once."""
+        """End the load, and then the runner. A user, or a listener to the load's start or end, returns at
+        once."""
         me = getcurrent()
         if self._is_of_load(me):
             self._hand_over(self.quit)
@@ -158,7 +159,10 @@ class Stopping:
         gevent.sleep(0)  # from here on no request starts
 
     def _is_of_load(self, who: Any) -> bool:
-        """Whether this greenlet is a user, was started by one, or sends requests of a schedule."""
+        """Whether this greenlet is a user, was started by one, or sends requests of a schedule; or starts the
+        users, and so the listeners to that: Locust would kill it before it has ended the load."""
+        if who is self._runner.spawning_greenlet:
+            return True
         seen = 0
         while who is not None and who is not self._handed_over and seen < 100:
             if who in SENDERS or who in self._runner.user_greenlets:

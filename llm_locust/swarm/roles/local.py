@@ -60,7 +60,9 @@ class LocalRole:
         return self._users.session
 
     def _on_own_end(self, end: Callable[[], None]) -> None:
-        if self._runs.run is None or self._runs.run.stopped_ns is not None:
+        if self._runs.run is None:
+            self._runs.refuse("a listener to test_start ends the load (runner.stop or quit) before it begins")
+        elif self._runs.run.stopped_ns is not None:
             end()
         else:
             self._runs.end_by_locustfile()

@@ -68,6 +68,24 @@ def again(environment, **_):
     environment.runner.quit()
 """
 
+SPAWNED = """
+
+@events.init.add_listener
+def begin(environment, **_):
+    @events.spawning_complete.add_listener
+    def end(**_):
+        while environment.runner.stats.total.num_requests < 10:
+            gevent.sleep(0.02)
+        environment.runner.quit()
+"""
+
+STARTED = """
+
+@events.test_start.add_listener
+def leave(environment, **_):
+    environment.runner.quit()
+"""
+
 CODE = """
 
 @events.quitting.add_listener
@@ -297,6 +315,7 @@ ENDING = {
     "quit in a listener to requests": _run(_user("pass", LISTENER.format(hook="events.request")), *LONG),
     "quit in a listener to our records": _run(_user("pass", LISTENER.format(hook="ours.llm_request")), *LONG),
     "stop by a checking greenlet": _run(_user("pass", CHECKER), *LONG),
+    "quit in a listener to the last user's start": _run(_user("pass", SPAWNED), *LONG),
     "quit again in listeners to the end": _run(
         _user(COUNTED + "self.environment.runner.quit()", NESTED), *LONG
     ),
@@ -312,6 +331,7 @@ OTHERS = {
     "beside HttpUsers": _run(BESIDE, "-u", "3", "-t", "3s"),
     "beside HttpUsers of two workers": _run(BESIDE, "-u", "6", "-t", "3s", *forked(2)),
     "dying in on_start": _run(DYING, *LONG),
+    "quit in a listener to the start": _run(_user("pass", STARTED), *LONG),
 }
 
 
@@ -377,6 +397,13 @@ def test_users_that_all_die_in_on_start_end_the_run_at_once_with_one_traceback(
     assert run.said.count("Traceback") == 1
     assert "KeyError: 'token'" in run.last
     assert "at asker.py:9 in on_start" in run.last
+
+
+def test_a_load_that_a_listener_to_its_start_ends_is_refused_at_once(runs: dict[str, Ended]) -> None:
+    run = runs["quit in a listener to the start"]
+    assert run.code == 2
+    assert "ERROR: a listener to test_start ends the load (runner.stop or quit) before it begins" in run.said
+    assert "Traceback" not in run.said
 
 
 @pytest.mark.parametrize("name", ["beside HttpUsers", "beside HttpUsers of two workers"])
