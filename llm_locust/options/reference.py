@@ -8,14 +8,14 @@ from pathlib import Path
 from llm_locust.options.option import Option
 from llm_locust.options.table import LOCUST_OPTIONS, OPTIONS
 from llm_locust.scenario.classes import ARM, OF_CLASSES, PRESETS, SHARED
-from llm_locust.scenario.document import ABOUT, OF_RUN, STOP, WARM_UP
+from llm_locust.scenario.document import OF_RUN, About, Stop, WarmUp
 from llm_locust.scenario.readers import (
-    CONVERSATION,
-    DATASET_KEYS,
-    EXPECTED,
     IMAGES,
     SHARED_PREFIX,
     VALIDATORS,
+    Conversation,
+    DatasetSource,
+    Expected,
 )
 from llm_locust.scenario.tree import Key
 
@@ -44,15 +44,15 @@ SCENARIO_KEYS: Mapping[str, Mapping[str, Key]] = {
     "every class": SHARED,
     "a class": OF_CLASSES,
     "arms": ARM,
-    "dataset": DATASET_KEYS,
+    "dataset": DatasetSource.keys(),
     "images": IMAGES,
     "shared_prefix": SHARED_PREFIX,
-    "conversation": CONVERSATION,
+    "conversation": Conversation.keys(),
     "validators": VALIDATORS,
-    "expected": EXPECTED,
-    "warm_up": WARM_UP,
-    "about": ABOUT,
-    "stop": STOP,
+    "expected": Expected.keys(),
+    "warm_up": WarmUp.keys(),
+    "about": About.keys(),
+    "stop": Stop.keys(),
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from llm_locust.options.option import ON_OFF, Group, is_on, option
 from llm_locust.scenario import readers
-from llm_locust.scenario.classes import parse_prefix
+from llm_locust.scenario.request_kind import parse_prefix
 from llm_locust.wire.foreign_text import key_texts, without_keys
 from llm_locust.wire.headers import SessionHeader
 from llm_locust.workload.body import parse_body

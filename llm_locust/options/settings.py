@@ -30,14 +30,16 @@ from llm_locust.scenario import (
     sole_class,
     with_options,
 )
-from llm_locust.scenario.classes import check_once, check_slo_headers, slo_headers
 from llm_locust.scenario.request_kind import (
     DEFAULT_INPUT_TOKENS,
     DEFAULT_OUTPUT_TOKENS,
     RequestKind,
     check_models,
+    check_once,
+    check_slo_headers,
     kinds_of,
     request_form,
+    slo_headers,
 )
 from llm_locust.wire.foreign_text import key_texts
 from llm_locust.wire.headers import secret_texts
@@ -104,7 +106,8 @@ def stop_rules(stop: Stop) -> str:
     """The rules as ``--stop-when`` has them; an empty text for none."""
     words = []
     if stop.error_rate is not None:
-        words.append(f"error_rate>{stop.error_rate * 100:.12g}% over {stop.error_rate_over_s:.12g}s")
+        share, over_s = stop.error_rate
+        words.append(f"error_rate>{share * 100:.12g}% over {over_s:.12g}s")
     if stop.oversaturation:
         words.append("oversaturation")
     return ", ".join(words)

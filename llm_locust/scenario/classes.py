@@ -1,25 +1,41 @@
 """The ``classes`` of a scenario, and what they take from its top level and from presets."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from llm_locust.deployment.targets import PREFIXES, Arm, ArmError, checked_name, checked_url
-from llm_locust.metrics.gates import parse_slo
+from llm_locust.metrics.gates import Slo, parse_slo
 from llm_locust.scenario import readers, tree
-from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.scenario.tree import Context, Fields, Items, Key, Node, Scalar, ScenarioError, TreeKey, one_of
+from llm_locust.scenario.readers import Conversation, DatasetSource, Expected
+from llm_locust.scenario.tree import (
+    Context,
+    Fields,
+    Items,
+    Key,
+    Node,
+    Part,
+    Scalar,
+    ScenarioError,
+    TreeKey,
+    key,
+    one_of,
+)
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import is_variable
 from llm_locust.wire.headers import HEADER_FIELDS, HeaderError, header_template
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.parts import TrafficClass
+from llm_locust.workload.images import ImagesAsked
+from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.parts import ModelSplit, Validator
+from llm_locust.workload.text.synthetic import SharedPrefix
 
 # --------------------
 # The usual cases of load with their usual lengths and limits: ``preset: chat``.
@@ -111,7 +127,7 @@ def scenario_path(text: str) -> str:
     return text
 
 
-preset: tree.Reader = tree.word(*PRESETS)
+read_preset: tree.Reader = tree.word(*PRESETS)
 
 A_PRESET = "a [preset](#presets)"
 
@@ -120,70 +136,100 @@ _HEADERS = (
     'other words in braces are an error, everything else (`{"a":1}`) is kept as it is'
 )
 
-#: Keys that the top level gives to every class, unless the class says otherwise; no options of the run.
-SHARED: Mapping[str, Key] = {
-    "endpoint": Key(readers.endpoint, "a name", one_of(DIALECTS, "chat")),
-    "inputs": Key(
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+class Shared(Part, frozen=True, kw_only=True):
+    """Keys that the top level gives to every class, unless the class says otherwise."""
+
+    endpoint: str = key(readers.endpoint, "a name", one_of(DIALECTS, "chat"), "chat")
+    inputs: Lengths | None = key(
         readers.lengths,
         "[lengths](#lengths)",
         "texts of an embeddings request (default 1), documents of a rerank request (default 10); each has "
         "`input_tokens`",
-    ),
-    "stream": Key(readers.truth, "true or false", "ask for a stream (default)"),
-    "images": Key(readers.images, "[mapping](#images)", "images of noise in every prompt"),
-    "shared_prefix": Key(
+    )
+    stream: bool = key(readers.truth, "true or false", "ask for a stream (default)", True)
+    images: ImagesAsked | None = key(readers.images, "[mapping](#images)", "images of noise in every prompt")
+    shared_prefix: SharedPrefix | None = key(
         readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"
-    ),
-    "unique_head": Key(
+    )
+    unique_head: bool | None = key(
         readers.truth,
         "true or false",
         "every prompt starts with unique words (default), so that no prefix cache helps",
-    ),
-    "models": Key(
+    )
+    models: ModelSplit | None = key(
         readers.models,
         "text, or list or mapping of names",
         "models or adapters that requests ask for: `lora-a`, `{base: 1, lora-a: 2}` with weights, "
         "`zipf:1.1 base,lora-a`, `round_robin lora-a,lora-b`; a conversation keeps its model (default: "
         "`model`)",
-    ),
-    "headers": Key(readers.headers, "mapping", _HEADERS),
-    "conversation": Key(readers.conversation, "[mapping](#conversation)", "requests that follow each other"),
-    "validators": Key(readers.validators, "[list](#validators)", "conditions that an answer must meet"),
-    "expected": Key(
+    )
+    headers: Mapping[str, str] = key(readers.headers, "mapping", _HEADERS, _EMPTY)
+    conversation: Conversation | None = key(
+        Conversation.read, "[mapping](#conversation)", "requests that follow each other"
+    )
+    validators: tuple[Validator, ...] = key(
+        readers.validators, "[list](#validators)", "conditions that an answer must meet", ()
+    )
+    expected: Expected | None = key(
         readers.expected,
         "word, or [mapping](#expected)",
         "how answers are compared with those that the dataset expects",
-    ),
-}
+    )
 
-#: Keys that only a class takes, or that its own table explains.
-OF_CLASSES: Mapping[str, Key] = {
-    "name": Key(readers.name, "text", "the class in the report; only in a list"),
-    "request_name": Key(
-        readers.name, "text", "the requests' name in Locust's statistics (default: the class's name)"
-    ),
-    "weight": Key(
+
+class TrafficClass(Shared, frozen=True, kw_only=True):
+    """One kind of request.
+
+    Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate of its
+    own, in the grammar of ``--request-rate``) is not None. ``None`` elsewhere: the run's option applies.
+    ``body`` overrides the run's ``--body``, key by key. ``inherited`` are the keys that the top level of the
+    scenario gave to it. The values of ``headers`` are templates (see
+    :mod:`llm_locust.wire.headers`); they may be secrets.
+    """
+
+    name: str = key(readers.name, "text", "the class in the report; only in a list", "")
+    request_name: str = key(
+        readers.name, "text", "the requests' name in Locust's statistics (default: the class's name)", ""
+    )
+    weight: float | None = key(
         readers.weight,
         "number ≥ 0",
         "its share of the run's load is weight / sum of weights (default 1)",
-    ),
-    "rate": Key(
+        1.0,
+    )
+    rate: str | None = key(
         readers.rate,
         "text",
         "its own arrival rate, in the form of `request_rate`. Either all classes have a rate, and the run "
         "has no `request_rate`, or none has",
-    ),
-    "preset": Key(preset, A_PRESET, "lengths and limits that the class does not set itself"),
-    "input_tokens": Key(readers.lengths, "[lengths](#lengths)", "as at the top level"),
-    "output_tokens": Key(readers.lengths, "[lengths](#lengths)", "as at the top level"),
-    "dataset": Key(
+    )
+    preset: str | None = key(read_preset, A_PRESET, "lengths and limits that the class does not set itself")
+    input_tokens: Lengths | None = key(readers.lengths, "[lengths](#lengths)", "as at the top level")
+    output_tokens: Lengths | None = key(readers.lengths, "[lengths](#lengths)", "as at the top level")
+    dataset: DatasetSource | None = key(
         readers.dataset,
         "path, or [mapping](#dataset)",
         "not together with `input_tokens`; replaces a preset's lengths",
-    ),
-    "body": Key(readers.body, "mapping", "merged over the run's `body`, field by field"),
-    "slo": Key(readers.slo, "limits", "instead of the run's"),
-}
+    )
+    body: Mapping[str, Any] = key(
+        readers.body, "mapping", "merged over the run's `body`, field by field", _EMPTY
+    )
+    slo: Slo | None = key(readers.slo, "limits", "instead of the run's")
+    inherited: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name != "headers")
+        return f"TrafficClass({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+
+#: Keys that the top level gives to every class.
+SHARED = Shared.keys()
+
+#: Keys that only a class takes, or that its own table explains.
+OF_CLASSES = {name: found for name, found in TrafficClass.keys().items() if name not in SHARED}
 
 #: Everything that a class takes.
 CLASS_KEYS: Mapping[str, Key] = {**OF_CLASSES, **SHARED}
@@ -214,9 +260,9 @@ def read_classes(node: Node, shared: Mapping[str, Any], context: Context) -> tup
         ScenarioError: none, two of one name, weights and rates mixed, or no weight above 0.
     """
     classes: dict[str, TrafficClass] = {}
-    for key, item in _items(node):
-        entries = tree.known(item, "class" if key is None else f"class {key!r}", CLASS_KEYS)
-        found = _class(key, item, entries, shared, context)
+    for own_name, item in _items(node):
+        entries = tree.known(item, "class" if own_name is None else f"class {own_name!r}", CLASS_KEYS)
+        found = _class(own_name, item, entries, shared, context)
         if found.name in classes:
             place = entries["name"].node.place if "name" in entries else item.place
             raise ScenarioError(place, f"the class {found.name!r} is there twice; names tell classes apart")
@@ -444,82 +490,3 @@ ARM: Mapping[str, Key] = {
         "six that all of them share, so that the lengths are equal (default: neither)",
     ),
 }
-
-
-# --------------------
-# Request headers that tell a gateway the limits of a class: ``x-slo-ttft-ms: 500``.
-#
-# The endpoint pickers of llm-d and of the Gateway API Inference Extension read two, of TTFT and of TPOT, in
-# milliseconds. Their names begin with ``x-slo`` up to llm-d 0.7, and with ``x-llm-d-slo`` from 0.8 on,
-# which reads the older ones too (https://llm-d.ai/docs/api-reference/epp-http-headers).
-# --------------------
-
-
-#: The latencies whose limits have a header.
-METRICS = ("ttft", "tpot")
-
-
-def parse_prefix(text: str) -> str:
-    """What the headers' names begin with, in lower case (raises ValueError)."""
-    prefix = text.strip().lower().rstrip("-")
-    if not prefix or "{" in prefix:
-        raise ValueError(f"{text[:40]!r} is no start of a header name: write such as x-slo")
-    header_template(_name(prefix, "ttft"), "")
-    return prefix
-
-
-def slo_headers(prefix: str | None, limits_s: Mapping[str, float]) -> dict[str, str]:
-    """The headers of requests with these limits, metric -> seconds; none without a prefix."""
-    if prefix is None:
-        return {}
-    return {
-        _name(prefix, metric): f"{limits_s[metric] * 1e3:.12g}" for metric in METRICS if metric in limits_s
-    }
-
-
-def check_slo_headers(
-    prefix: str,
-    kinds: Sequence[RequestKind],
-    limits_s: Mapping[str, Mapping[str, float]],
-    given: Iterable[str],
-) -> None:
-    """Check that the headers can say what the requests are judged by.
-
-    Args:
-        limits_s: class -> metric -> limit, ``""`` for those of the run.
-        given: names of the headers that the run and its arms set themselves.
-
-    Raises:
-        ValueError: no kind has such a limit, a header is set in two places, or lines of a dataset have a
-            class with other limits than their kind.
-    """
-
-    def headers_of(name: str) -> dict[str, str]:
-        return slo_headers(prefix, limits_s.get(name, limits_s[""]))
-
-    if not any(headers_of(kind.slo_class) for kind in kinds):
-        raise ValueError(
-            f"--slo-headers {prefix}: no request has a limit for {' or '.join(METRICS)}; give one by --slo, "
-            "or by the slo of a class"
-        )
-    names = {_name(prefix, metric) for metric in METRICS}
-    check_once(f"--slo-headers {prefix}", names, kinds, given)
-    for kind in kinds:
-        dataset = kind.spec.dataset
-        for line in () if dataset is None else dataset.prompts:
-            if line.slo_class and headers_of(line.slo_class) != headers_of(kind.slo_class):
-                raise ValueError(
-                    f"--slo-headers {prefix}: a line of the dataset is of class {line.slo_class[:40]!r}, "
-                    "whose limits differ from those that its request would name"
-                )
-
-
-def check_once(option: str, names: Set[str], kinds: Sequence[RequestKind], given: Iterable[str]) -> None:
-    """Check that no header of ``names``, which an option sends, is given too (raises ValueError)."""
-    for header in (*given, *(header for kind in kinds for header in kind.headers)):
-        if header.lower() in names:
-            raise ValueError(f"{option}: the header {header!r} is given too; leave out one of them")
-
-
-def _name(prefix: str, metric: str) -> str:
-    return f"{prefix}-{metric}-ms"

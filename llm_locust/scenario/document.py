@@ -19,51 +19,36 @@ from llm_locust.scenario.classes import (
     A_PRESET,
     PRESETS,
     SHARED,
-    preset,
+    TrafficClass,
     read_arms,
     read_classes,
+    read_preset,
     scenario_path,
     sole_class,
 )
-from llm_locust.scenario.readers import Grammar
+from llm_locust.scenario.readers import DatasetSource, Grammar
 from llm_locust.scenario.tree import (
     Context,
     Items,
     Key,
     Node,
+    Part,
     Place,
     Reader,
     ScenarioError,
     TreeKey,
     from_plain,
+    key,
     parse_yaml,
     plain,
     read_text,
 )
 from llm_locust.wire.foreign_text import without_keys
 from llm_locust.wire.headers import secret_texts
-from llm_locust.workload.parts import DatasetSource, TrafficClass
 
 # --------------------
 # Where a scenario comes from: ``about`` at its top level.
 # --------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """Where a scenario comes from: one line on what it is, its ``source``, the day on which its figures were
-    compared with that, gates that the source sets for each load (``limits``: a sweep has none of its own),
-    and in what a run with it ``differs`` from what the source asks for."""
-
-    title: str
-    source: str = ""
-    date: str = ""
-    limits: str = ""
-    differs: tuple[str, ...] = ()
-
-
-def read_about(node: Node, name: str, context: Context) -> About:
-    return About(**tree.read(node, name, ABOUT, context, required=("title",)))
 
 
 def _line(node: Node, name: str, context: Context) -> str:
@@ -78,21 +63,26 @@ def _lines(node: Node, name: str, context: Context) -> tuple[str, ...]:
     return tuple(_line(item, name, context) for item in nodes)
 
 
-ABOUT: Mapping[str, Key] = {
-    "title": Key(_line, "text", "one line; required"),
-    "source": Key(_line, "text", "where the figures are from"),
-    "date": Key(_line, "text", "when they were compared with the source"),
-    "limits": Key(
+class About(Part, frozen=True, kw_only=True):
+    """Where a scenario comes from: one line on what it is, its ``source``, the day on which its figures were
+    compared with that, gates that the source sets for each load (``limits``: a sweep has none of its own),
+    and in what a run with it ``differs`` from what the source asks for."""
+
+    title: str = key(_line, "text", "one line; required", required=True)
+    source: str = key(_line, "text", "where the figures are from", "")
+    date: str = key(_line, "text", "when they were compared with the source", "")
+    limits: str = key(
         readers.GATES.read,
         "gates",
         "of each load, where the run has several: for `llm-locust report RUN --where stage==N --gate ...`",
-    ),
-    "differs": Key(
+        "",
+    )
+    differs: tuple[str, ...] = key(
         _lines,
         "text, or list of texts",
         "in what a run with the file differs from what the source asks for",
-    ),
-}
+        (),
+    )
 
 
 # --------------------
@@ -157,21 +147,48 @@ _ERROR_RATE = re.compile(r"\s*>?\s*(?P<share>[0-9]{1,3}(?:\.[0-9]{1,9})?)%\s*(?:
 _ERROR_RATE_FORM = "a share and the time it is taken over, as >20% over 30s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmUp:
-    """The load before the measured phase. Its ``duration`` is the option ``warmup``."""
+def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
+    """The share and the seconds of ``>20% over 30s``."""
+    match = _ERROR_RATE.fullmatch(tree.text(node, name, _ERROR_RATE_FORM))
+    if match is None:
+        raise tree.wrong(node, name, _ERROR_RATE_FORM)
+    share = float(match["share"]) / 100
+    try:
+        over_s = parse_time(match["time"] or "30s")
+    except ValueError as e:
+        raise ScenarioError(
+            node.place, f"{name} {tree.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"
+        ) from e
+    if share >= 1 or over_s <= 0:
+        raise ScenarioError(
+            node.place, f"{name} {tree.shown(node)}: a share below 100% over a time above 0 s"
+        )
+    return share, over_s
 
-    prompts: str = "own"
+
+class WarmUp(Part, frozen=True, kw_only=True):
+    """The load before the measured phase. Its ``duration`` is that of the option ``warmup``."""
+
+    duration: str | None = key(readers.duration, "time", "length of the warm-up; not together with `warmup`")
+    prompts: str = key(
+        tree.word(*WARM_UP_PROMPTS),
+        "a name",
+        "`own` (default): drawn separately from the run's; `shared`: the first of the run's",
+        "own",
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """When a run ends before its time: a share of failed requests above ``error_rate`` (0 .. 1) within
-    any ``error_rate_over_s`` seconds, or a queue that grows without end."""
+class Stop(Part, frozen=True, kw_only=True):
+    """When a run ends before its time: a share of failed requests (0 .. 1) above the first of ``error_rate``
+    within any so many seconds as the second, or a queue that grows without end."""
 
-    error_rate: float | None = None
-    error_rate_over_s: float = 30.0
-    oversaturation: bool = False
+    error_rate: tuple[float, float] | None = key(
+        _error_rate,
+        "text",
+        "`>20% over 30s`: of the requests that ended in the last 30 s, at least 10, more than this share "
+        "failed, beyond chance; one that hangs counts when its timeout ends it; default of `over`: 30 s",
+    )
+    oversaturation: bool = key(readers.truth, "true or false", "the queue grows without end", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +306,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
         dataset=readers.dataset(entries["dataset"].node, "dataset", context)
         if "dataset" in entries
         else None,
-        warm_up=found.get("warm_up", (WarmUp(), None))[0],
+        warm_up=found.get("warm_up", WarmUp()),
         stop=found.get("stop", Stop()),
         arms=found.get("arms", ()),
         about=found.get("about"),
@@ -302,8 +319,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
 def _options(entries: Mapping[str, TreeKey], found: Mapping[str, Any], grammar: Grammar) -> dict[str, Any]:
     """What the file says of options; what it leaves open, a preset at its top level may say."""
     said = {key: value for key, value in found.items() if key in grammar.options}
-    duration = found["warm_up"][1] if "warm_up" in found else None
-    if duration is not None:
+    if "warm_up" in found and (duration := found["warm_up"].duration) is not None:
         if "warmup" in said:
             raise ScenarioError(entries["warmup"].key, "both warmup and the duration of warm_up; give one")
         said["warmup"] = duration
@@ -323,72 +339,23 @@ def _check_rates(entries: Mapping[str, TreeKey], classes: tuple[TrafficClass, ..
         )
 
 
-def _warm_up(node: Node, name: str, context: Context) -> tuple[WarmUp, str | None]:
-    """The warm-up, and its duration for the option."""
-    found = tree.read(node, name, WARM_UP, context)
-    duration = found.pop("duration", None)
-    return WarmUp(**found), duration
-
-
-def _stop(node: Node, name: str, context: Context) -> Stop:
-    found = tree.read(node, name, STOP, context)
-    if "error_rate" in found:
-        found["error_rate"], found["error_rate_over_s"] = found["error_rate"]
-    return Stop(**found)
-
-
-def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
-    """The share and the seconds of ``>20% over 30s``."""
-    match = _ERROR_RATE.fullmatch(tree.text(node, name, _ERROR_RATE_FORM))
-    if match is None:
-        raise tree.wrong(node, name, _ERROR_RATE_FORM)
-    share = float(match["share"]) / 100
-    try:
-        over_s = parse_time(match["time"] or "30s")
-    except ValueError as e:
-        raise ScenarioError(
-            node.place, f"{name} {tree.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"
-        ) from e
-    if share >= 1 or over_s <= 0:
-        raise ScenarioError(
-            node.place, f"{name} {tree.shown(node)}: a share below 100% over a time above 0 s"
-        )
-    return share, over_s
-
-
 def _later(node: Node, name: str, context: Context) -> None:
     """Classes are read when it is known what they take from the top level."""
 
 
-WARM_UP: Mapping[str, Key] = {
-    "duration": Key(readers.duration, "time", "length of the warm-up; not together with `warmup`"),
-    "prompts": Key(
-        tree.word(*WARM_UP_PROMPTS),
-        "a name",
-        "`own` (default): drawn separately from the run's; `shared`: the first of the run's",
-    ),
-}
-STOP: Mapping[str, Key] = {
-    "error_rate": Key(
-        _error_rate,
-        "text",
-        "`>20% over 30s`: of the requests that ended in the last 30 s, at least 10, more than this share "
-        "failed, beyond chance; one that hangs counts when its timeout ends it; default of `over`: 30 s",
-    ),
-    "oversaturation": Key(readers.truth, "true or false", "the queue grows without end"),
-}
-
 #: Keys of the run as a whole that are no options.
 OF_RUN: Mapping[str, Key] = {
-    "preset": Key(preset, A_PRESET, "lengths and limits that no option sets"),
+    "preset": Key(read_preset, A_PRESET, "lengths and limits that no option sets"),
     "needs": Key(
         lambda node, name, _: tuple(tree.texts(node, name)),
         "name, or list of names",
         "options that the run must be given besides, such as `trajectories`: it is refused without them",
     ),
-    "about": Key(read_about, "[mapping](#about)", "where the scenario comes from; no effect on the run"),
-    "warm_up": Key(_warm_up, "[mapping](#warm_up)", "the load before the measured phase"),
-    "stop": Key(_stop, "[mapping](#stop)", "rules that end the run early; the report shows which one did"),
+    "about": Key(About.read, "[mapping](#about)", "where the scenario comes from; no effect on the run"),
+    "warm_up": Key(WarmUp.read, "[mapping](#warm_up)", "the load before the measured phase"),
+    "stop": Key(
+        Stop.read, "[mapping](#stop)", "rules that end the run early; the report shows which one did"
+    ),
     "arms": Key(
         read_arms,
         "[mapping](#arms) of names",

@@ -19,11 +19,13 @@ from llm_locust.scenario.tree import (
     Items,
     Key,
     Node,
+    Part,
     Reader,
     Scalar,
     ScenarioError,
     TreeKey,
     checked,
+    key,
     one_of,
     plain,
 )
@@ -32,15 +34,13 @@ from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
-from llm_locust.workload.draws import ORDERS
+from llm_locust.workload.datasets.row import EXPECTED_FIELD
+from llm_locust.workload.draws import ORDERS, Order
 from llm_locust.workload.images import ImagesAsked, ImagesError, images_asked, parse_images
 from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
 from llm_locust.workload.parts import (
     EXPECTATIONS,
     FORMATS,
-    Conversation,
-    DatasetSource,
-    Expected,
     ModelSplit,
     Validator,
     parse_models,
@@ -141,10 +141,22 @@ def bounds(node: Node, name: str, context: Context, *, parse: Check) -> str:
     return written
 
 
+class DatasetSource(Part, frozen=True, kw_only=True):
+    """A file of prompts, not opened yet. ``format`` None: by the file's name."""
+
+    file: str = key(tree.path, "path", "required", required=True)
+    order: Order = key(tree.word(*ORDERS), "a name", one_of(ORDERS, "sequential"), "sequential")
+    format: str | None = key(
+        tree.word(*FORMATS),
+        "a name",
+        f"{one_of(FORMATS)}; default: inferred from the file's name and first bytes",
+    )
+
+
 def _dataset(node: Node, name: str, context: Context) -> str:
     """The path alone; what a mapping says besides is in :attr:`Scenario.dataset`."""
     if isinstance(node, Fields):
-        return str(tree.read(node, name, DATASET_KEYS, context, required=("file",))["file"])
+        return DatasetSource.read(node, name, context).file
     return tree.path(node, name, context)
 
 
@@ -177,17 +189,6 @@ def _price(node: Node, name: str, context: Context) -> str:
 def truth(node: Node, name: str, context: Context) -> bool:
     return tree.truth(node, name)
 
-
-#: What a dataset may say besides its file's name.
-DATASET_KEYS: Mapping[str, Key] = {
-    "file": Key(tree.path, "path", "required"),
-    "order": Key(tree.word(*ORDERS), "a name", one_of(ORDERS, "sequential")),
-    "format": Key(
-        tree.word(*FORMATS),
-        "a name",
-        f"{one_of(FORMATS)}; default: inferred from the file's name and first bytes",
-    ),
-}
 
 TEXT = Form("text", partial(text, parse=None))
 WHOLE = Form("whole number", partial(_whole, least=1))
@@ -245,7 +246,7 @@ def dataset(node: Node, name: str, context: Context) -> DatasetSource:
     """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
     if not isinstance(node, Fields):
         return DatasetSource(file=tree.path(node, name, context))
-    return DatasetSource(**tree.read(node, name, DATASET_KEYS, context, required=("file",)))
+    return DatasetSource.read(node, name, context)
 
 
 def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
@@ -308,15 +309,34 @@ def _template(header: str, entry: TreeKey) -> str:
     return node.text
 
 
-def conversation(node: Node, name: str, context: Context) -> Conversation:
-    return Conversation(**tree.read(node, name, CONVERSATION, context, required=("turns",)))
-
-
 def _time_law(node: Node, name: str, context: Context) -> str:
     """``5s``, or the text of a distribution (``NAME:...``)."""
     found = tree.text(node, name, "a time such as 5s")
     checked(parse_times if _LAW.fullmatch(found) else parse_time, name, found, node.place)
     return found
+
+
+class Conversation(Part, frozen=True, kw_only=True):
+    """Consecutive requests of a session. ``turns`` is their number; ``think_time`` (between an answer and the
+    next turn) and ``patience`` (for a first token) are texts, or None: no pause, no limit."""
+
+    turns: Lengths = key(
+        lengths, "lengths", "number of turns per session: `5`, `uniform:3,8`; required", required=True
+    )
+    think_time: str | None = key(
+        _time_law, "time, or a distribution", "between an answer and the next turn (default: none)"
+    )
+    patience: str | None = key(
+        _time_law,
+        "time, or a distribution",
+        "a user who waits longer for a first token leaves (default: never)",
+    )
+    history: str = key(
+        partial(text, parse=parse_history, allowed=HISTORY_FORMS),
+        "text",
+        "`full` (default): each request includes the previous turns; `none`; `last:3`: the last 3 turns",
+        "full",
+    )
 
 
 def validators(node: Node, name: str, context: Context) -> tuple[Validator, ...]:
@@ -383,11 +403,28 @@ VALIDATORS: Mapping[str, Key] = {
 }
 
 
+class Expected(Part, frozen=True, kw_only=True):
+    """Key ``field`` of the dataset's lines with the right answer, and its comparison ``match``."""
+
+    match: str = key(
+        tree.word(*EXPECTATIONS),
+        "a name",
+        f"{one_of(EXPECTATIONS)}; `choice` is a letter; required",
+        required=True,
+    )
+    field: str = key(
+        name,
+        "text",
+        f"the field of the dataset's lines with the correct answer (default `{EXPECTED_FIELD}`)",
+        EXPECTED_FIELD,
+    )
+
+
 def expected(node: Node, name: str, context: Context) -> Expected:
     """How to compare, or a mapping of ``match`` and ``field``."""
     if not isinstance(node, Fields):
-        return Expected(match=EXPECTED["match"](node, name, context))
-    return Expected(**tree.read(node, name, EXPECTED, context, required=("match",)))
+        return Expected(match=Expected.keys()["match"](node, name, context))
+    return Expected.read(node, name, context)
 
 
 def _readers_whole(node: Node, name: str, context: Context) -> int:
@@ -395,7 +432,6 @@ def _readers_whole(node: Node, name: str, context: Context) -> int:
 
 
 _USUAL_PREFIX = SharedPrefix()
-_USUAL_EXPECTED = Expected(match=EXPECTATIONS[0])
 
 SHARED_PREFIX: Mapping[str, Key] = {
     "groups": Key(_readers_whole, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
@@ -420,30 +456,4 @@ IMAGES: Mapping[str, Key] = {
         "width and height in pixels, `1024x768`, or a mixture, `0.7*512x512 + 0.3*1280x720`; required",
     ),
     "distinct": Key(_setting, "integer", "all are of this many different images (default: no two are alike)"),
-}
-CONVERSATION: Mapping[str, Key] = {
-    "turns": Key(lengths, "lengths", "number of turns per session: `5`, `uniform:3,8`; required"),
-    "think_time": Key(
-        _time_law, "time, or a distribution", "between an answer and the next turn (default: none)"
-    ),
-    "patience": Key(
-        _time_law,
-        "time, or a distribution",
-        "a user who waits longer for a first token leaves (default: never)",
-    ),
-    "history": Key(
-        partial(text, parse=parse_history, allowed=HISTORY_FORMS),
-        "text",
-        "`full` (default): each request includes the previous turns; `none`; `last:3`: the last 3 turns",
-    ),
-}
-EXPECTED: Mapping[str, Key] = {
-    "match": Key(
-        tree.word(*EXPECTATIONS), "a name", f"{one_of(EXPECTATIONS)}; `choice` is a letter; required"
-    ),
-    "field": Key(
-        name,
-        "text",
-        f"the field of the dataset's lines with the correct answer (default `{_USUAL_EXPECTED.field}`)",
-    ),
 }

@@ -5,10 +5,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from llm_locust.core.files import SETTINGS, InputError, read_input
 from llm_locust.core.texts import listed, nearest
@@ -334,6 +337,44 @@ class Key:
 
     def __call__(self, node: Node, name: str, context: Context) -> Any:
         return self.read(node, name, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Makes the value of a key that the file leaves out."""
+
+    key: Key
+    value: Any
+    required: bool
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A mapping of the file: its fields are the keys."""
+
+    @classmethod
+    @cache
+    def _lefts(cls) -> Mapping[str, _Left]:
+        found = {each.name: each.default_factory for each in fields(cls)}
+        return {name: left for name, left in found.items() if isinstance(left, _Left)}
+
+    @classmethod
+    def keys(cls) -> Mapping[str, Key]:
+        """The keys of the mapping, in the order of ``docs/scenario.md``."""
+        return {name: left.key for name, left in cls._lefts().items()}
+
+    @classmethod
+    def read(cls, node: Node, name: str, context: Context) -> Self:
+        """The mapping at ``node`` (raises ScenarioError)."""
+        required = [name for name, left in cls._lefts().items() if left.required]
+        return cls(**read(node, name, cls.keys(), context, required=required))
+
+
+def key(read: Reader, value: str, meaning: str, default: Any = None, *, required: bool = False) -> Any:
+    """A field of a :class:`Part`: its :class:`Key`, and its value where the file leaves it out."""
+    return field(default_factory=_Left(Key(read, value, meaning), default, required))
 
 
 def one_of(allowed: Iterable[str], default: str | None = None) -> str:

@@ -2,22 +2,20 @@
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Literal
 
 import numpy as np
 
-from llm_locust.metrics.gates import Slo
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import RERANK
 from llm_locust.wire.payload import MAX_INPUTS
-from llm_locust.workload.draws import MODELS, Order, generator
-from llm_locust.workload.images import ImagesAsked
+from llm_locust.workload.draws import MODELS, generator
 from llm_locust.workload.lengths import Lengths, parse_lengths
 from llm_locust.workload.text.prompts import Prompt, texts_of, with_head
-from llm_locust.workload.text.synthetic import SharedPrefix, Writer
+from llm_locust.workload.text.synthetic import Writer
 
 # --------------------
 # Requests with several inputs: texts to embed, a query and the documents that are ranked by it.
@@ -283,26 +281,6 @@ FORMATS = ("jsonl", "sharegpt", "csv", "parquet", "text")
 EXPECTATIONS = ("exact", "choice", "number", "regex")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetSource:
-    """A file of prompts, not opened yet. ``format`` None: by the file's name."""
-
-    file: str
-    order: Order = "sequential"
-    format: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """Consecutive requests of a session. ``turns`` is their number; ``think_time`` (between an answer and the
-    next turn) and ``patience`` (for a first token) are texts, or None: no pause, no limit."""
-
-    turns: Lengths
-    think_time: str | None = None
-    patience: str | None = None
-    history: str = "full"
-
-
 @dataclass(frozen=True, slots=True)
 class Validator:
     """A requirement on an answer; one that does not meet it is ``rejected``.
@@ -314,46 +292,3 @@ class Validator:
 
     kind: str
     argument: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """Key ``field`` of the dataset's lines with the right answer, and its comparison ``match``."""
-
-    match: str
-    field: str = "expected"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrafficClass:
-    """One kind of request.
-
-    Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate of its
-    own, in the grammar of ``--request-rate``) is not None. ``None`` elsewhere: the run's option applies.
-    ``body`` overrides the run's ``--body``, key by key. ``inherited`` are the keys that the top level of the
-    scenario gave to it. The values of ``headers`` are templates (see
-    :mod:`llm_locust.wire.headers`); they may be secrets.
-    """
-
-    name: str
-    request_name: str
-    weight: float | None = 1.0
-    rate: str | None = None
-    preset: str | None = None
-    endpoint: str = "chat"
-    inputs: Lengths | None = None
-    stream: bool = True
-    input_tokens: Lengths | None = None
-    output_tokens: Lengths | None = None
-    dataset: DatasetSource | None = None
-    images: ImagesAsked | None = None
-    shared_prefix: SharedPrefix | None = None
-    unique_head: bool | None = None
-    models: ModelSplit | None = None
-    body: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    slo: Slo | None = None
-    conversation: Conversation | None = None
-    validators: tuple[Validator, ...] = ()
-    expected: Expected | None = None
-    inherited: frozenset[str] = field(default=frozenset(), compare=False)

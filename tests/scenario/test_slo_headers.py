@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
-from llm_locust.scenario.classes import parse_prefix, slo_headers
+from llm_locust.scenario.request_kind import parse_prefix, slo_headers
 
 CLASSES = """
 slo: {ttft: 2s, e2el: 30s}

@@ -32,7 +32,7 @@ from llm_locust.scenario import (
     parse_scenario,
 )
 from llm_locust.scenario.classes import CLASS_KEYS, PRESETS
-from llm_locust.scenario.document import STOP, TOP_KEYS
+from llm_locust.scenario.document import TOP_KEYS
 from llm_locust.workload.text.synthetic import SharedPrefix
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def test_options_come_out_as_the_command_line_would_hold_them() -> None:
 
 def test_without_classes_there_is_one_without_a_name_that_has_what_the_top_level_says() -> None:
     assert only("endpoint: completions\nunique_head: false\n") == TrafficClass(
-        name="", request_name="", endpoint="completions", unique_head=False
+        name="", endpoint="completions", unique_head=False, inherited=frozenset({"endpoint", "unique_head"})
     )
 
 
@@ -180,8 +180,8 @@ def test_warm_up_and_stop_rules() -> None:
     )
     assert found.options == {"warmup": "30s"}
     assert found.warm_up == WarmUp(prompts="shared")
-    assert found.stop == Stop(error_rate=0.2, error_rate_over_s=60.0, oversaturation=True)
-    assert of("stop: {error_rate: 5%}").stop == Stop(error_rate=0.05, error_rate_over_s=30.0)
+    assert found.stop == Stop(error_rate=(0.2, 60.0), oversaturation=True)
+    assert of("stop: {error_rate: 5%}").stop == Stop(error_rate=(0.05, 30.0))
 
 
 def test_a_dataset_at_the_top_level_is_an_option_and_keeps_its_order(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_the_tables_of_the_page_are_made_of_the_readers_keys() -> None:
 
 
 def test_the_page_says_of_which_requests_the_error_rate_that_ends_a_run_is() -> None:
-    said = STOP["error_rate"].meaning
+    said = Stop.keys()["error_rate"].meaning
     assert f"of the requests that ended in the last 30 s, at least {LEAST_ENDED}," in said
     assert "one that hangs counts when its timeout ends it" in said
 
