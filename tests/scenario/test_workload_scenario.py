@@ -179,7 +179,7 @@ def test_warm_up_and_stop_rules() -> None:
         "warm_up: {duration: 30s, prompts: shared}\nstop: {error_rate: '>20% over 1m', oversaturation: true}"
     )
     assert found.options == {"warmup": "30s"}
-    assert found.warm_up == WarmUp(prompts="shared")
+    assert found.warm_up == WarmUp(duration="30s", prompts="shared")
     assert found.stop == Stop(error_rate=(0.2, 60.0), oversaturation=True)
     assert of("stop: {error_rate: 5%}").stop == Stop(error_rate=(0.05, 30.0))
 
