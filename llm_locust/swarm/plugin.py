@@ -29,7 +29,6 @@ from llm_locust.swarm.process.log_lines import take_log
 from llm_locust.swarm.process.monitoring import keep_monitoring
 from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
 from llm_locust.swarm.process.tuning import interrupt_threads
-from llm_locust.swarm.roles.rejoining import limit_search
 from llm_locust.swarm.tracing_setup import attach_tracing
 from llm_locust.swarm.users.users import users_join
 
@@ -107,7 +106,6 @@ def _show(environment: Environment) -> None:
 
 
 guard_channels()
-limit_search()
 keep_monitoring()
 if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
     take_exits()

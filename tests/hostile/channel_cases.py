@@ -1,7 +1,8 @@
-"""Both ends of the guarded channel over ZeroMQ; run by test_hostile_proof.py in a process of its own."""
+"""Both ends of the guarded channel over ZeroMQ; run by test_hostile_curve.py in a process of its own."""
 
 import argparse
-from collections.abc import Iterator
+import socket as sockets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -9,31 +10,34 @@ import gevent
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq.green as zmq
+from gevent.server import StreamServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from locust.exception import RPCReceiveError
+from locust.exception import RPCError, RPCReceiveError
 from locust.rpc import Message
+from zmq.utils import z85
 
 from llm_locust.swarm.channel import securing
 from llm_locust.swarm.channel.channel import (
-    REFUSED,
+    MOST_BYTES,
+    STRANGERS,
     UNPROVEN,
     Guard,
     GuardedClient,
     GuardedServer,
-    OpenClient,
     check,
     unpacked,
 )
+from llm_locust.swarm.channel.curve import MOST_FAILURES, ChannelKeys, KeyPair, derive_keys, mechanism_at
 from llm_locust.swarm.channel.messages import MessageError
-from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofSession, answer, hello, welcomed
 from llm_locust.swarm.process import leaving
 
 SECRET = b"sixteen bytes at least"
-NONCE = b"n" * NONCE_BYTES
+KEYS = derive_keys(SECRET)
+OTHER = derive_keys(b"the secret of another run")
 
-#: What ends a wait for a message that must not come.
-QUIET = TimeoutError()
+#: Keys that nobody derived, as a stranger has.
+OWN = KeyPair(*zmq.curve_keypair())
 
 
 def options(**given: Any) -> argparse.Namespace:
@@ -61,25 +65,64 @@ def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: 
 
 
 @contextmanager
-def master(secret: bytes | None = None) -> Iterator[tuple[GuardedServer, Guard]]:
-    guard = Guard(secret, custom={"llm_batch"})
-    server = GuardedServer("127.0.0.1", 0, guard)
+def master(keys: ChannelKeys | None = None, port: int = 0) -> Iterator[tuple[GuardedServer, Guard]]:
+    guard = Guard(keys, custom={"llm_batch"})
+    server = GuardedServer("127.0.0.1", port, guard)
     try:
         yield server, guard
     finally:
-        server.socket.close(linger=0)
+        server.close(linger=0)
 
 
-def raw(port: int, name: bytes) -> Any:
+@contextmanager
+def worker(port: int, keys: ChannelKeys | None, name: str = "w") -> Iterator[GuardedClient]:
+    client = GuardedClient("127.0.0.1", port, name, keys)
+    try:
+        yield client
+    finally:
+        client.close(linger=0)
+
+
+def raw(port: int, name: bytes, server: bytes | None = None, own: KeyPair = OWN) -> Any:
+    """A stranger's socket; with the public key of a ``server`` it speaks CURVE."""
     socket: Any = zmq.Context.instance().socket(zmq.DEALER)
     socket.setsockopt(zmq.IDENTITY, name)
     socket.setsockopt(zmq.LINGER, 0)
+    if server is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
     socket.connect(f"tcp://127.0.0.1:{port}")
     return socket
 
 
 def ready(name: str = "w") -> Message:
     return Message("client_ready", "2.47.0", name)
+
+
+@contextmanager
+def listening(handle: Callable[[Any, Any], object]) -> Iterator[Any]:
+    """A program that is no master."""
+    server = StreamServer(("127.0.0.1", 0), handle)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def hears_only(server: GuardedServer, name: str = "good") -> Any:
+    """The next message that the master takes, which is of a worker that has just joined."""
+    with worker(server.port, server._guard.keys, name) as client, gevent.Timeout(10):
+        client.send(ready(name))
+        sender, message = server.recv_from_client()
+        assert (sender, message.type) == (name, "client_ready")
+
+
+def until_refused(guard: Guard, times: int = 1) -> None:
+    with gevent.Timeout(10):
+        while guard.dropped.by_sender.get(STRANGERS, {}).get(UNPROVEN, 0) < times:
+            gevent.sleep(0.01)
 
 
 GARBAGE: list[list[bytes]] = [
@@ -111,155 +154,262 @@ GARBAGE: list[list[bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "with a secret"])
-def test_garbage_at_the_masters_port_is_dropped_and_the_next_message_is_taken(secret: bytes | None) -> None:
-    with master(secret) as (server, guard):
-        attacker = raw(server.port, b"w")
+@pytest.mark.parametrize("keys", [None, KEYS], ids=["open", "with a secret"])
+def test_garbage_at_the_masters_port_is_dropped_and_the_next_message_is_taken(
+    keys: ChannelKeys | None,
+) -> None:
+    """With a secret its sender knows it, and misbehaves."""
+    with master(keys) as (server, guard):
+        name = None if keys is None else keys.master.public
+        attacker = raw(server.port, b"w", name, OWN if keys is None else keys.worker)
         for parts in GARBAGE:
             attacker.send_multipart(parts)
-        if secret is None:
-            attacker.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
-            worker = None
-        else:
-            worker = GuardedClient("127.0.0.1", server.port, "good", secret)
-            gevent.spawn(worker.recv)
-            worker.send(ready("good"))
+        attacker.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
         with gevent.Timeout(10):
             sender, message = server.recv_from_client()
-        assert (sender, message.type) == ("w" if secret is None else "good", "client_ready")
-        taking = gevent.spawn(server.recv_from_client)  # what the stranger's connection still holds
-        with gevent.Timeout(60):
-            while guard.dropped.total < len(GARBAGE) - 1:
-                gevent.sleep(0.01)
-        taking.kill()
+        assert (sender, message.type) == ("w", "client_ready")
+        assert guard.dropped.total == len(GARBAGE)
         attacker.close()
-        if worker is not None:
-            worker.socket.close(linger=0)
+
+
+def test_a_message_beyond_the_bound_ends_its_connection_with_a_secret_too() -> None:
+    with master(KEYS) as (server, guard):
+        assert server.socket.getsockopt(zmq.MAXMSGSIZE) == MOST_BYTES
+        server.socket.setsockopt(zmq.MAXMSGSIZE, 1 << 16)
+        bounded = server.socket.bind_to_random_port("tcp://127.0.0.1")
+        giant = raw(bounded, b"w", KEYS.master.public, KEYS.worker)
+        giant.send(b"x" * (1 << 17))
+        hears_only(server)
+        assert guard.dropped.total == 0
+        giant.close()
 
 
 def test_a_worker_that_knows_the_secret_is_heard_and_answered() -> None:
-    with master(SECRET) as (server, guard):
-        worker = GuardedClient("127.0.0.1", server.port, "w", SECRET)
-        heard = gevent.spawn(worker.recv)
-        worker.send(ready())
-        with gevent.Timeout(10):
-            assert server.recv_from_client()[0] == "w"
-            worker.send(Message("llm_batch", {"frame": b"\0\xff"}, "w"))
-            assert server.recv_from_client()[1].data == {"frame": b"\0\xff"}
-            server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
-            assert heard.get().data == {"header": "secret"}
-        assert guard.dropped.total == 0
-        worker.socket.close(linger=0)
-
-
-@pytest.mark.parametrize("theirs", [None, b"another secret, long enough"], ids=["none", "another"])
-def test_a_worker_without_the_masters_secret_is_not_heard_and_told_only_that(theirs: bytes | None) -> None:
-    with master(SECRET) as (server, guard):
-        stranger = raw(server.port, b"w")
-        if theirs is None:
-            stranger.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
-        else:
-            stranger.send_multipart([b"", hello(theirs, b"w", NONCE)])
-        with gevent.Timeout(0.5, QUIET), suppress(TimeoutError):
-            server.recv_from_client()
+    with master(KEYS) as (server, guard), worker(server.port, KEYS) as client, gevent.Timeout(10):
+        heard = gevent.spawn(client.recv)
+        client.send(ready())
+        assert server.recv_from_client()[0] == "w"
+        client.send(Message("llm_batch", {"frame": b"\0\xff"}, "w"))
+        assert server.recv_from_client()[1].data == {"frame": b"\0\xff"}
         server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
-        gevent.sleep(0.1)
-        assert stranger.recv_multipart() == [b"", REFUSED]
-        assert not stranger.poll(100)
-        assert guard.dropped.by_sender["w"] == {UNPROVEN: 1}
+        assert heard.get().data == {"header": "secret"}
+        assert guard.dropped.total == 0
+
+
+#: What a stranger's socket knows: the server key and its own keys.
+STRANGE: dict[str, tuple[bytes | None, KeyPair]] = {
+    "no secret": (None, OWN),
+    "another secret": (OTHER.master.public, OTHER.worker),
+    "the workers' keys of the right secret, and a server key of another": (OTHER.master.public, KEYS.worker),
+    "the master's public key, and keys of its own": (KEYS.master.public, OWN),
+    "the master's public key, and another run's keys": (KEYS.master.public, OTHER.worker),
+    "the workers' public key as the master's": (KEYS.worker.public, KEYS.worker),
+    "the master's keys as its own": (KEYS.master.public, KEYS.master),
+}
+
+
+@pytest.mark.parametrize(("server_key", "own"), STRANGE.values(), ids=STRANGE)
+def test_whoever_lacks_the_secret_is_neither_heard_nor_told_anything(
+    server_key: bytes | None, own: KeyPair
+) -> None:
+    with master(KEYS) as (server, guard):
+        stranger = raw(server.port, b"w", server_key, own)
+        stranger.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
+        if server_key is not None:
+            until_refused(guard)
+        server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
+        hears_only(server)
+        assert not stranger.poll(50)
+        assert set(guard.dropped.by_sender) <= {STRANGERS}
         stranger.close()
 
 
-OTHER = b"the secret of another run"
+def test_no_connection_is_taken_while_nobody_answers_for_its_key() -> None:
+    with master(KEYS) as (server, _):
+        server._more[0].close(0)  # the ZAP handler
+        stranger = raw(server.port, b"w", KEYS.master.public, KEYS.worker)
+        stranger.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
+        assert not server.socket.poll(300)
+        stranger.close()
+
+
+GIVE_BOTH = ": give both the same by --swarm-secret-env"
 
 
 @pytest.mark.parametrize(
     ("theirs", "ours", "why"),
     [
-        (SECRET, OTHER, "the master has another secret than this worker, or none"),
-        (None, OTHER, "the master has another secret than this worker, or none"),
-        (SECRET, None, "the master has a secret, and this worker has none"),
+        (KEYS, OTHER, "the master has another secret than this worker" + GIVE_BOTH),
+        (None, OTHER, "the master has no secret, and this worker has one" + GIVE_BOTH),
+        (KEYS, None, "the master has a secret, and this worker has none" + GIVE_BOTH),
     ],
+    ids=["another", "none there", "none here"],
 )
 def test_a_worker_of_another_run_ends_with_one_line(
-    theirs: bytes | None, ours: bytes | None, why: str, capsys: pytest.CaptureFixture[str]
+    theirs: ChannelKeys | None, ours: ChannelKeys | None, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with master(theirs) as (server, _):
-        listening = gevent.spawn(server.recv_from_client)
-        if ours is None:
-            worker: Any = OpenClient("127.0.0.1", server.port, "w")
-        else:
-            worker = GuardedClient("127.0.0.1", server.port, "w", ours)
-        worker.send(ready())
-        with gevent.Timeout(10), pytest.raises(SystemExit) as ended:
-            worker.recv()
+    with master(theirs) as (server, _), worker(server.port, ours) as client:
+        client.send(ready())
+        with gevent.Timeout(5), pytest.raises(SystemExit) as ended:
+            client.recv()
         assert ended.value.code == 2
-        assert capsys.readouterr().err == (
-            f"llm-locust: error: {why}: give both the same by --swarm-secret-env\n"
-        )
-        listening.kill()
-        worker.socket.close(linger=0)
+        assert capsys.readouterr().err == f"llm-locust: error: {why}\n"
 
 
-def test_a_refusal_does_not_end_a_worker_whose_master_has_proved_itself() -> None:
-    with master(SECRET) as (server, _):
-        worker = GuardedClient("127.0.0.1", server.port, "w", SECRET)
-        heard = gevent.spawn(worker.recv)
-        worker.send(ready())
+def test_a_worker_at_the_port_of_another_program_ends_with_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with listening(lambda s, _: s.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9)) as other:
+        assert mechanism_at("127.0.0.1", other.server_port) == b""
+        with worker(other.server_port, KEYS) as client, gevent.Timeout(5), pytest.raises(SystemExit):
+            client.recv()
+    assert "is no master: look at --master-port" in capsys.readouterr().err
+
+
+def test_a_place_that_takes_connections_and_closes_them_ends_no_worker() -> None:
+    """As a proxy does whose master has not been started yet."""
+    closed: list[int] = []
+    with listening(lambda *_: closed.append(1)) as proxy:
+        port = proxy.server_port
+        with worker(port, KEYS) as client, gevent.Timeout(20):
+            client.send(ready())
+            while len(closed) < 4 * MOST_FAILURES:
+                gevent.sleep(0.01)
+            proxy.stop()
+            with master(KEYS, port) as (server, _):
+                assert server.recv_from_client()[0] == "w"
+
+
+@pytest.mark.parametrize("theirs", [None, OTHER], ids=["none", "another"])
+def test_whoever_takes_the_port_of_a_master_hears_nothing_from_its_workers_and_cannot_end_them(
+    theirs: ChannelKeys | None,
+) -> None:
+    with master(KEYS) as (server, _):
+        port = server.port
+        client = GuardedClient("127.0.0.1", port, "w", KEYS)
+        client.send(ready())
         with gevent.Timeout(10):
             assert server.recv_from_client()[0] == "w"
-            server.socket.send_multipart([b"w", b"", REFUSED])
-            server.send_to_client(Message("spawn", {}, "w"))
-            assert heard.get().type == "spawn"
-        worker.socket.close(linger=0)
+    with master(theirs, port) as (impostor, _):
+        heard = gevent.spawn(client.recv)
+        client.send(Message("llm_batch", {"frame": b"x"}, "w"))
+        with suppress(RPCError):
+            impostor.send_to_client(Message("spawn", {}, "w"))
+        assert not impostor.socket.poll(500)
+        assert not heard.ready()
+    heard.kill()
+    client.close(linger=0)
+
+
+#: Greetings of ZeroMQ's protocol before it had keys, each with a message: versions 1, 2 and 3 without them.
+SIGNATURE = bytes.fromhex("ff00000000000000017f")
+EARLIER = {
+    "1": b"\x01\x00" + b"\x0c\x00client_ready",
+    "2": SIGNATURE + b"\x01\x06" + b"\x00\x00" + b"\x00\x0cclient_ready",
+    "3": SIGNATURE + b"\x03\x00NULL".ljust(54, b"\0") + b"\x04\x06\x05READY" + b"\x00\x0cclient_ready",
+}
+
+
+@pytest.mark.parametrize("said", EARLIER.values(), ids=EARLIER)
+def test_no_end_with_a_secret_is_talked_into_a_protocol_without_keys(said: bytes) -> None:
+    with (
+        master(KEYS) as (server, _),
+        sockets.create_connection(("127.0.0.1", server.port), 5) as stranger,
+    ):
+        stranger.sendall(said)
+        hears_only(server)
+    heard: list[bytes] = []
+
+    def talk(peer: Any, _: object) -> None:
+        peer.sendall(said)
+        with suppress(OSError):
+            while part := peer.recv(1 << 12):
+                heard.append(part)
+
+    with (
+        listening(talk) as impostor,
+        suppress(SystemExit, gevent.Timeout),
+        worker(impostor.server_port, KEYS) as client,
+        gevent.Timeout(0.3),
+    ):
+        client.send(Message("llm_batch", {"header": "sk-of-the-run"}, "w"))
+        client.recv()
+    assert heard[0][:1] == SIGNATURE[:1]
+    assert not [part for part in heard if b"llm_batch" in part or b"sk-of" in part]
 
 
 def test_a_worker_without_a_secret_drops_what_is_no_message() -> None:
-    with master(None) as (server, _):
-        worker = OpenClient("127.0.0.1", server.port, "w")
-        worker.send(ready())
-        with gevent.Timeout(10):
+    with master(None) as (server, _), worker(server.port, None) as client, gevent.Timeout(10):
+        client.send(ready())
+        assert server.recv_from_client()[0] == "w"
+        server.socket.send_multipart([b"w", b"\xc1"])
+        with pytest.raises(RPCReceiveError):
+            client.recv()
+        server.send_to_client(Message("spawn", {}, "w"))
+        assert client.recv().type == "spawn"
+
+
+class Wire:
+    """A relay that keeps what it passes on, can change it, and can send what came up again."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.up: list[bytes] = []
+        self.down: list[bytes] = []
+        self.change = False
+        self.server = StreamServer(("127.0.0.1", 0), self._pass)
+        self.server.start()
+
+    def _pass(self, near: Any, _: object) -> None:
+        far = sockets.create_connection(("127.0.0.1", self.target))
+        ways = [gevent.spawn(self._copy, near, far, self.up), gevent.spawn(self._copy, far, near, self.down)]
+        gevent.joinall(ways, count=1)
+        near.close()
+        far.close()
+        gevent.killall(ways)
+
+    def _copy(self, source: Any, to: Any, kept: list[bytes]) -> None:
+        with suppress(OSError):
+            while part := source.recv(1 << 16):
+                kept.append(part)
+                to.sendall(part[:-1] + bytes([part[-1] ^ 1]) if self.change and kept is self.up else part)
+
+    def replay(self) -> bytes:
+        """Send to the target what came up from a worker, as it came; return what it says."""
+        with sockets.create_connection(("127.0.0.1", self.target), 5) as again, suppress(OSError):
+            for part in self.up:
+                again.sendall(part)
+                gevent.sleep(0.02)
+            again.settimeout(0.2)
+            return again.recv(1 << 16)
+        return b""
+
+
+def test_what_was_recorded_shows_nothing_and_cannot_be_sent_again_or_changed() -> None:
+    with master(KEYS) as (server, guard):
+        wire = Wire(server.port)
+        port: Any = wire.server.server_port
+        with worker(port, KEYS) as client, gevent.Timeout(10):
+            client.send(ready())
             assert server.recv_from_client()[0] == "w"
-            server.socket.send_multipart([b"w", b"\xc1"])
-            with pytest.raises(RPCReceiveError):
-                worker.recv()
-            server.send_to_client(Message("spawn", {}, "w"))
-            assert worker.recv().type == "spawn"
-        worker.socket.close(linger=0)
-
-
-def test_what_was_overheard_cannot_be_sent_again_by_another_connection() -> None:
-    with master(SECRET) as (server, guard):
-        overheard = [b"", hello(SECRET, b"w", NONCE)]
-        welcome, _ = answer(SECRET, b"w", hello(SECRET, b"w", NONCE))
-        worker: ProofSession = welcomed(SECRET, b"w", NONCE, welcome)
-        stranger = raw(server.port, b"w")
-        stranger.send_multipart(overheard)  # answered, but the answer's key is not to be had from it
-        payload = msgpack.dumps(("client_ready", "2.47.0", "w"))
-        stranger.send_multipart([payload, worker.seal(payload)])
-        with gevent.Timeout(0.5, QUIET), suppress(TimeoutError):
-            server.recv_from_client()
-            raise AssertionError("a message was taken again")
-        assert guard.dropped.by_sender["w"] == {UNPROVEN: 1}
-        stranger.close()
-
-
-def test_a_worker_does_not_obey_a_master_without_the_secret() -> None:
-    socket: Any = zmq.Context.instance().socket(zmq.ROUTER)
-    port = socket.bind_to_random_port("tcp://127.0.0.1")
-    worker = GuardedClient("127.0.0.1", port, "w", SECRET)
-    heard = gevent.spawn(worker.recv)
-    worker.send(ready())
-    with gevent.Timeout(10):
-        name, payload, _ = socket.recv_multipart()
-    assert (name, payload) == (b"w", b"")
-    socket.send_multipart([name, msgpack.dumps(("spawn", {}, "w"))])
-    socket.send_multipart([name, b"", b"\0" * 96])
-    gevent.sleep(0.2)
-    assert not heard.ready()
-    heard.kill()
-    worker.socket.close(linger=0)
-    socket.close(linger=0)
+            server.send_to_client(Message("spawn", {"header": "sk-of-the-run"}, "w"))
+            assert client.recv().data == {"header": "sk-of-the-run"}
+            whole = b"".join(wire.up + wire.down)
+            hidden = [KEYS.master, KEYS.worker]
+            for text in (
+                b"client_ready",
+                b"sk-of",
+                *(z85.decode(k) for p in hidden for k in (p.public, p.secret)),
+            ):
+                assert text not in whole
+            wire.replay()
+            wire.change = True
+            client.send(Message("llm_batch", {"frame": b"changed"}, "w"))
+            assert not server.socket.poll(300)
+            wire.change = False
+        wire.server.stop()
+        hears_only(server)
+        assert set(guard.dropped.by_sender) <= {STRANGERS}
 
 
 anything = st.recursive(

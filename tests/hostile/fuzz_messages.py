@@ -35,7 +35,6 @@ from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.channel import KINDS as LOCUST_KINDS
 from llm_locust.swarm.channel.channel import Reported, check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
-from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.run.roster import Roster
 
@@ -214,31 +213,8 @@ def check_report(data: bytes) -> None:
     generate_latest(registry(store))
 
 
-_SECRET, _NAME, _NONCE = b"sixteen bytes at least", b"w", b"n" * NONCE_BYTES
-
-
-def check_proof(data: bytes) -> None:
-    """No bytes prove that their sender knows the secret."""
-    for prove in (
-        lambda: answer(_SECRET, _NAME, data),
-        lambda: welcomed(_SECRET, _NAME, _NONCE, data),
-        lambda: ProofSession(b"key", b"to master").check(b"message", data),
-    ):
-        if data == _HELLO:
-            continue
-        try:
-            prove()
-        except ProofError:
-            continue
-        raise AssertionError("bytes were taken for a proof")
-
-
-_HELLO = hello(_SECRET, _NAME, _NONCE)
-
-
 def _messages(case: bytes) -> None:
     check_report(case)
-    check_proof(case)
     try:
         message = unpacked(case)
     except MessageError as e:
@@ -297,7 +273,6 @@ MESSAGES = Target(
         *(_packed(kind, data) for kind, data in _LOCUST.items()),
         *(_packed(kind, plain(example)) for kind, example in EXAMPLES.items()),
         _REPORT,
-        _HELLO,
         _packed("x", {"__datetime__": True, "as_str": "20261122T07:00:00.0"}),
     ),
 )

@@ -15,9 +15,9 @@ from locust.rpc import zmqrpc
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer, OpenClient
+from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.curve import derive_keys, secret_of
 from llm_locust.swarm.channel.messages import DroppedMessages, MessageError, Received, plain, read
-from llm_locust.swarm.channel.proof import secret_of
 from llm_locust.swarm.process.leaving import forked, leave
 from llm_locust.swarm.process.loops import Throttle
 
@@ -170,7 +170,7 @@ def channel_secret(options: Any) -> bytes | None:
 def warn_of_strangers(environment: Environment, guard: Guard) -> None:
     """Warn if anyone who can reach the master's port can join the run."""
     host = getattr(environment.parsed_options, "master_bind_host", None) or "*"
-    if guard.secret is None and not host.startswith(_LOOPBACK):
+    if guard.keys is None and not host.startswith(_LOOPBACK):
         logger.warning(
             "the master listens on %s without a secret: anyone who can reach its port can join the run and "
             "receives its options; give master and workers --swarm-secret-env, or the master "
@@ -194,11 +194,12 @@ def _is_any(host: str) -> bool:
 
 
 def _open(environment: Environment, secret: bytes | None) -> None:
-    guard = Guard(secret)
+    keys = None if secret is None else derive_keys(secret)
+    guard = Guard(keys)
     vars(environment)[_ATTRIBUTE] = guard
     patched: Any = zmqrpc
     patched.Server = partial(GuardedServer, guard=guard)
-    patched.Client = OpenClient if secret is None else partial(GuardedClient, secret=secret)
+    patched.Client = partial(GuardedClient, keys=keys)
 
 
 def _is_worker_by_command() -> bool:

@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 #: Set at import: processes forked by ``--processes`` inherit the parent's value.
 _PARENT = os.getpid()
 
+#: Processes that this one has forked.
+_FORKS: list[int] = []
+
 _LOOK_INTERVAL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -60,9 +63,23 @@ def forked() -> bool:
 def fork() -> int:
     """As gevent's; the child is told to end (SIGTERM) as soon as its parent has ended, however it ends."""
     pid: int = gevent.fork()
-    if pid == 0 and _told_by_kernel() and os.getppid() != _PARENT:  # it has ended in between
+    if pid:
+        _FORKS.append(pid)
+    elif _told_by_kernel() and os.getppid() != _PARENT:  # it has ended in between
         os.kill(os.getpid(), signal.SIGTERM)
     return pid
+
+
+def ended_forks() -> list[int]:
+    """Processes forked by :func:`fork` that have ended; none is reaped here, as Locust asks for them."""
+    return [pid for pid in _FORKS if not _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def parent_is_gone() -> bool:

@@ -123,9 +123,9 @@ GIVE_UP_S = 30.0
 #: Interval of the steps, at most.
 STEP_S = 1.0
 
-#: ``load``: the load may go on; ``stop``: it ends now; ``rejoin``: a master is there again, which does not
-#: know this worker's load; ``leave``: give up. ZeroMQ connects again by itself, and looks the address up.
-Step = Literal["load", "stop", "wait", "rejoin", "leave"]
+#: ``load``: the load may go on; ``stop``: it ends now; ``deliver``: a master is there again, which takes what
+#: is held; ``leave``: give up. ZeroMQ connects again by itself, and looks the address up.
+Step = Literal["load", "stop", "wait", "deliver", "leave"]
 
 
 class MasterWatch:
@@ -169,4 +169,4 @@ class MasterWatch:
             return "stop"
         if not self._stopped:
             return "load"
-        return "rejoin" if silent_s < SILENT_S else "wait"
+        return "deliver" if silent_s < SILENT_S else "wait"

@@ -26,6 +26,7 @@ from llm_locust.swarm.channel.messages import (
     RunMessage,
     StagedMessage,
     StageMessage,
+    StrangerMessage,
     printable,
     version_conflict,
 )
@@ -33,8 +34,8 @@ from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, guard_of,
 from llm_locust.swarm.clocks import pong
 from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live import LiveReceiver
-from llm_locust.swarm.process.leaving import keep_exits
-from llm_locust.swarm.process.loops import wait_until
+from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
+from llm_locust.swarm.process.loops import every, wait_until
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.departed import note_departed, note_rate
@@ -42,12 +43,17 @@ from llm_locust.swarm.roles.desertion import note_desertion
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.earlier import EarlierParts
 from llm_locust.swarm.soak.going_on import earlier_parts
-from llm_locust.swarm.soak.strangers import Strangers
 
 logger = logging.getLogger(__name__)
 
 #: Kind under which dropped counts of Locust's own report are listed.
 REPORT = "llm_report"
+
+#: Most workers remembered after they have left.
+MOST_MET = 10_000
+
+#: Interval at which the workers that ``--processes`` forked are looked at until the load.
+FORKS_INTERVAL_S = 0.5
 
 #: Interval at which a worker without final counts is asked for them again: the first request may be lost.
 FLUSH_AGAIN_S = 2.0
@@ -77,7 +83,7 @@ class MasterRole:
         )
         self._mail = mail = MasterMailbox(runner, guard.dropped, self._is_worker, self._drop)
         self._earlier = EarlierParts(earlier_parts(options), self._acknowledge)
-        self._strangers = Strangers(runner, mail, lambda: self._earlier.takes)
+        self._met: dict[str, None] = {}  # workers that have joined, the latest last
         self._conflicts: dict[str, str] = {}  # why a connected worker cannot take part
         mail.listen(messages.HELLO, HelloMessage, self._on_hello)
         mail.listen(messages.BATCH, BatchMessage, self._on_batch)
@@ -99,6 +105,7 @@ class MasterRole:
         keep_exits(environment, self._runs.settle_code)
         events.quit.add_listener(lambda **_: self._runs.print_once())
         self._is_built.set()
+        self._forks = every(FORKS_INTERVAL_S, self._look_at_forks, "the watch on forked workers")
         self._runs.check(self._await_workers)
 
     def _await_workers(self) -> None:
@@ -114,8 +121,21 @@ class MasterRole:
                 "logs, or change --expect-workers or --expect-workers-max-wait"
             )
 
+    def _look_at_forks(self) -> None:
+        """End the wait for workers of ``--processes`` of which one has ended before the load."""
+        if ended := ended_forks():
+            error = UsageError(
+                f"a worker of --processes (process {ended[0]}) ended before the load: its own lines say why; "
+                "one that was killed, as for memory, says nothing"
+            )
+            if self._runs.headless:
+                leave(error)
+            logger.error("%s", error)
+            self._forks.kill()
+
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
+        self._forks.kill()
         ready = [client.id for client in self._runner.clients.ready]
         self._stopping.begin()
         conflict = next((self._conflicts[worker] for worker in ready if worker in self._conflicts), None)
@@ -136,7 +156,7 @@ class MasterRole:
             elif msg.type == "exception":
                 self._reported.bound_exception(msg.data)
             elif msg.type == "heartbeat" and client_id not in self._runner.clients:
-                self._strangers.answer(client_id)
+                self._answer_unlisted(client_id)
                 return
             self._handle(client_id, msg)
             if msg.type == "stats":
@@ -144,6 +164,16 @@ class MasterRole:
         except Exception as e:
             why = f"Locust could not process it: {type(e).__name__}: {e}"
             self._runs.dropped.note(client_id, msg.type, why)
+
+    def _answer_unlisted(self, worker: str) -> None:
+        """Answer the heartbeat of a worker that Locust does not list, and would not answer.
+
+        It lists none that sleeps through ``--stop-timeout``. Any other is an earlier master's.
+        """
+        if worker in self._met:
+            self._runner.server.send_to_client(Message("heartbeat", None, worker))
+        else:
+            self._mail.send(messages.STRANGER, StrangerMessage(takes=self._earlier.takes), worker)
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
@@ -162,7 +192,9 @@ class MasterRole:
 
     def _on_worker_connect(self, client_id: str, **_: object) -> None:
         """Add the worker before Locust sends it the spawn message, which carries its place in the run."""
-        self._strangers.met(client_id)
+        self._met[client_id] = None
+        if len(self._met) > MOST_MET:
+            del self._met[next(iter(self._met))]
         run = self._runs.run
         if run is not None and run.stopped_ns is None:
             run.roster.heard(client_id)

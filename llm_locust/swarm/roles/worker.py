@@ -41,7 +41,7 @@ from llm_locust.swarm.process.own_code import check_own_code
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
 from llm_locust.swarm.process.tuning import remember_default_arguments
 from llm_locust.swarm.roles.load_generator import LoadGenerator
-from llm_locust.swarm.roles.rejoining import Rejoining, held_before
+from llm_locust.swarm.roles.lost_master import LostMaster
 from llm_locust.swarm.run.roster import place_key
 from llm_locust.swarm.users.session import LoadSession
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 #: Interval at which a worker checks whether its share of the run is done.
 SPENT_INTERVAL_S = 0.1
 
-#: Longest wait for the acknowledgements of a master that is there again, before this worker joins it.
+#: Longest wait for the acknowledgements of a master that is there again, before this worker ends.
 DELIVER_WITHIN_S = 10.0
 
 
@@ -73,7 +73,7 @@ class WorkerRole:
         self._last_word: CountsMessage | None = None  # final counts of the run that was flushed last
         self._ending: str | None = None  # the run that is ending here
         self._told_spent: str | None = None
-        self.held = held_before()
+        self._held = 0  # records left in the spool, or lost
         mail.listen(messages.ACK, AckMessage, self._on_ack)
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
         mail.listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
@@ -88,7 +88,7 @@ class WorkerRole:
         self._live = LiveSender(environment, mail)
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
-        Rejoining(environment, mail, self)
+        LostMaster(environment, mail, self)
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         spawn_loop(self._clock.run, "the watch on the clock")
         every(SPENT_INTERVAL_S, self._tell_when_spent, "the look at what is left to send")
@@ -172,7 +172,7 @@ class WorkerRole:
     def vet(self, settings: Settings) -> None:
         """Check that the master names only code next to the locustfile, unless it knows the run's secret or
         has sent the locustfile itself (raises UsageError)."""
-        if guard_of(self._environment).secret is None:
+        if guard_of(self._environment).keys is None:
             check_own_code(self._environment, settings.kinds)
 
     def refuse(self, reason: str) -> None:
@@ -273,7 +273,7 @@ class WorkerRole:
         assert counts is not None
         self._last_word, self._ending = counts, None
         self._mail.send(messages.DONE, counts)
-        self.held += self._shipper.finish(run, self._facts()) + counts.dropped
+        self._held += self._shipper.finish(run, self._facts()) + counts.dropped
 
     def _counts(self) -> CountsMessage | None:
         return self._users.counts(self._shipper.unsent, self._shipper.dropped)
@@ -308,7 +308,7 @@ class WorkerRole:
         if self._environment.process_exit_code is None and not log.unhandled_greenlet_exception:
             self._environment.process_exit_code = 0  # the verdict on a run is the master's
         self._finish_session()
-        if self.held and not self._environment.process_exit_code:
+        if self._held and not self._environment.process_exit_code:
             self._environment.process_exit_code = EXIT_INCOMPLETE
 
     def _finish_session(self) -> None:

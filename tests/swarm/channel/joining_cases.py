@@ -1,268 +1,136 @@
 """Worker and master meet in any order; run by test_swarm_joining.py in a process of its own.
 
-Both real ends of the channel, with a scripted network between them: no socket, and no time but the script's.
-What Locust says over the channel, and what a worker does about a master that does not know it, is as in
-Locust's runners and in roles/worker.py.
+Both real ends of the channel over loopback, with a second of Locust's intervals made short. What Locust says
+over the channel is as in its runners; a worker whose master does not know it ends, and is started again.
 """
 
 import itertools
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import socket as sockets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
+import gevent
 import pytest
-import zmq.green as zmq
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from locust.exception import RPCError
 from locust.rpc import Message
-from zmq.error import ZMQError
 
-from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer, OpenClient
+from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.curve import ChannelKeys, derive_keys
 
-SECRET = b"sixteen bytes at least"
+KEYS, OTHER = derive_keys(b"sixteen bytes at least"), derive_keys(b"the secret of another run")
 
-#: Locust's interval of ``client_ready``, and its runner's of heartbeats.
-READY_S, HEARTBEAT_S = 5, 1
+#: Length of a second here, and Locust's intervals of ``client_ready`` and of heartbeats, in such seconds.
+SECOND_S = 0.01
+READY, HEARTBEAT = 5, 1
 
-#: An end that could join has joined after this: one interval for each of ready, and a word that was lost.
-WITHIN_S = 12
-
-Parts = list[bytes]
-
-
-class Network:
-    """What is under way. It keeps what workers send while nobody listens, as ZeroMQ does."""
-
-    def __init__(self) -> None:
-        self.up: deque[tuple[bytes, Parts]] = deque()
-        self.down: deque[tuple[bytes, Parts]] = deque()
-        self.at_master: deque[tuple[bytes, Parts]] = deque()
-        self.at_worker: dict[bytes, deque[Parts]] = {}
-
-    def deliver(self) -> None:
-        self.at_master.extend(self.up)
-        self.up.clear()
-        for name, parts in self.down:
-            self.at_worker.setdefault(name, deque()).append(parts)
-        self.down.clear()
-
-
-class Socket:
-    """A ROUTER or DEALER of the network, without waiting: what has nothing to receive raises."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._name = b""
-
-    def setsockopt(self, option: int, value: Any) -> None:
-        if isinstance(value, bytes):
-            self._name = value
-
-    def bind(self, address: str) -> None: ...
-
-    def connect(self, address: str) -> None: ...
-
-    def send(self, payload: bytes, flags: int = 0) -> None:
-        self.send_multipart([payload])
-
-    def send_multipart(self, parts: Parts, flags: int = 0) -> None:
-        if self._name:
-            self._network.up.append((self._name, parts))
-        else:
-            self._network.down.append((parts[0], parts[1:]))
-
-    def recv(self) -> bytes:
-        return self.recv_multipart()[0]
-
-    def recv_multipart(self) -> Parts:
-        try:
-            if self._name:
-                return self._network.at_worker.setdefault(self._name, deque()).popleft()
-            name, parts = self._network.at_master.popleft()
-            return [name, *parts]
-        except IndexError:
-            raise ZMQError from None
+#: An end that could join, or has to end, has done so after this.
+WITHIN_S = 20.0
 
 
 class Master:
     """Locust's master as far as joining goes."""
 
-    numbers = itertools.count()
-
-    def __init__(self, secret: bytes | None) -> None:
-        self.number = next(self.numbers)
-        self.guard = Guard(secret, custom={"llm_counted"})
+    def __init__(self, port: int, keys: ChannelKeys | None) -> None:
+        self.guard = Guard(keys)
         self.clients: set[str] = set()
-        self.counted: Counter[tuple[str, int]] = Counter()
-        self._server = GuardedServer("127.0.0.1", 1, self.guard)
+        self._server = GuardedServer("127.0.0.1", port, self.guard)
+        self._reader = gevent.spawn(self._read)
 
-    def read(self) -> None:
+    def _read(self) -> None:
         while True:
-            try:
-                sender, message = self._server.recv_from_client()
-            except RPCError:
-                return
+            sender, message = self._server.recv_from_client()
             if message.type == "client_ready":
                 self.clients.add(sender)
-                self._say("ack", sender)
-            elif message.type == "heartbeat":
-                self._say("heartbeat" if sender in self.clients else "stranger", sender)
-            else:
-                self.counted[sender, message.data] += 1
+            known = "ack" if message.type == "client_ready" else "heartbeat"
+            kind = known if sender in self.clients else "stranger"
+            self._server.send_to_client(Message(kind, None, sender))
 
-    def _say(self, kind: str, worker: str) -> None:
-        self._server.send_to_client(Message(kind, self.number, worker))
+    def end(self) -> None:
+        self._reader.kill()
+        self._server.close(linger=0)
 
 
 class Worker:
-    """Locust's worker as far as joining goes, and its start anew when a master does not know it."""
+    """Locust's worker as far as joining goes, and a supervisor that starts it again."""
 
     numbers = itertools.count()
 
-    def __init__(self, secret: bytes | None, clock: Callable[[], float]) -> None:
-        self._secret, self._clock = secret, clock
-        self._said = itertools.count()
-        self._begin()
+    def __init__(self, port: int, keys: ChannelKeys | None) -> None:
+        self._port, self._keys = port, keys
+        self.name, self.joined = "", False
+        self.life = gevent.spawn(self._live)
 
-    def _begin(self) -> None:
-        self.name = f"w{next(self.numbers)}"
-        self.master: int | None = None
-        self._due_s = self._clock()
-        self._client: Any
-        if self._secret is None:
-            self._client = OpenClient("127.0.0.1", 1, self.name)
-        else:
-            self._client = GuardedClient("127.0.0.1", 1, self.name, self._secret, self._clock)
-
-    def read(self) -> None:
+    def _live(self) -> None:
         while True:
+            self.name, self.joined = f"w{next(self.numbers)}", False
+            client = GuardedClient("127.0.0.1", self._port, self.name, self._keys)
+            speaker = gevent.spawn(self._speak, client)
             try:
-                message = self._client.recv()
-            except RPCError:
-                return
-            if message.type == "stranger":
-                self._begin()
-                return
-            self.master = message.data
+                while (message := client.recv()).type != "stranger":
+                    self.joined = self.joined or message.type == "ack"
+            finally:
+                speaker.kill()
+                client.close(linger=0)
 
-    def speak(self) -> None:
-        if self._clock() < self._due_s:
-            return
-        self._client.send(Message("llm_counted", next(self._said), self.name))
-        if self.master is None:
-            self._client.send(Message("client_ready", "2.47.0", self.name))
-            self._due_s = self._clock() + READY_S
-        else:
-            self._client.send(Message("heartbeat", {"state": "ready", "current_cpu_usage": 1}, self.name))
-            self._due_s = self._clock() + HEARTBEAT_S
+    def _speak(self, client: GuardedClient) -> None:
+        while True:
+            load = {"state": "ready", "current_cpu_usage": 1}
+            kind, data = ("heartbeat", load) if self.joined else ("client_ready", "2.47.0")
+            with suppress(RPCError):
+                client.send(Message(kind, data, self.name))
+            gevent.sleep((HEARTBEAT if self.joined else READY) * SECOND_S)
+
+    def end(self) -> None:
+        self.life.kill()
 
 
 class World:
-    """A network with at most one master and one worker, and a clock."""
+    """At most one master and one worker, at a port."""
 
-    def __init__(self, secret: bytes | None) -> None:
-        self.secret = secret
-        self.now_s = 0.0
-        self.network = Network()
+    def __init__(self, keys: ChannelKeys | None) -> None:
+        self.keys = keys
         self.master: Master | None = None
         self.worker: Worker | None = None
-        self.held = False
+        with sockets.create_server(("127.0.0.1", 0)) as place:
+            self.port = place.getsockname()[1]
 
     def start_master(self) -> None:
-        self.network.at_master.clear()
-        self.master = Master(self.secret)
-
-    def kill_master(self) -> None:
-        """What it has not read is lost."""
-        self.master = None
-        self.network.at_master.clear()
+        self.master = Master(self.port, self.keys)
 
     def start_worker(self) -> None:
-        self.worker = Worker(self.secret, lambda: self.now_s)
+        self.worker = Worker(self.port, self.keys)
 
-    def kill_worker(self) -> None:
+    def end_master(self) -> None:
+        if self.master is not None:
+            self.master.end()
+        self.master = None
+
+    def end_worker(self) -> None:
+        if self.worker is not None:
+            self.worker.end()
         self.worker = None
 
-    def hold_master(self) -> None:
-        """Its loop does nothing, while ZeroMQ goes on receiving."""
-        self.held = True
-
-    def free_master(self) -> None:
-        self.held = False
-
-    def double(self) -> None:
-        """A relay sends everything under way twice."""
-        self.network.up.extend(list(self.network.up))
-        self.network.down.extend(list(self.network.down))
-
-    def reverse(self) -> None:
-        self.network.up.reverse()
-        self.network.down.reverse()
-
-    def lose(self) -> None:
-        self.network.up.clear()
-        self.network.down.clear()
-
-    def speak(self) -> None:
-        if self.worker is not None:
-            self.worker.speak()
-
-    def read(self) -> None:
-        """Both ends read what has arrived."""
-        if self.master is not None:
-            self.network.deliver()
-            if not self.held:
-                self.master.read()
-        if self.worker is not None:
-            self.worker.read()
-
-    def second(self) -> None:
-        """One second: each end speaks when it is due, and all words arrive."""
-        self.speak()
-        for _ in range(8):
-            self.read()
-        self.now_s += 1
-
-    def wait(self, seconds: int) -> None:
-        for _ in range(seconds):
-            self.second()
-
-    def has_joined(self) -> bool:
-        """Whether the present worker and master have heard each other last."""
-        assert self.worker is not None
-        assert self.master is not None
-        return self.worker.name in self.master.clients and self.worker.master == self.master.number
-
     def joins(self) -> None:
-        """Both join, and stay so; no message was taken twice if it is signed."""
-        self.wait(WITHIN_S)
-        for _ in range(3):
-            assert self.has_joined(), f"not within {WITHIN_S} s"
-            self.second()
-        assert self.master is not None
-        if self.secret is not None:
-            assert max(self.master.counted.values()) == 1
+        with gevent.Timeout(WITHIN_S):
+            while True:
+                assert self.master is not None
+                assert self.worker is not None
+                if self.worker.name in self.master.clients and self.worker.joined:
+                    return
+                gevent.sleep(SECOND_S)
 
 
 @contextmanager
-def world(secret: bytes | None) -> Iterator[World]:
-    made = World(secret)
-    with pytest.MonkeyPatch.context() as patch:
-
-        class Context:
-            def socket(self, kind: int) -> Socket:
-                return Socket(made.network)
-
-        patch.setattr(zmq, "Context", Context)
+def world(keys: ChannelKeys | None) -> Iterator[World]:
+    made = World(keys)
+    try:
         yield made
+    finally:
+        made.end_worker()
+        made.end_master()
 
 
-SECRETS = pytest.mark.parametrize("secret", [SECRET, None], ids=["with a secret", "open"])
-
-#: After these a message may be dropped, and the worker says it again.
-UNTIDY = {"kill_master", "double", "reverse"}
+SECRETS = pytest.mark.parametrize("keys", [KEYS, None], ids=["with a secret", "open"])
 
 #: What happens, before both have to join: names of methods of World, and seconds.
 MEET: dict[str, Sequence[str | int]] = {
@@ -272,79 +140,70 @@ MEET: dict[str, Sequence[str | int]] = {
     "master 10 s late": ["start_worker", 10, "start_master"],
     "master 60 s late": ["start_worker", 60, "start_master"],
     "worker 60 s late": ["start_master", 60, "start_worker"],
-    "master again at once": ["start_master", "start_worker", 7, "kill_master", "start_master"],
-    "master again 3 s later": ["start_master", "start_worker", 7, "kill_master", 3, "start_master"],
-    "master again 20 s later": ["start_master", "start_worker", 7, "kill_master", 20, "start_master"],
+    "master again at once": ["start_master", "start_worker", "joins", "end_master", "start_master"],
+    "master again 20 s later": ["start_master", "start_worker", "joins", "end_master", 20, "start_master"],
     "master again and again": [
-        *("start_master", "start_worker", 7, "kill_master", 3, "start_master", 1, "kill_master", 3),
-        *("start_master", 1, "kill_master", "start_master"),
+        *("start_master", "start_worker", "joins", "end_master", 3, "start_master", 1, "end_master", 3),
+        *("start_master", 1, "end_master", "start_master"),
     ],
-    "master again while it welcomes": [
-        *("start_worker", 6, "start_master", "read", "kill_master", 2, "start_master"),
-    ],
-    "worker again": ["start_master", "start_worker", 7, "kill_worker", 3, "start_worker"],
+    "worker again": ["start_master", "start_worker", "joins", "end_worker", 3, "start_worker"],
     "both again, worker first": [
-        *("start_master", "start_worker", 7, "kill_master", "kill_worker", "start_worker", 8, "start_master"),
+        *("start_master", "start_worker", "joins", "end_master", "end_worker"),
+        *("start_worker", 8, "start_master"),
     ],
     "both again, master first": [
-        *("start_master", "start_worker", 7, "kill_worker", "kill_master", "start_master", 8, "start_worker"),
+        *("start_master", "start_worker", "joins", "end_worker", "end_master"),
+        *("start_master", 8, "start_worker"),
     ],
-    "master held while the worker joins": [
-        *("start_master", "hold_master", "start_worker", 23, "free_master"),
-    ],
-    "master held before it is started again": [
-        *("start_master", "start_worker", 7, "hold_master", 9, "kill_master", "free_master", "start_master"),
-    ],
-    "a relay doubles the hellos": ["start_worker", 6, "double", "double", "start_master", "read", "double"],
-    "a relay doubles the welcome": ["start_master", "start_worker", "speak", "read", "double", 1, "double"],
-    "a relay turns the order round": ["start_worker", 12, "reverse", "start_master", "read", "reverse"],
 }
 
 
 @SECRETS
 @pytest.mark.parametrize("steps", MEET.values(), ids=MEET)
 def test_worker_and_master_join_whoever_comes_first_or_again(
-    steps: Sequence[str | int], secret: bytes | None
+    steps: Sequence[str | int], keys: ChannelKeys | None
 ) -> None:
-    with world(secret) as met:
-        for step in steps:
+    with world(keys) as met:
+        for step in (*steps, "joins"):
             if isinstance(step, int):
-                met.wait(step)
+                gevent.sleep(step * SECOND_S)
             else:
                 getattr(met, step)()
-        met.joins()
-        if not UNTIDY.intersection(steps):
-            assert met.master is not None
-            assert met.master.guard.dropped.total == 0
+        assert met.master is not None
+        assert met.master.guard.dropped.total == 0
 
 
-#: Each may happen at any time; the two processes that matter in the end are started by the test.
-TROUBLE = st.lists(
-    st.sampled_from(
-        [
-            *("start_master", "kill_master", "hold_master", "free_master", "start_worker", "kill_worker"),
-            *("double", "reverse", "lose", "speak", "read", "second"),
-        ]
-    )
-    | st.integers(1, 12),
-    max_size=40,
-)
+#: A master's keys, and those of a worker of another run at its port.
+MISMATCHES = {
+    "another secret": (KEYS, OTHER),
+    "a secret at the worker only": (None, OTHER),
+    "a secret at the master only": (KEYS, None),
+}
 
 
-@SECRETS
-@settings(deadline=None)
-@given(steps=TROUBLE, is_worker_first=st.booleans())
-def test_after_any_trouble_the_present_worker_and_master_join(
-    secret: bytes | None, steps: list[str | int], is_worker_first: bool
+@pytest.mark.parametrize("is_master_first", [True, False], ids=["master first", "worker first"])
+@pytest.mark.parametrize(("theirs", "ours"), MISMATCHES.values(), ids=MISMATCHES)
+def test_a_worker_of_another_run_ends_and_the_runs_own_joins(
+    theirs: ChannelKeys | None,
+    ours: ChannelKeys | None,
+    is_master_first: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with world(secret) as met:
-        for step in steps:
-            if isinstance(step, int):
-                met.wait(step)
-            else:
-                getattr(met, step)()
-        met.free_master()
-        for role in sorted(("master", "worker"), reverse=is_worker_first):
-            if getattr(met, role) is None:
-                getattr(met, f"start_{role}")()
+    with world(theirs) as met:
+        stray = Worker(met.port, ours) if not is_master_first else None
+        gevent.sleep(SECOND_S)
+        met.start_master()
+        stray = stray or Worker(met.port, ours)
+        with gevent.Timeout(WITHIN_S), pytest.raises(SystemExit) as ended:
+            stray.life.join()
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("llm-locust: error: the master has ")
+        stray.end()
+        met.start_worker()
         met.joins()
+
+
+def test_the_port_of_another_program_is_refused_at_the_master() -> None:
+    with sockets.create_server(("127.0.0.1", 0)) as place, pytest.raises(RPCError, match="in use"):
+        GuardedServer("127.0.0.1", place.getsockname()[1], Guard(KEYS))

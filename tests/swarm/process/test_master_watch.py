@@ -40,7 +40,7 @@ def test_a_load_ends_within_ten_seconds_of_silence_and_its_worker_gives_up_after
     assert at["stop"] < 10.0
     counted = Counter(step for _, step in found)
     assert counted["stop"] == 1
-    assert counted["rejoin"] == 0
+    assert counted["deliver"] == 0
 
 
 def test_a_master_that_answers_every_second_is_never_gone() -> None:
@@ -56,17 +56,17 @@ def test_a_worker_that_has_not_met_its_master_waits_for_it() -> None:
     assert {step for _, step in steps(watch, clock, 400.0)} == {"load"}
 
 
-def test_a_master_that_is_back_is_joined_again_after_the_load_has_ended() -> None:
+def test_a_master_that_is_back_is_delivered_to_after_the_load_has_ended() -> None:
     watch, clock = met()
     steps(watch, clock, 15.0)
     watch.heard()
-    assert steps(watch, clock, 0.5)[0][1] == "rejoin"
+    assert steps(watch, clock, 0.5)[0][1] == "deliver"
 
 
-def test_another_master_ends_the_load_at_once_and_is_joined() -> None:
+def test_another_master_ends_the_load_at_once_and_is_delivered_to() -> None:
     watch, clock = met()
     watch.unknown()
-    assert [step for _, step in steps(watch, clock, 1.0)] == ["stop", "rejoin"]
+    assert [step for _, step in steps(watch, clock, 1.0)] == ["stop", "deliver"]
 
 
 @pytest.mark.parametrize("pause_s", [20.0, 300.0])

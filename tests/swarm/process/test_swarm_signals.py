@@ -136,6 +136,32 @@ def test_a_port_in_use_is_refused_in_one_line_and_leaves_no_worker(tmp_path: Pat
             assert [line for line in master.said if "is in use by another process" in line] == master.said
 
 
+#: The second process that is forked ends before it connects.
+STILLBORN = """
+import os
+from llm_locust.locustfiles.chat import Chat
+
+born = [0]
+os.register_at_fork(
+    before=lambda: born.__setitem__(0, born[0] + 1),
+    after_in_child=lambda: born[0] == 2 and os.kill(os.getpid(), 9),
+)
+"""
+
+
+def test_a_master_does_not_wait_for_a_forked_worker_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "stillborn.py").write_text(STILLBORN)
+    words = [*USUAL, "-t", "5s", "--processes", "2"]
+    with (
+        simulation(tmp_path / "sim") as sim,
+        locust(tmp_path, *words, "-H", sim.url, locustfile=tmp_path / "stillborn.py") as master,
+    ):
+        assert master.exit_code() == 2
+        wait_until(lambda: not master.left_over(), "the end of the other worker", 20)
+        (line,) = master.said
+        assert "ended before the load" in line
+
+
 def test_two_runs_with_local_workers_do_not_meet(tmp_path: Path) -> None:
     options = (*USUAL, "--processes", "2", "--num-requests", "20", "--output-tokens", "4")
     first, second = (tmp_path / name for name in ("first", "second"))
