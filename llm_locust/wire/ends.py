@@ -159,7 +159,7 @@ _GOOD_TEXT = re.compile(
 )
 
 #: What stands in every event that may tell of a failure beside a part of an answer.
-_SPOKEN = re.compile(rb'code"|"ret"|err|fail|abort|exception|fatal|"success"', re.IGNORECASE)
+_SPOKEN = (b'code"', b'"ret"', b"err", b"fail", b"abort", b"exception", b"fatal", b'"success"')
 
 #: A longer document is not read for that.
 _MAX_SPOKEN_BYTES = 256 << 10
@@ -218,7 +218,10 @@ def failure_beside(data: bytes, payload: Any = None) -> str | None:
     Args:
         payload: the event, if it was read already.
     """
-    if len(data) > _MAX_SPOKEN_BYTES or _SPOKEN.search(data) is None:
+    if len(data) > _MAX_SPOKEN_BYTES:
+        return None
+    spoken = data.lower()
+    if not any(word in spoken for word in _SPOKEN):
         return None
     if payload is None:
         with suppress(PayloadError):

@@ -163,9 +163,9 @@ def _mean(series: ServerSeries, name: str, of: Targets, means: Sequence[float]) 
 
 
 def _most(series: ServerSeries, name: str, of: Targets, found: Sequence[MetricSeries]) -> float | None:
-    """Of one target the largest sample; of all together the most that there was at one time."""
+    """The largest sample; of several engines together the most that there was at one time."""
     seen = [each.most for each in found if each.counts.any()]
-    if not isinstance(of, str) and len(seen) > 1 and _STATES[name]:
+    if len(seen) > 1 and _STATES[name]:
         return float(np.nanmax(in_parts(series, name, of)))
     return max(seen, default=None)
 

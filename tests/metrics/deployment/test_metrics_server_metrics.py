@@ -33,6 +33,14 @@ def replica(target: str, running: float = 3.0) -> list[Row]:
     ]
 
 
+def test_engines_of_one_target_run_together_also_at_their_most() -> None:
+    engines = [rows("a", "running", [n] * 11, engine=engine) for engine, n in (("0", 5), ("1", 3))]
+    (a,) = server_metrics(
+        series([*rows("a", "up", [1] * 11), *engines[0], *engines[1]]), columns(request()), WINDOW
+    )["targets"]
+    assert (a["running_mean"], a["running_max"]) == (8.0, 8.0)
+
+
 def test_each_target_and_the_total_of_all_are_told() -> None:
     found = server_metrics(series([*replica("a"), *replica("b", 5.0)]), columns(request()), WINDOW)
     a, b = found["targets"]
