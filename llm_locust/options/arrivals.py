@@ -108,8 +108,7 @@ class LoadSettings(Group, frozen=True, kw_only=True):
 
     arrival: Process | TraceFile | None = option(
         "--arrival",
-        "open loop: constant, poisson, gamma:CV or trace:FILE (default poisson; "
-        "needs a user class of OpenLoopUser)",
+        "open loop: constant, poisson, gamma:CV or trace:FILE (default poisson; requires an OpenLoopUser)",
         parse_arrival,
         "A",
         form=readers.ARRIVAL,

@@ -101,8 +101,8 @@ class RequestSettings(Group, frozen=True, kw_only=True):
     )
     cache_bust: bool = option(
         "--cache-bust",
-        "on: each walk has a mark of its own after the system prompt, lest a prefix cache knows it of "
-        "another walk (default on)",
+        "on: each walk has a mark of its own after the system prompt, so that prefix caches miss "
+        "those of other walks (default on)",
         parse=is_on,
         choices=ON_OFF,
         otherwise=True,
@@ -157,7 +157,7 @@ class RequestSettings(Group, frozen=True, kw_only=True):
     )
     unique_head: bool | None = option(
         "--unique-head",
-        "on: every prompt begins with words of its own, lest a prefix cache knows it (default on)",
+        "on: every prompt begins with words of its own, so that prefix caches miss (default on)",
         parse=is_on,
         choices=ON_OFF,
         scope="classes",

@@ -145,7 +145,7 @@ class RunSettings(Group, frozen=True, kw_only=True):
     )
     timeouts: Timeouts = option(
         "--timeouts",
-        'bounds of one request (default "first=60s gap=30s total=600s")',
+        'timeouts of one request (default "first=60s gap=30s total=600s")',
         parse_timeouts,
         "BOUNDS",
         default="first=60s gap=30s total=600s",

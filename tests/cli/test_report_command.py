@@ -340,7 +340,7 @@ def test_a_broken_file_is_one_line_wherever_it_is_broken(
     [
         (("--where", "ttft>5"), 'where: at character 6, "5"'),
         (("--where", "tffd>5ms"), 'did you mean "ttft"?'),
-        (("--where", ""), "nothing to choose by"),
+        (("--where", ""), "empty condition"),
         (("--where", "good", "--slo", ""), "good needs limits of a request"),
         (("--gate", "p99_tft<1s"), 'did you mean "p99_ttft"?'),
         (("--slo", "ttft=fast"), 'at character 6, "fast"'),
@@ -439,7 +439,7 @@ def test_first_tries_are_counted_and_found_and_change_nothing_else(tmp_path: Pat
     (_, whole), (code, found) = told(once), told(again)
     assert (code, whole["requests"].pop("resent"), found["requests"].pop("resent")) == (0, 0, 2)
     assert (again / "timeseries.csv").read_bytes() == (once / "timeseries.csv").read_bytes()
-    assert "2 first tries, not counted here, were sent again" in (again / "report.md").read_text()
+    assert "2 requests retried; only the retry counts" in (again / "report.md").read_text()
     assert found["completeness"]["records_lost"] == 0
     for key in found.keys() - {"completeness", "by_name", "by_class"}:
         assert found[key] == whole[key], key

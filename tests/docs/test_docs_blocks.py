@@ -40,6 +40,7 @@ def _run(page: Path, deployment: Simulation, first: Session | None, folder: Path
     assert len(replicas) == 2, said
     port = str(free_port())
     ports = {"LOCUST_MASTER_BIND_PORT": port, "LOCUST_MASTER_NODE_PORT": port}
+    ports["LOCUST_WEB_PORT"] = str(free_port())
     session = Session(folder, first, deployment.url, ",".join(replicas), ports)
     for block in RUN[page]:
         if block.reason is None:

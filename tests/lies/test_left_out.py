@@ -44,7 +44,7 @@ def test_the_table_by_turn_says_how_many_of_its_turns_are_in_no_latency() -> Non
     assert [each["left_out"] for each in found["sessions"]["by_turn"]] == [0, 7]
     section = by_turn(typed(found))
     assert section is not None
-    said = "latencies cover 40 ok turns and are too low: 7 cut, abandoned or timed out are left out"
+    said = "latencies cover 40 ok turns and are too low: 7 unfinished ones excluded"
     assert section.notes[0].text == said
     whole = by_turn(typed(summarise(batch(*turns), manifest(stopped=14.0))))
     assert whole is not None

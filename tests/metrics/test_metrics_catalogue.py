@@ -32,7 +32,7 @@ every_latency = pytest.mark.parametrize("metric", LATENCIES, ids=lambda m: m.key
 def documented() -> dict[str, tuple[str, str]]:
     """Definition and where it has none of each latency, from the table of docs/definitions.md."""
     text = _LINK.sub(r"\1", (DOCS / "definitions.md").read_text())
-    table = text.partition("## Per request")[2].partition("Output tokens n:")[0]
+    table = text.partition("## Per request")[2].partition("**Output tokens.**")[0]
     rows = (line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| `"))
     return {key.strip(" `"): (what.strip(), undefined.strip(" |")) for key, what, undefined in rows}
 

@@ -47,7 +47,7 @@ READ = frozenset({"diff", "html", "json", "text", "toml", "yaml", "ini", "nginx"
 #: ``{url}`` is the simulator's gateway, ``{replicas}`` its replicas' own addresses, ``{prefill}`` and
 #: ``{decode}`` the first and the last of them.
 CHANGES: tuple[tuple[str, str], ...] = (
-    (r"https?://(HOST:PORT|(HOST|localhost|127\.0\.0\.1):8000|gateway(?=[\s\"/]))", "{url}"),
+    (r"https?://(HOST:PORT|(HOST|localhost|127\.0\.0\.1):8[04]00|gateway(?=[\s\"/]))", "{url}"),
     (r"(prefill|decode)=dns\+http://[\w.-]+:\d+/metrics", r"\1={\1}/metrics"),
     (r"dns\+http://[\w.-]+:\d+/metrics|http://[\w.-]+:8000/metrics", "{url}/metrics"),
     (r"--(targets|replica-url) dns\+http://\S+", r"--\1 {replicas}"),
@@ -73,6 +73,8 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"--workers \d+", "--workers 2"),
     (r"\| kubectl apply -f -", "> manifests.yaml"),
     (r"(?m)^llm-locust sim(.*?)(--port \d+)?(?=\s|$)", r"serve llm-locust sim --port 0\1"),
+    (r"(?m)^(serve .*?) --port [1-9]\d*", r"\1"),
+    (r"(?m)( --ui .*)$", r"\1 -- --autostart --autoquit 0"),
 )
 
 #: Runs that pages use and do not make: the name -> a pattern, of which the first page's oldest run is taken.

@@ -218,7 +218,7 @@ class _Parser:
 
     def parse(self) -> Condition:
         if self._next.kind == "end":
-            raise self._error("nothing to choose by: write a condition, as input_tokens>1000")
+            raise self._error("empty condition; try input_tokens>1000")
         condition = self._either()
         if self._next.kind != "end":
             sign = _SIGNS.get(self._next.word.text)

@@ -37,7 +37,7 @@ def parts(summary: Summary) -> Section | None:
     if found is None or len(found.parts) < 2:
         return None
     share = "" if found.down_share is None else f" ({percent(found.down_share)} of the whole)"
-    lines = [Line(f"no load for {seconds(found.down_s)}{share}, which is in no rate", Tone.WARN)]
+    lines = [Line(f"{seconds(found.down_s)} without load{share}, excluded from rates", Tone.WARN)]
     for gap in found.gaps:
         text = f"gap of {seconds(gap.seconds)} after {gap.after}, from {moment(gap.start)}: {clean(gap.why)}"
         lines.append(Line(text, verbatim=True))
@@ -248,7 +248,7 @@ def _how(summary: Summary, part: Drift) -> Iterator[Line]:
     requests = summary.requests
     given_up = requests.cancelled + requests.by_outcome["timeout"]
     if given_up:
-        text = f"TTFT covers ok requests: {count(given_up)} cut, abandoned or timed out are left out"
+        text = f"TTFT is over successful requests ({count(given_up)} unfinished ones excluded)"
         yield Line(text, Tone.WARN)
     workers = summary.completeness.workers
     most = [worker.rss_mib_max for worker in workers if worker.rss_mib_max is not None]

@@ -67,7 +67,7 @@ def requests(summary: Summary) -> Section:
             f"{count(part.lost)} lost" if part.lost else "",
             f"{count(part.unsent)} never sent" if part.unsent else "",
             f"{count(part.stuck)} stuck from before the window" if part.stuck else "",
-            f"{count(part.resent)} first tries, not counted here, were sent again" if part.resent else "",
+            f"{plural(part.resent, 'request')} retried; only the retry counts" if part.resent else "",
         ]
     )
     outside = part.failed_outside
@@ -97,7 +97,7 @@ def _given_up(part: RequestCounts) -> Iterator[Line]:
     text = sentence(
         [
             f"cut: {count(part.cut)} ({percent(part.cut_share)}){judged}" if part.cut else "",
-            f"left: {plural(part.abandoned, 'user')}" if part.abandoned else "",
+            f"{plural(part.abandoned, 'user')} gave up" if part.abandoned else "",
         ]
     )
     if text:
@@ -246,7 +246,7 @@ def _adjusted(summary: Summary) -> Iterator[Line]:
         f"{LATENCY[key].label} p50 {_or_beyond(part[key], 'p50')}, p99 {_or_beyond(part[key], 'p99')}"
         for key in ("ttft", "e2el")
     ]
-    yield Line(f"failures as ∞: {sentence(figures)}", Tone.FAINT)
+    yield Line(f"failures counted as infinite: {sentence(figures)}", Tone.FAINT)
 
 
 def _or_beyond(stats: LatencyTable, key: str) -> str:

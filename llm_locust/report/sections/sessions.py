@@ -127,7 +127,7 @@ def _left_out(turns: Sequence[TurnPart]) -> Iterator[Line]:
     if left_out := sum(turn.left_out for turn in turns):
         yield Line(
             f"latencies cover {count(sum(turn.ok for turn in turns))} ok turns and are too low: "
-            f"{count(left_out)} cut, abandoned or timed out are left out",
+            f"{count(left_out)} unfinished ones excluded",
             Tone.WARN,
         )
 

@@ -73,7 +73,7 @@ def test_a_condition_chooses_requests(text: str, places: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "at character 1: nothing to choose by"),
+        ("", "at character 1: empty condition"),
         ("tffd>5ms", 'at character 1, "tffd": unknown field; did you mean "ttft"?'),
         ("xyzzy>5", "fields are request_id"),
         ("ttft", "at character 5: after ttft write"),
