@@ -382,6 +382,8 @@ def judge_end(seen: SeenStream | str, endpoint: Dialect) -> Finding:
             "a cut stream cannot be told from a whole one: ask the server's people",
         )
     figure = f"finish reason {short(clean(reason), 40)}" if reason else "no finish reason"
+    if seen.reply.error is not None:
+        return fail(f"{figure}, after an error", "the server gave the answer up")
     if endpoint.name not in _WITH_DONE:
         return ok(figure)
     if not seen.has_done:

@@ -38,6 +38,7 @@ _LENGTHS = frozenset(
         *("length", "maxlength", "maxtokens", "maxnewtokens", "maxcompletiontokens", "maxoutputtokens"),
         *("tokenlimit", "maxtokensreached", "lengthlimit", "modellength", "maxmodellen", "contextlength"),
         *("contextlengthexceeded", "contextwindowexceeded", "contextlimit", "modelcontextwindowexceeded"),
+        *("maxpredictedtokensreached", "contextlengthreached", "contextfull"),
     }
 )
 

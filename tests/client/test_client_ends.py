@@ -100,6 +100,9 @@ def test_a_failure_may_be_an_object_with_the_servers_words(sent: Any, said: str)
         {"reason": "STOP"},
         "eos",
         "Tool_Calls",
+        "eosFound",
+        "stopStringFound",
+        "completed",
     ],
 )
 def test_a_good_reason_is_good_as_an_object_too(sent: Any) -> None:

@@ -154,6 +154,8 @@ def test_the_end_of_a_stream_is_looked_for_where_the_api_has_one() -> None:
     judged(judge_end(replace(seen, has_done=False), MESSAGES), Status.OK, "finish reason stop")
     endless = replace(seen, reply=replace(reply(), done=False, finish_reason=None))
     judged(judge_end(endless, CHAT), Status.FAIL, "neither a finish reason")
+    given_up = replace(seen, reply=replace(reply(), finish_reason="network_error", error="it ended"))
+    judged(judge_end(given_up, CHAT), Status.FAIL, "finish reason network_error, after an error")
     judged(judge_end(answer([1.0], outcome=Outcome.TIMEOUT), CHAT), Status.SKIPPED, "not complete")
     judged(judge_end("no time", CHAT), Status.SKIPPED)
 

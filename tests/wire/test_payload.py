@@ -59,7 +59,7 @@ def calls(n: int, index: int | None = None) -> dict[str, Any]:
     ("payloads", "what"),
     [
         ([says("a", index=i) for i in range(1_024)], None),
-        ([says("a", index=2 * i) for i in range(1_025)], "more than 1,024 choices"),
+        ([says("a", index=2 * i) for i in range(1_030)], "more than 1,024 choices"),
         ([says("a", index=i) for i in range(3_000)], None),  # the tokens of one
         ([chunk(calls(1_024))], None),
         ([chunk(calls(1_025))], "more than 1,024 tool calls in one event"),
