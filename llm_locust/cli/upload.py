@@ -1,8 +1,10 @@
 """``llm-locust upload``: a run directory to an object store; continues an interrupted upload."""
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from llm_locust.report.output import one_line
@@ -35,12 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Upload, and print the result in one line. Return the exit code: 0, or 2 if the upload is incomplete."""
     try:
-        done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
+        with _libraries_unheard():
+            done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
     except (UploadError, StoreError) as e:
         print(f"llm-locust upload: {one_line(e)}", file=sys.stderr)
         return 2
     print(done)
     return 0
+
+
+@contextmanager
+def _libraries_unheard() -> Iterator[None]:
+    """Arrow writes warnings to standard error itself, with a server's words as they came."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

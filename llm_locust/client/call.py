@@ -139,6 +139,10 @@ class Occupancy:
         return self._total_ns
 
 
+#: Bytes that are still decoded of an answer once a limit or its user has cut it, in some 50 ms. There are
+#: more only where decoding is behind.
+_MOST_BEHIND_BYTES = 1 << 20
+
 #: The bound of an answer's length in a request's body. In a text of the body its quotes would be escaped.
 _SENT_LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s*:\s*([0-9]{1,9})\b')
 
@@ -374,7 +378,7 @@ class LiveCall:
         self._perform(self._until_headers)
 
     def read(self) -> bytes:
-        """Return the body's bytes received since the last read; wait for some; empty at the end.
+        """Return body bytes received since the last read, not always all; wait for some; empty at the end.
 
         For a call that was opened with :meth:`open` (raises ClientError).
         """
@@ -388,7 +392,10 @@ class LiveCall:
             self._error = e.without_frames()
             if not self._readable():
                 raise
-        self._exchange.drain()
+        while self._exchange.has_body:  # not all at once, which would hold the loop
+            self._exchange.step()
+            if self._decoder.tap:
+                break
         return self._decoder.take()
 
     @property
@@ -497,6 +504,8 @@ class LiveCall:
         if self._answer is not None or gevent.getcurrent() is gevent.get_hub():
             return
         self._end()
+        if isinstance(self._error, RequestTimeoutError):  # a limit holds while decoding is behind, too
+            self._exchange.forget(beyond=_MOST_BEHIND_BYTES)
         more = True
         while more:
             TURN.wait()
@@ -526,6 +535,8 @@ class LiveCall:
                 self._route.pool.release(connection)
         echo, given = self._route.take(self.call, self._request, exchange.headers)
         secrets = (*client.secrets, *given)
+        if cancelled or self._error is not None:
+            exchange.forget(beyond=_MOST_BEHIND_BYTES)  # it holds the loop
         reply = hushed(self._decoder.finish(), secrets)
         exchange.release()
         asked = self._asked(reply)

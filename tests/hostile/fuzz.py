@@ -171,6 +171,7 @@ MODULES = {
     "frames": "fuzz_frames",
     "messages": "fuzz_messages",
     "run-dirs": "fuzz_run_dirs",
+    "uploads": "fuzz_uploads",
 }
 
 

@@ -201,6 +201,10 @@ class Exchange:
         if self.on_slice is not None and body:
             self.on_slice(body)
 
+    def forget(self, *, beyond: int) -> None:
+        """Drop what waits to be drained beyond so many bytes."""
+        self._rest = self._rest[: self._rest_at + beyond]
+
     def step(self) -> bool:
         """Pass some of it on, :data:`STEP_BYTES` at most; return whether there may be more.
 

@@ -38,6 +38,9 @@ _GOOGLE = re.compile(
     r"(.* underlying error message was: )?(.*?) error_info="
 )
 
+#: Characters of an error, which may quote what a store answered.
+_MOST_REASON = 1_000
+
 #: Secrets in the environment, in case a store's error quotes one.
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
@@ -119,6 +122,7 @@ class Destination:
         target = f"{self.path}/{name}"
         size = 0
         if isinstance(self.filesystem, fs.LocalFileSystem):
+            self._check_inside(name)
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             with replacing(Path(target)) as file:
                 for chunk in chunks:
@@ -139,14 +143,22 @@ class Destination:
 
     def delete(self, name: str) -> None:
         """Remove a file (raises OSError)."""
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            self._check_inside(name)
         self.filesystem.delete_file(f"{self.path}/{name}")
 
     def reason(self, error: Exception) -> str:
-        """Error text in one line and without the environment's secrets."""
+        """Error text in one line of bounded length and without the environment's secrets."""
         text = " ".join(str(error).split()) or type(error).__name__
         if found := _GOOGLE.search(text):
             text = f"GCS error {found[1]}: {'no access token: ' if found[2] else ''}{found[3]}"
-        return blanked(text, filter(None, map(os.environ.get, _SECRETS)))
+        text = blanked(text, filter(None, map(os.environ.get, _SECRETS)))
+        return text if len(text) <= _MOST_REASON else text[:_MOST_REASON] + "…"
+
+    def _check_inside(self, name: str) -> None:
+        """Raise OSError if a link that somebody put into the folder leads a file of this name out of it."""
+        if not Path(self.path, name).parent.resolve().is_relative_to(Path(self.path).resolve()):
+            raise OSError(f"{self.path}/{name} is outside of the destination: a folder there is a link")
 
     def _size(self, name: str) -> int | None:
         """Size of a file in bytes; None if it does not exist (raises OSError)."""
@@ -160,6 +172,11 @@ class Destination:
                 return size
         except FileNotFoundError:
             return None
+
+
+def is_inside(name: str) -> bool:
+    """Whether a file of this name is in the folder that the name is added to."""
+    return "\0" not in name and not {"", ".", ".."} & {*name.split("/")}
 
 
 def open_destination(text: str) -> Destination:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from llm_locust.store.frame_log import (
 )
 from llm_locust.store.frames import covers, index_frames, joined, parse_ranges
 from llm_locust.store.merge import FRAMES_SUFFIX
-from llm_locust.store.upload.destination import Destination, UploadError, open_destination
+from llm_locust.store.upload.destination import Destination, UploadError, is_inside, open_destination
 from llm_locust.wire.payload import DECODE_ERRORS
 
 # --------------------
@@ -247,6 +248,9 @@ def _received(manifest: Manifest) -> Batches:
 #: At the destination: name -> size and SHA-256 of each file that is there.
 INDEX_FILE = "uploaded.json"
 
+#: Names that are read of it; each is asked for.
+_MOST_LISTED = 100_000
+
 LONGEST_PAUSE_S = 30.0
 
 #: Errors that another attempt cannot change.
@@ -440,13 +444,17 @@ def write_index(to: Destination, index: Mapping[str, Stored]) -> None:
 
 
 def read_index(to: Destination) -> dict[str, Stored]:
-    """What an earlier upload left at a destination; empty if it left no list that can be read."""
+    """What an earlier upload left at a destination; empty if it left no list that can be read.
+
+    Whoever can write there can write the list: names that lead out of the folder are left out of it.
+    """
     content = to.read(INDEX_FILE)
     try:
         files = {} if content is None else msgspec.json.decode(content, type=dict[str, Any])["files"]
-        return msgspec.convert(files, dict[str, Stored])
+        found = msgspec.convert(files, dict[str, Stored])
     except (*DECODE_ERRORS, KeyError):
         return {}
+    return {name: stored for name, stored in islice(found.items(), _MOST_LISTED) if is_inside(name)}
 
 
 def _stored(content: bytes) -> Stored:

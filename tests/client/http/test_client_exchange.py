@@ -266,6 +266,17 @@ def test_a_step_cuts_no_event_in_two(blank: bytes) -> None:
     assert not any(len(each) % len(event) for each in slices)
 
 
+def test_what_waits_to_be_decoded_is_kept_up_to_a_bound() -> None:
+    exchange, slices = Exchange(), list[bytes]()
+    exchange.on_slice, exchange.on_due = slices.append, lambda: None
+    exchange.on_reads(*read(OK + b"\r\n", 1))
+    exchange.on_reads(*read(b"x" * STEP_BYTES + b"y" * 9 * STEP_BYTES, 2))
+    exchange.step()
+    exchange.forget(beyond=5)
+    exchange.drain()
+    assert slices == [b"x" * STEP_BYTES, b"y" * 5]
+
+
 def test_of_what_is_not_decoded_no_time_is_known() -> None:
     exchange = Exchange()
     assert exchange.decoded_to_ns is None
