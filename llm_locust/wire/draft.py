@@ -374,7 +374,7 @@ class Draft:
         which is let pass; else ``what`` is wrong with it."""
         if event.event == b"error":
             self.fail(event.data.decode("utf-8", "replace")[:1000])
-        elif event.event in (b"", b"message") and event.data.strip():
+        elif event.event in (b"", b"message"):
             self.reject(what)
 
     def strange(self, payload: dict[str, Any], event: SseEvent, what: str) -> None:

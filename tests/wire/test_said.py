@@ -171,8 +171,9 @@ def test_what_only_keeps_the_connection_open_is_no_part_of_an_answer(idle: str) 
 
 
 @pytest.mark.parametrize("text", ["pinging", "the ping", "[1]", "word", '"word"'])
-def test_any_other_text_is_no_payload_of_the_api(text: str) -> None:
+def test_any_other_text_is_no_payload_of_the_api_unless_its_event_has_a_name(text: str) -> None:
     assert read(WORD + f"data: {text}\n\n".encode() + STOP).invalid is not None
+    assert read(WORD + f"event: progress\ndata: {text}\n\n".encode() + STOP).invalid is None
 
 
 @pytest.mark.parametrize("text", ["DONE with it", "not done", "[DON", "ABANDONED"])
