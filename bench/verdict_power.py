@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llm_locust.metrics.gate_outcomes import GateEvidence, evaluate
+from llm_locust.figures.gates import GateEvidence, evaluate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.options.run import ErrorRate, Oversaturation, StopRule, StopWatch, Totals

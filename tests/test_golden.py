@@ -17,10 +17,12 @@ import golden_time as time
 import numpy as np
 import pytest
 from golden_frame import at, frame
+from metrics_cases import plain
 
+from llm_locust.figures import compat
+from llm_locust.figures.figure import Run
 from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.peers import compat
 from llm_locust.metrics.question import Question
 
 _TAKEN = ("steal_percent", "throttled_percent", "run_queue_percent")
@@ -303,7 +305,11 @@ def test_a_key_that_is_not_computed_here_is_a_difference(expected: Any) -> None:
 
 def test_the_words_of_other_tools_are_by_their_formulas(made: Any, df: Any) -> None:
     manifest = run.manifest(made)
-    found = compat(measure(run.batch(made), manifest, Question(warmup_s=run.WARMUP_S)))
+    rows, question = run.batch(made), Question(warmup_s=run.WARMUP_S)
+    m = measure(rows, manifest, question)
+    found = plain(
+        compat.compute(Run(requests=rows, m=m, manifest=manifest, question=question, rows=len(rows)))
+    )
     assert not differences({"compat": found}, {"compat": by_pandas.compat(df)})
     # The same word is not the same number.
     p50 = found["vllm"]["tpot_ms"]["p50"]

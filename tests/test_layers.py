@@ -41,10 +41,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "client": ("http",),
     "store": ("upload",),
     "workload": ("text", "datasets", "traces", "arrivals", "trajectories"),
-    "metrics": (
-        *("summary_types", "stats", "requests", "select", "sections", "deployment"),
-        *("compare", "charts", "stages", "curves"),
-    ),
+    "metrics": ("stats", "requests", "select", "sections", "stages"),
+    "figures": ("charts", "compare"),
     "report": ("sections", "plotly", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "gateway"),
     "swarm": (

@@ -10,19 +10,25 @@ from typing import Any
 import msgspec
 
 from llm_locust.core.texts import parse_time
+from llm_locust.figures.compare.comparison import unlike_beside_load
+from llm_locust.figures.compare.sides import Compared, measure_for_comparison
+from llm_locust.figures.edge import Bounds
+from llm_locust.figures.objective import Objective, Probe, parse_objective, probes
+from llm_locust.figures.search import (
+    SearchAnswer,
+    SearchStage,
+    answer,
+    next_step,
+    parse_share,
+    readings,
+    told,
+)
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import clean, number
-from llm_locust.metrics.compare.comparison import unlike_beside_load
-from llm_locust.metrics.compare.sides import Compared, measure_for_comparison
-from llm_locust.metrics.curves.edge import Bounds
-from llm_locust.metrics.curves.objective import Objective, Probe, parse_objective, probes
-from llm_locust.metrics.curves.search import next_step, parse_share, told
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import open_source
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.sections.curves import answer, readings
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "

@@ -8,10 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llm_locust.core.stages import of_lengths
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean, count, number, percent, plural
-from llm_locust.metrics.curves.capacity import (
+from llm_locust.figures.bottleneck import (
     Capacity,
     CapacityNeed,
     NoCapacityError,
@@ -20,11 +17,14 @@ from llm_locust.metrics.curves.capacity import (
     need,
     replicas_at_once,
 )
-from llm_locust.metrics.curves.edge import Bounds
-from llm_locust.metrics.curves.objective import parse_objective, probes
-from llm_locust.metrics.curves.search import last_answer, parse_share
+from llm_locust.figures.edge import Bounds
+from llm_locust.figures.objective import parse_objective, probes
+from llm_locust.figures.search import last_answer, parse_share
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.stages import Stage
+from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source, open_source
 from llm_locust.report.output import one_line, printing, shown_json

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from llm_locust.core.files import replacing
 from llm_locust.core.texts import parse_time
+from llm_locust.figures.parts import DIMENSIONS, parse_dimensions
 from llm_locust.figures.verdict import RunVerdict, verdict
-from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.parts import DIMENSIONS, parse_dimensions
+from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.censoring import parse_percentiles
 from llm_locust.options.option import parse_count

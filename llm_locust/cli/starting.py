@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_locust.core.texts import parse_time
-from llm_locust.metrics.curves.objective import parse_objective
+from llm_locust.figures.objective import parse_objective
 from llm_locust.options.option import UP_TO
 from llm_locust.options.table import KEYS, OPTIONS
 from llm_locust.scenario import Scenario

@@ -17,7 +17,7 @@ import msgspec
 from llm_locust.deployment.discovery import Endpoint, FetchError, ScrapeTarget, fetch, targets_of
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
 from llm_locust.deployment.samples import ServerSample
-from llm_locust.metrics.deployment.pools import ROLE_SAMPLE
+from llm_locust.figures.servers import ROLE_SAMPLE
 from llm_locust.wire.foreign_text import blanked
 from llm_locust.wire.headers import secret_texts
 

@@ -2,7 +2,7 @@
 
 It is a process of its own, so that neither parsing nor a server that hangs affects the event loop of the
 load. With ``--tell`` it writes the servers' current figures to its standard output every second, a line of
-JSON (a list of :class:`~llm_locust.metrics.deployment.server_series.ServerNow`); the first one when every
+JSON (a list of :class:`~llm_locust.metrics.server_series.ServerNow`); the first one when every
 server has been scraped once. It leaves the samples in its stream: the process that started it makes the
 Parquet file.
 """
@@ -26,8 +26,8 @@ from llm_locust.deployment.discovery import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
 from llm_locust.deployment.samples import SamplesError, SampleWriter, ServerSample, compact_samples
 from llm_locust.deployment.scrape import LAST_S, ScrapePlan, Scraper
-from llm_locust.metrics.deployment.pools import role_now
-from llm_locust.metrics.deployment.server_series import Newest, ServerNow
+from llm_locust.figures.servers import role_now
+from llm_locust.metrics.server_series import Newest, ServerNow
 from llm_locust.wire.foreign_text import shown_variable
 
 #: Lower priority than the load on the same cores.

@@ -6,10 +6,10 @@ from email.utils import parsedate_to_datetime
 
 from llm_locust.client.probing import StampTrial
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.figures import client
+from llm_locust.figures.client import Threshold
 from llm_locust.figures.text import count, number, plural
 from llm_locust.host import MARGIN, ClockSource, FileLimits, Ports, descriptors_for
-from llm_locust.metrics.sections import validity
-from llm_locust.metrics.sections.validity import Threshold
 
 # --------------------
 # Timestamps and clocks: of the kernel, of this machine, of the server.
@@ -150,7 +150,7 @@ def judge_throttling(cpu: Cpu) -> Finding:
     """Share of the periods of the CPU limit in which the container was stopped."""
     return _judge_taken(
         cpu.throttled_percent,
-        validity.THROTTLED_CAUSE,
+        client.THROTTLED_CAUSE,
         f"{number(cpu.throttled_percent)} % of the CPU limit's periods in {number(cpu.measured_s)} s",
         "raise the container's CPU limit, or use more workers with less load each",
     )
@@ -160,7 +160,7 @@ def judge_steal(cpu: Cpu) -> Finding:
     """Share of the CPU time wanted that the hypervisor gave to other machines."""
     return _judge_taken(
         cpu.steal_percent,
-        validity.STEAL_CAUSE,
+        client.STEAL_CAUSE,
         f"{number(cpu.steal_percent)} % of the CPU time wanted in {number(cpu.measured_s)} s",
         "use a machine with dedicated CPUs",
     )
@@ -178,7 +178,7 @@ def judge_loop(lag: LoopLag) -> Finding:
     figure = (
         f"{number(lag.p99_ms)} ms late (p99), {number(lag.max_ms)} ms at most, in {number(lag.seconds)} s"
     )
-    if lag.p99_ms > validity.LAG_FLOOR_MS:
+    if lag.p99_ms > client.LAG_FLOOR_MS:
         return warn(
             figure, "stop other programs on this machine, or use a larger one: requests are sent late"
         )

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from llm_locust.figures.goodput import Goodput
+from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
-from llm_locust.metrics.summary_types.requests import Goodput, Throughput
-from llm_locust.metrics.summary_types.stages import Stage
+from llm_locust.figures.throughput import Throughput
 
 #: A figure and the ends of its interval; None is not known.
 Estimate = tuple[float | None, float | None, float | None]

@@ -10,21 +10,17 @@ from types import MappingProxyType
 import msgspec
 from msgspec import inspect
 
+from llm_locust.figures.counts import RequestCounts
+from llm_locust.figures.gates import fewest_for, fewest_for_certified
+from llm_locust.figures.goodput import Goodput
+from llm_locust.figures.images import Images
+from llm_locust.figures.parts import GroupPart, RequestPart, StageFigures
+from llm_locust.figures.servers import Servers
 from llm_locust.figures.summary import EXPLAINED, Summary, json_schema
+from llm_locust.figures.throughput import Throughput
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
 from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
-from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
-from llm_locust.metrics.summary_types.deployment import Servers
-from llm_locust.metrics.summary_types.requests import (
-    Goodput,
-    GroupPart,
-    Images,
-    RequestCounts,
-    RequestPart,
-    Throughput,
-)
-from llm_locust.metrics.summary_types.stages import StageFigures
+from llm_locust.metrics.structs import LatencyKeys, LatencyTable
 
 #: What stands around the place of a table in ``docs/summary-keys.md``: the sections that it has.
 TABLE = re.compile(r"(<!-- keys of ([a-z_ ]+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)

@@ -7,54 +7,52 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.other_requests import together
-from llm_locust.figures.summary import SUMMARY_SCHEMA
-from llm_locust.metrics.agents import agents
-from llm_locust.metrics.answers import Answers, quality
-from llm_locust.metrics.arms import arms
+from llm_locust.figures.agents import agents
+from llm_locust.figures.arms import arms
+from llm_locust.figures.bottleneck import bottleneck
+from llm_locust.figures.client import Scale, client_validity, littles_law
+from llm_locust.figures.completeness import completeness
+from llm_locust.figures.cost import cost
+from llm_locust.figures.curve import curve, curves
+from llm_locust.figures.energy import energy
+from llm_locust.figures.errors import failures
+from llm_locust.figures.fairness import deployment
+from llm_locust.figures.figure import Run
+from llm_locust.figures.gates import Ramp
+from llm_locust.figures.images import images
+from llm_locust.figures.inputs import inputs
+from llm_locust.figures.interventions import interventions
+from llm_locust.figures.live_check import LiveEnd
+from llm_locust.figures.parts import whole_and_parts
+from llm_locust.figures.quality import answers_of
+from llm_locust.figures.reliability import reliability
+from llm_locust.figures.roofline import roofline
+from llm_locust.figures.search import search
+from llm_locust.figures.servers import PREFILL, pool_sizes, servers
+from llm_locust.figures.sessions import sessions
+from llm_locust.figures.spike import spike
+from llm_locust.figures.stage_checks import worth
+from llm_locust.figures.stages import outside, repeats, stages
+from llm_locust.figures.summary import FIGURES, OPTIONAL, SUMMARY_SCHEMA, Summary
+from llm_locust.figures.tokens import delivery, held_ms, tokens
+from llm_locust.figures.unrecorded import Unrecorded, judged
+from llm_locust.figures.user_time import user_time
 from llm_locust.metrics.columns import Rows
-from llm_locust.metrics.curves.capacity import bottleneck
-from llm_locust.metrics.curves.curve import curve, curves
-from llm_locust.metrics.curves.search import search
-from llm_locust.metrics.curves.spike import spike
-from llm_locust.metrics.deployment.availability import reliability
-from llm_locust.metrics.deployment.cost import cost, energy
-from llm_locust.metrics.deployment.fairness import deployment
-from llm_locust.metrics.deployment.pools import PREFILL, pool_sizes, servers
-from llm_locust.metrics.deployment.server_series import ServerSeries
-from llm_locust.metrics.deployment.utilisation import roofline
-from llm_locust.metrics.gate_outcomes import Ramp
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.parts import whole_and_parts
-from llm_locust.metrics.peers import compat
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.requests.tokens import delivery, held_ms, images, inputs, tokens
-from llm_locust.metrics.sections.completeness import (
-    completeness,
-    interventions,
-    requests_lost,
-    requests_unsent,
-    unsent_by_class,
-)
-from llm_locust.metrics.sections.failures import failures, iso
-from llm_locust.metrics.sections.live_check import LiveEnd, live_check
-from llm_locust.metrics.sections.sessions import sessions
+from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent, unsent_by_class
 from llm_locust.metrics.sections.standstill import Silences
-from llm_locust.metrics.sections.steadiness import drift, memory_of, steadiness, untold
 from llm_locust.metrics.sections.steady import LoadOverTime, asked_load, left_out, plateau
-from llm_locust.metrics.sections.user_time import user_time
-from llm_locust.metrics.sections.validity import Scale, client_validity, littles_law
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.select.unrecorded import Unrecorded, judged
-from llm_locust.metrics.stages.checks import worth
-from llm_locust.metrics.stages.figures import outside, repeats, stages
-from llm_locust.metrics.window import Population, run_window, why_empty
+from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.window import Population, iso, run_window, why_empty
 
 
 def summarise(
@@ -90,15 +88,24 @@ def summarise(
     stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, question)
     c, selection, pools = m.c, rows_of_run is not None, pool_sizes(server)
-    answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     rows = stored if rows_of_run is None else rows_of_run
+    run = Run(
+        requests=requests,
+        m=m,
+        manifest=manifest,
+        question=question,
+        rows=rows,
+        of_selection=selection,
+        server=None if selection else server,
+        live=live,
+    )
+    answers, population = run.figure(answers_of), run.population
     missing = _missing(manifest, rows, question, of_selection=selection)
     by_class = None if selection else unsent_by_class(manifest, warmup_s)
     found = whole_and_parts(m, answers, question.places, missing.placed, by_class)
     found |= _sessions(requests, m, manifest, question)
     law = littles_law(c, m.window, requests, manifest, of_selection=selection or manifest.dropped is not None)
     client = _client(m, population, manifest, found["latency_ms"], law)
-    told_live = None if selection or manifest.is_sweep or manifest.dropped is not None else live
     silences = Silences.of(c, m.holes, m.window, m.judgement)
     summary = {
         "schema": SUMMARY_SCHEMA,
@@ -109,23 +116,29 @@ def summarise(
         "client": client,
         "littles_law": law,
         "completeness": completeness(manifest, rows),
-        "steadiness": _steadiness(requests, m, manifest, question),
-        "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window, silences),
         **_servers(requests, m, manifest, client, None if selection else missing.placed.known, pools),
         **_stages(requests, m, manifest, question, None if selection else (rows, missing.placed.known)),
-        "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
-        "compat": compat(m),
         "interventions": interventions(manifest, m.window),
         "gates": [],
         "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
         **_scraped(None if selection else server, m, found),
         "roofline": roofline(requests, m, manifest, question, pools, of_selection=selection),
-        "live_check": {} if told_live is None else live_check(told_live, m, requests),
         **({} if selection else _of_users(requests, m, manifest, silences)),
+        **_figures(run),
     }
     return _plain(summary | _gated(summary, requests, m, manifest, question, missing, of_selection=selection))
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    found = {name: run.figure(figure.compute) for name, figure in FIGURES.items()}
+    for name, value in found.items():
+        if value is None and name in OPTIONAL:
+            found[name] = {}
+        if isinstance(value, str):
+            found[name] = {"missing": value}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _missing(manifest: Manifest, rows: int, question: Question, *, of_selection: bool) -> Unrecorded:
@@ -185,8 +198,8 @@ def _done(manifest: Manifest, m: Measured) -> float | None:
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = to_builtins(summary)
-    return plain
+    plain: dict[str, Any] = json.decode(json.encode(summary))
+    return {name: plain[name] for name in Summary.__struct_fields__ if name in plain}
 
 
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
@@ -235,20 +248,6 @@ def _client(
 ) -> dict[str, Any]:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
     return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms), m.judgement, law)
-
-
-def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
-    """Of the run, also where a part of it is judged."""
-    if manifest.is_sweep:
-        return untold("the run is a sweep: each of its stages is judged on its own")
-    warmup_s = question.warmup_of(manifest)
-    if not isinstance(question.window_of(manifest), str):
-        return untold("the window was given: steadiness is that of a run as a whole")
-    run = run_window(m.c, manifest, warmup_s)
-    ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
-    load = asked_load(requests, manifest, m.c.origin_ns)
-    limits_s = {} if m.judgement is None else m.judgement.limits.slo.limits
-    return steadiness(m.c, run, ok, warmup_s, load, limits_s)
 
 
 def _scraped(series: ServerSeries | None, m: Measured, found: dict[str, Any]) -> dict[str, Any]:

@@ -1,53 +1,53 @@
 """``summary.json`` as a whole: its type, how it is written and read, and its JSON schema."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from llm_locust.metrics.summary_types.base import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
-from llm_locust.metrics.summary_types.course import (
-    Compat,
-    Drift,
-    DroppedPart,
-    GateOutcome,
-    Interventions,
-    LiveCheck,
-    Parts,
-    Reliability,
-    SinceStart,
-    Steadiness,
-)
-from llm_locust.metrics.summary_types.deployment import Autoscaling, Fairness, ReplicaFigures, Servers
-from llm_locust.metrics.summary_types.requests import (
-    BreakdownPart,
-    ErrorKind,
-    Goodput,
-    Images,
-    OtherRequestsPart,
-    RequestCounts,
-    RequestPart,
-    Throughput,
-    UserTime,
-)
-from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Quality, Roofline
-from llm_locust.metrics.summary_types.run import (
-    AnalysisFacts,
-    ClientFacts,
-    Completeness,
-    LittlesLaw,
-    RunFacts,
-    WindowFacts,
-)
-from llm_locust.metrics.summary_types.search import (
-    CurveFacts,
-    CurveOfLengths,
-    PrefixWorth,
-    SearchFacts,
-    SpikeFacts,
-)
-from llm_locust.metrics.summary_types.stages import ArmSummary, OutsideStages, Repeats, Stage
-from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
+from llm_locust.figures import compat, drift, live_check, quality, steadiness
+from llm_locust.figures.agents import Agents
+from llm_locust.figures.arms import ArmSummary
+from llm_locust.figures.autoscaling import Autoscaling
+from llm_locust.figures.bottleneck import Bottleneck
+from llm_locust.figures.client import ClientFacts, LittlesLaw
+from llm_locust.figures.compat import Compat
+from llm_locust.figures.completeness import Completeness
+from llm_locust.figures.cost import Cost
+from llm_locust.figures.counts import RequestCounts
+from llm_locust.figures.curve import CurveFacts, CurveOfLengths
+from llm_locust.figures.drift import Drift
+from llm_locust.figures.energy import Energy
+from llm_locust.figures.errors import ErrorKind
+from llm_locust.figures.fairness import Fairness
+from llm_locust.figures.figure import Figure
+from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.goodput import Goodput
+from llm_locust.figures.images import Images
+from llm_locust.figures.inputs import Inputs
+from llm_locust.figures.interventions import Interventions
+from llm_locust.figures.live_check import LiveCheck
+from llm_locust.figures.other_requests import OtherRequestsPart
+from llm_locust.figures.parts import BreakdownPart, RequestPart
+from llm_locust.figures.parts_of_run import Parts
+from llm_locust.figures.quality import Quality
+from llm_locust.figures.reliability import Reliability
+from llm_locust.figures.roofline import Roofline
+from llm_locust.figures.routing import ReplicaFigures
+from llm_locust.figures.run_facts import AnalysisFacts, RunFacts, WindowFacts
+from llm_locust.figures.search import SearchFacts
+from llm_locust.figures.servers import Servers
+from llm_locust.figures.sessions import Sessions
+from llm_locust.figures.since_start import DroppedPart, SinceStart
+from llm_locust.figures.spike import SpikeFacts
+from llm_locust.figures.stage_checks import PrefixWorth
+from llm_locust.figures.stages import OutsideStages, Repeats, Stage
+from llm_locust.figures.steadiness import Steadiness
+from llm_locust.figures.throughput import Throughput
+from llm_locust.figures.tokens import Tokens
+from llm_locust.figures.user_time import UserTime
+from llm_locust.metrics.structs import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
 #: that ended in the window. Keys of 1 that kept their names have other values in such runs.
@@ -114,22 +114,22 @@ class Summary(SummaryPart, frozen=True):
     client: ClientFacts
     littles_law: LittlesLaw
     completeness: Completeness
-    steadiness: Steadiness
-    drift: Drift
+    steadiness: Annotated[Steadiness, Figure(steadiness.compute, steadiness.show)]
+    drift: Annotated[Drift, Figure(drift.compute, drift.show)]
     reliability: Reliability
     replicas: list[ReplicaFigures]
     fairness: Fairness
     bottleneck: Bottleneck | str
-    quality: Quality
+    quality: Annotated[Quality, Figure(quality.compute, quality.sections)]
     errors: list[ErrorKind]
-    compat: Compat
+    compat: Annotated[Compat, Figure(compat.compute)]
     interventions: Interventions
     gates: list[GateOutcome]
     cost: Cost | None
     server: Servers | None
     energy: Energy | str | None
     roofline: Roofline | str | None
-    live_check: LiveCheck | None
+    live_check: Annotated[LiveCheck | None, Figure(live_check.compute)]
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
     stages: list[Stage] | None = None
@@ -186,6 +186,17 @@ class Summary(SummaryPart, frozen=True):
 # msgspec learns a type at its first use, and the process crashes if two threads do so at once: so, at import.
 # A master with a web page reads the summary in a thread for the page, and in another for the report.
 msgspec.json.Decoder(Summary)
+
+
+def _figures() -> Iterator[tuple[str, Figure]]:
+    for name, kind in get_type_hints(Summary, include_extras=True).items():
+        for each in getattr(kind, "__metadata__", ()):
+            if isinstance(each, Figure):
+                yield name, each
+
+
+#: The figures by their keys, in the order of the file.
+FIGURES: Mapping[str, Figure] = MappingProxyType(dict(_figures()))
 
 
 def typed(summary: Mapping[str, Any]) -> Summary:

@@ -15,10 +15,7 @@ from typing import TypeGuard
 from llm_locust.core.texts import UNDEFINED as UNDEFINED
 from llm_locust.core.texts import figure, quantity
 from llm_locust.figures.section import Line, Section, Table, Tone
-from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.compare.sides import Metric
-from llm_locust.metrics.gates import MetricKind
-from llm_locust.metrics.summary_types.base import Figures
+from llm_locust.metrics.structs import Figures
 
 SEPARATOR = " · "
 
@@ -129,35 +126,6 @@ def after(iso: str, origin_iso: str) -> str:
     """How long after ``origin_iso`` a time is: ``+3.10 s``."""
     passed = (datetime.fromisoformat(iso) - datetime.fromisoformat(origin_iso)).total_seconds()
     return f"{'-' if passed < 0 else '+'}{seconds(abs(passed))}"
-
-
-# --------------------
-# Labels of the figures that runs and arms are compared by.
-# --------------------
-
-
-_OTHERS = {
-    "goodput": "Goodput ratio",
-    "on_time": "Tokens on time",
-    "error_rate": "Error rate",
-    "rps": "Requests/s",
-    "output_tps": "Output tokens/s",
-    "output_cps": "Output chars/s",
-    "input_tps": "Input tokens/s",
-    "total_tps": "Tokens/s",
-    "goodput_rps": "Good requests/s",
-    "inputs_per_s": "Inputs/s",
-    "images_per_s": "Images/s",
-}
-
-
-def figure_label(metric: Metric, marked: bool = False) -> str:
-    """``TTFT p99``; ``marked`` puts † behind figures of tokens."""
-    if metric.kind is MetricKind.LATENCY:
-        text = f"{LATENCY[metric.latency].short} {metric.statistic.replace('_', '.')}"
-    else:
-        text = f"Held {metric.limit}" if metric.limit else _OTHERS[metric.name]
-    return text + (" †" if marked and metric.of_tokens else "")
 
 
 # --------------------

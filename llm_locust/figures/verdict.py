@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import quantity
+from llm_locust.figures.completeness import Completeness
+from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.search import SearchAnswer
+from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.gates import STANDSTILL, parse_gates
-from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.run import Completeness
-from llm_locust.metrics.summary_types.search import SearchAnswer
-from llm_locust.metrics.summary_types.stages import Stage
 
 #: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
 #: wait for it send few.

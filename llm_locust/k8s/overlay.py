@@ -13,6 +13,7 @@ import yaml
 from llm_locust.core.texts import parse_time
 from llm_locust.deployment.discovery import Endpoint
 from llm_locust.deployment.targets import ArmError, chosen_arms
+from llm_locust.figures.servers import split_role
 from llm_locust.k8s.plan import (
     NAMESPACE,
     WITH_TARGET,
@@ -24,7 +25,6 @@ from llm_locust.k8s.plan import (
     in_namespace,
     network,
 )
-from llm_locust.metrics.deployment.pools import split_role
 from llm_locust.options.table import OPTION
 from llm_locust.scenario import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url

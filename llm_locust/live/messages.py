@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from llm_locust.core.batch import ColumnSource, RecordRows
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.agents import Walks, tool_s
 from llm_locust.live.counts import (
     AGENTS,
     CODES,
@@ -24,7 +25,6 @@ from llm_locust.live.counts import (
     LiveKey,
 )
 from llm_locust.live.state import LiveRun
-from llm_locust.metrics.agents import Walks, tool_s
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows, filled
 from llm_locust.metrics.gates import SLO_METRICS

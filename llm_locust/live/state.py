@@ -14,17 +14,8 @@ from msgspec import Meta
 
 from llm_locust.core.manifest import HealthCell, Manifest, NodeHealth, StageFacts
 from llm_locust.core.texts import quantity
-from llm_locust.live.counts import METRICS, Counts, LiveKey
-from llm_locust.metrics.agents import PerTurn
-from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.deployment.server_series import FIGURES, ServerNow
-from llm_locust.metrics.gates import Slo, parse_slo
-from llm_locust.metrics.measured import measured_from
-from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.requests.latency import MeasuredFrom
-from llm_locust.metrics.sections.completeness import largest
-from llm_locust.metrics.sections.standstill import longest_usual_s
-from llm_locust.metrics.sections.validity import (
+from llm_locust.figures.agents import PerTurn
+from llm_locust.figures.client import (
     LAG_PROGRAM,
     PROGRAM_SHARE,
     Cause,
@@ -41,9 +32,18 @@ from llm_locust.metrics.sections.validity import (
     waiting_findings,
     wide_findings,
 )
-from llm_locust.metrics.summary_types.requests import HungUsers
-from llm_locust.metrics.summary_types.search import SearchAnswer
-from llm_locust.metrics.summary_types.stages import Stage
+from llm_locust.figures.search import SearchAnswer
+from llm_locust.figures.stages import Stage
+from llm_locust.figures.user_time import HungUsers
+from llm_locust.live.counts import METRICS, Counts, LiveKey
+from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.gates import Slo, parse_slo
+from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.latency import MeasuredFrom
+from llm_locust.metrics.sections.completeness import largest
+from llm_locust.metrics.sections.standstill import longest_usual_s
+from llm_locust.metrics.server_series import FIGURES, ServerNow
 
 # --------------------
 # Counts of a span as figures of a table's row or a chart's point. Undefined ones are None.
@@ -426,7 +426,7 @@ def _most(values: list[T | None]) -> T | None:
 @dataclass(frozen=True, slots=True)
 class ServerGauges:
     """Reports of one server in a span: the sum and the number of values for each of
-    :data:`~llm_locust.metrics.deployment.server_series.FIGURES`."""
+    :data:`~llm_locust.metrics.server_series.FIGURES`."""
 
     sums: tuple[float, ...]
     counts: tuple[int, ...]

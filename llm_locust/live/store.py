@@ -9,6 +9,9 @@ from typing import Literal
 import numpy as np
 
 from llm_locust.core.record import Outcome
+from llm_locust.figures.live_check import METRICS, PLACES, LastLatency, LiveEnd
+from llm_locust.figures.servers import label_of_server, role_of_label
+from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import (
     AGENTS,
     MOST_OF_REPORT,
@@ -39,11 +42,8 @@ from llm_locust.live.state import (
     verdict,
 )
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.deployment.pools import label_of_server, role_of_label
-from llm_locust.metrics.deployment.server_series import FIGURES, ServerNow, spread
-from llm_locust.metrics.sections.live_check import METRICS, PLACES, LastLatency, LiveEnd
+from llm_locust.metrics.server_series import FIGURES, ServerNow, spread
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR
-from llm_locust.metrics.summary_types.requests import HungUsers
 
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[LiveKey, Counts]

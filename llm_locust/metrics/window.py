@@ -3,6 +3,7 @@
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,14 @@ import numpy as np
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import quantity
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def iso(at_ns: int) -> str:
+    """A wall-clock time as ISO 8601 in UTC, to the microsecond."""
+    moment = _EPOCH + timedelta(microseconds=at_ns // 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

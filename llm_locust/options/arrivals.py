@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from llm_locust.core.manifest import MOST_STAGES
 from llm_locust.core.texts import parse_time
-from llm_locust.metrics.curves.objective import Objective, parse_objective
-from llm_locust.metrics.curves.search import parse_first_load, parse_share
+from llm_locust.figures.objective import Objective, parse_objective
+from llm_locust.figures.search import parse_first_load, parse_share
 from llm_locust.metrics.stages.steady import Until, parse_until
 from llm_locust.options.option import ON_OFF, Group, is_on, option, parse_count
 from llm_locust.options.run import StopRule, parse_stop_rules

@@ -14,7 +14,7 @@ from llm_locust.core.texts import parse_time
 from llm_locust.deployment.discovery import metrics_urls
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
-from llm_locust.metrics.deployment.pools import split_role
+from llm_locust.figures.servers import split_role
 from llm_locust.options.access import headers_from
 from llm_locust.options.option import ON_OFF, Group, is_on, option, parse_count
 from llm_locust.scenario import readers

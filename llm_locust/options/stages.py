@@ -8,9 +8,9 @@ from typing import Any
 
 from llm_locust.core.manifest import MOST_STAGES, PrefixShare
 from llm_locust.core.texts import parse_time
-from llm_locust.metrics.curves.edge import Bounds
-from llm_locust.metrics.curves.objective import Limit, Objective
-from llm_locust.metrics.curves.search import KINDS, bounds_of
+from llm_locust.figures.edge import Bounds
+from llm_locust.figures.objective import Limit, Objective
+from llm_locust.figures.search import KINDS, bounds_of
 from llm_locust.metrics.stats.censoring import fewest_samples
 from llm_locust.options.option import parse_count
 from llm_locust.scenario import TrafficClass

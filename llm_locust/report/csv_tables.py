@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.figures.curve import METRIC, STATISTIC, KneeSummary, Usl, UslFigures
+from llm_locust.figures.parts import StageFigures
+from llm_locust.figures.stage_checks import StagePrefix
+from llm_locust.figures.stages import Repeats, Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.catalogue import View, shown_in
-from llm_locust.metrics.curves.curve import METRIC, STATISTIC, Usl
-from llm_locust.metrics.summary_types.search import KneeSummary, StagePrefix, UslFigures
-from llm_locust.metrics.summary_types.stages import Repeats, Stage, StageFigures
 
 # --------------------
 # CSV text of rows.

@@ -11,8 +11,8 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.agents import walk_name
-from llm_locust.metrics.sections.sessions import session_name
+from llm_locust.figures.agents import walk_name
+from llm_locust.figures.sessions import session_name
 from llm_locust.swarm.pauses import pauses
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.users import PromptUser

@@ -6,7 +6,7 @@ import pytest
 
 from llm_locust.deployment.discovery import Endpoint, ScrapeTarget, metrics_urls, scrape_targets_of
 from llm_locust.deployment.scrape import ScrapePlan, scrape
-from llm_locust.metrics.deployment.pools import ROLE_SAMPLE, role_now
+from llm_locust.figures.servers import ROLE_SAMPLE, role_now
 
 P, D = "http://10.0.0.7:8000", "http://10.0.0.8:8000"
 

@@ -11,8 +11,8 @@ from metrics_cases import columns, ns, request
 from server_cases import WINDOW
 
 from llm_locust.deployment.samples import SCHEMA, CheckedSamples
-from llm_locust.metrics.deployment.server_metrics import server_metrics
-from llm_locust.metrics.deployment.server_series import read_server_series
+from llm_locust.figures.server_metrics import server_metrics
+from llm_locust.metrics.server_series import read_server_series
 
 GOOD = {"at_ns": ns(1.0), "target": "a:8000", "name": "running", "labels": "{}", "value": 1.0}
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
-from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import PLAIN
 from llm_locust.options.table import NOT_LOAD
 from llm_locust.report.compare import pareto

@@ -23,9 +23,9 @@ from report_cases import write_run
 from test_compare_gates import judged, run
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.compare.comparison import Verdict, compare_in_turn
-from llm_locust.metrics.compare.relative_gates import GateResult, State
-from llm_locust.metrics.compare.sides import Compared
+from llm_locust.figures.compare.comparison import Verdict, compare_in_turn
+from llm_locust.figures.compare.relative_gates import GateResult, State
+from llm_locust.figures.compare.sides import Compared
 from llm_locust.report.compare.outcome import compare_runs, gate_reason, verdict
 from llm_locust.report.compare.tables import sections
 from llm_locust.report.console import print_sections

@@ -28,13 +28,13 @@ from report_cases import write_run
 
 from llm_locust.cli import compare as command
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.compare.relative_gates import (
+from llm_locust.figures.compare.relative_gates import (
     GateResult,
     State,
     evaluate_relative,
     parse_relative_gates,
 )
-from llm_locust.metrics.compare.sides import Compared
+from llm_locust.figures.compare.sides import Compared
 from llm_locust.report.compare.outcome import gate_reason
 
 

@@ -22,10 +22,10 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.parts import breakdown
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.parts import breakdown
 from llm_locust.metrics.question import PLAIN
 from llm_locust.report.console import print_report
 from llm_locust.report.markdown import markdown

@@ -15,8 +15,8 @@ from metrics_cases import failed, request
 from report_cases import summary
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures import gates
 from llm_locust.figures.summary import typed
-from llm_locust.report.sections import verdicts
 
 
 def refusing(ok: int = 40, refused: int = 60) -> list[RequestRecord]:
@@ -92,7 +92,7 @@ def test_what_is_before_the_answer_cannot_be_told_of_those_that_failed(statistic
 
 def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -> None:
     found = summary(refusing(50, 1), gates="p99_ttft<500ms mean_ttft<500ms p50_ttft<500ms")
-    section = verdicts.gates(typed(found))
+    section = gates.show(typed(found))
     assert section is not None
     assert section.table is not None
     assert [row.cells[-1] for row in section.table.rows] == [

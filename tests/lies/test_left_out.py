@@ -10,12 +10,12 @@
 from metrics_cases import batch, manifest, request
 
 from llm_locust.core.record import Outcome
+from llm_locust.figures.parts import breakdown
+from llm_locust.figures.sessions import by_turn
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.parts import breakdown
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.sessions import by_turn
 
 ANSWER = (0.1, 0.2, 0.3)
 

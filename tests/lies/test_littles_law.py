@@ -18,8 +18,8 @@ from llm_locust.client.call import Occupancy
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.client import littles_law
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.sections.validity import littles_law
 from llm_locust.metrics.window import Window
 
 SECONDS = 10.0

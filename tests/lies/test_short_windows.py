@@ -9,11 +9,11 @@ import pytest
 from metrics_cases import batch, manifest, request
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.client import show as client
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
-from llm_locust.report.sections.measures import throughput
-from llm_locust.report.sections.verdicts import client
+from llm_locust.figures.throughput import show as throughput
 
 
 def waves(*seconds: float, users: int = 32) -> list[RequestRecord]:

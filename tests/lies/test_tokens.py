@@ -31,15 +31,15 @@ from scripted import Step, chat_chunk, chunk, last_chunk, response_head, sse, wr
 from scripted.raw import best_of
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.figures.compat import vllm_values
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
+from llm_locust.figures.tokens import show as tokens_section
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.peers import vllm_values
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.report.sections.findings import findings
-from llm_locust.report.sections.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
 

@@ -18,10 +18,10 @@ from report_cases import lost_records, seen_worker, summary, write_run
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import ArmFacts, StageFacts
+from llm_locust.figures.arms import show as arms_sections
+from llm_locust.figures.goodput import show as goodput_section
 from llm_locust.figures.summary import typed
 from llm_locust.report.markdown import markdown
-from llm_locust.report.sections.arms import arms as arms_sections
-from llm_locust.report.sections.verdicts import goodput as goodput_section
 
 ARMS = [ArmFacts(name=name, url="http://x", share=1.0) for name in "ab"]
 OF_ARMS = [request(i * 0.04, arm="ab"[i % 2], name="chat") for i in range(200)]

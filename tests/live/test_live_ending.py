@@ -6,8 +6,8 @@ import pytest
 from live_cases import Run
 from metrics_cases import failed, request
 
+from llm_locust.figures.live_check import LastLatency
 from llm_locust.live.store import live_end
-from llm_locust.metrics.sections.live_check import LastLatency
 from llm_locust.report.inputs import LIVE_FILE, read_live_end, write_live_end
 from llm_locust.store import StoreError
 

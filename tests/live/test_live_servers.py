@@ -5,7 +5,7 @@ from dataclasses import replace
 from live_cases import START_S, Run
 
 from llm_locust.live.store import MOST_LINES, MOST_SERVERS, Charts
-from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.metrics.server_series import ServerNow
 from llm_locust.swarm.web.numbers import Feed
 
 

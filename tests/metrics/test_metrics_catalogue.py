@@ -8,6 +8,7 @@ import pytest
 from metrics_cases import batch, columns, failed, manifest, request
 
 from llm_locust.core.record import Outcome
+from llm_locust.figures.compare.sides import METRICS, NOT_COMPARED
 from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.catalogue import (
     FORMULAS,
@@ -18,7 +19,6 @@ from llm_locust.metrics.catalogue import (
     View,
     from_scheduled,
 )
-from llm_locust.metrics.compare.sides import METRICS, NOT_COMPARED
 from llm_locust.metrics.gates import parse_gates, parse_slo
 from llm_locust.metrics.select.where import FIELDS
 from llm_locust.report.run.run_data import COMPUTED_COLUMNS

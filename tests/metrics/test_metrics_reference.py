@@ -34,8 +34,8 @@ from llm_locust.figures.reference import (
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import SummaryError, as_json, read_summary, typed
 from llm_locust.live.store import live_end
-from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.roofline.model import read_model
 
 DOCS = Path(__file__).parents[2] / "docs"

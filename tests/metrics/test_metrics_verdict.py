@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from llm_locust.core.manifest import Manifest, TaskException, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.run_facts import AnalysisFacts
+from llm_locust.figures.search import SearchAnswer, SearchFacts
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.summary_types.run import AnalysisFacts
-from llm_locust.metrics.summary_types.search import SearchAnswer, SearchFacts
 
 
 def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:

@@ -14,7 +14,7 @@ from report_cases import write_run
 from llm_locust.cli.main import main
 from llm_locust.core.record import RequestRecord
 from llm_locust.core.stages import with_stages
-from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.inputs import Run, Source

@@ -15,7 +15,7 @@ from report_cases import lost_records, summary, write_run
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.formats.benchmarks import vllm_json
 from llm_locust.report.formats.junit import junit as junit_of

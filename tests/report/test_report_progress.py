@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.figures.agents import PerTurn
 from llm_locust.live.counts import METRICS
 from llm_locust.live.state import MISSING, AgentFigures, LiveLatency, LiveRun, Observation, State
 from llm_locust.live.store import snapshot
-from llm_locust.metrics.agents import PerTurn
 from llm_locust.report.progress import PresentStage, Progress, ProgressPanel, line
 
 

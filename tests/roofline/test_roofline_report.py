@@ -4,8 +4,9 @@ from typing import Any
 
 from report_cases import summary, told
 
+from llm_locust.figures.bottleneck import show as bottleneck
+from llm_locust.figures.roofline import show as roofline
 from llm_locust.figures.section import Tone
-from llm_locust.report.sections.resources import bottleneck, roofline
 
 PART: dict[str, Any] = {
     "model": "Llama 3 8B",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.metrics.curves.objective import parse_objective
+from llm_locust.figures.objective import parse_objective
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario

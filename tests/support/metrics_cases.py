@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import json
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, StageFacts, WorkerFacts
@@ -69,6 +70,11 @@ def summarise_latency(
     """
     found = Durations.of(values_s, failed=failed)
     return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)
+
+
+def plain(figure: Any) -> Any:
+    """A figure as ``summary.json`` has it."""
+    return json.decode(json.encode(figure))
 
 
 def batch(*records: RequestRecord, worker: str = "w1") -> RecordBatch:

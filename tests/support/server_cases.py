@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 from metrics_cases import ns
 
-from llm_locust.metrics.deployment.server_series import ServerSeries, read_server_series
+from llm_locust.metrics.server_series import ServerSeries, read_server_series
 from llm_locust.metrics.window import Window
 
 WINDOW = Window(ns(0.0), ns(10.0), "")

@@ -3,12 +3,12 @@
 A time is *silent* if no event of any request arrives in it: no token, and no end of an answer. Silence alone
 says little. One user of a reasoning model hears nothing for as long as it thinks. So each silence is held
 against the waits of the requests that were under way in it, and these against those of others that ended
-well: a server *stood still* if it kept everybody waiting for longer than anybody usually waits.
-"""
+well: a server *stood still* if it kept everybody waiting for longer than anybody usually waits."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
@@ -18,8 +18,30 @@ from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.requests.throughput import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
-from llm_locust.metrics.summary_types.course import Standstills, StandstillSpan
+from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
+
+_IN_WINDOW = "all requests, in the window"
+
+
+class StandstillSpan(SummaryPart, frozen=True):
+    """A time in which the server stood still."""
+
+    start_s: Annotated[float, key("of the 20 longest: begin after the window's start, s", _IN_WINDOW)]
+    seconds: Annotated[float, key("how long requests were under way in it, s", _IN_WINDOW)]
+    in_flight: Annotated[int, key("how many at most", _IN_WINDOW)]
+
+
+class Standstills(SummaryPart, frozen=True):
+    """Times in which nothing came although requests were under way."""
+
+    n: Annotated[int, key("number of standstills", _IN_WINDOW)]
+    seconds: Annotated[float, key("how long they were in all, s", _IN_WINDOW)]
+    spans: list[StandstillSpan]
+    slow_n: Annotated[int, key("number of silences of more than 1 s that are as usual", _IN_WINDOW)]
+    slow_seconds: Annotated[float, key("how long these were in all, s", _IN_WINDOW)]
+    slow_longest_s: Annotated[float | None, key("the longest of them, s; null without any", _IN_WINDOW)]
+
 
 #: A silence that counts lasts longer than this.
 LEAST_S = 1.0

@@ -10,9 +10,7 @@ from pathlib import Path
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.section import Line, Tone
-from llm_locust.figures.text import clean, figure_label, number, percent, plural, sentence
-from llm_locust.metrics.compare.comparison import (
+from llm_locust.figures.compare.comparison import (
     Comparison,
     Row,
     Verdict,
@@ -21,7 +19,7 @@ from llm_locust.metrics.compare.comparison import (
     models_differ,
     unlike,
 )
-from llm_locust.metrics.compare.relative_gates import (
+from llm_locust.figures.compare.relative_gates import (
     Finding,
     GateResult,
     RelativeGate,
@@ -31,7 +29,9 @@ from llm_locust.metrics.compare.relative_gates import (
     evaluate_relative,
     resolution,
 )
-from llm_locust.metrics.compare.sides import Compared, Metric, measure_for_comparison
+from llm_locust.figures.compare.sides import Compared, Metric, figure_label, measure_for_comparison
+from llm_locust.figures.section import Line, Tone
+from llm_locust.figures.text import clean, number, percent, plural, sentence
 from llm_locust.metrics.gates import MetricKind, Slo
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.stats.estimates import Difference

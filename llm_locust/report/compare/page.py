@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from llm_locust.figures.charts.distributions import LEVELS, levels_of
+from llm_locust.figures.compare.comparison import CONFIDENCE, FigureOverTime, Row, Verdict, figures_over_time
+from llm_locust.figures.compare.sides import METRICS, figure_label
 from llm_locust.figures.section import Tone
-from llm_locust.figures.text import count, figure_label, plural, short
+from llm_locust.figures.text import count, plural, short
 from llm_locust.metrics.catalogue import View, shown_in
-from llm_locust.metrics.charts.distributions import LEVELS, levels_of
-from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, Row, Verdict, figures_over_time
-from llm_locust.metrics.compare.sides import METRICS
 from llm_locust.metrics.gates import MetricKind
 from llm_locust.report.compare.outcome import (
     TELLING,

@@ -10,7 +10,7 @@ from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.over_load import OperatingPoint, front, operating_points
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, number, percent, plural
-from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
 from llm_locust.report.html.shell import whole_page

@@ -7,9 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, figure_label, moment, number, percent, seconds, sentence
-from llm_locust.metrics.compare.comparison import (
+from llm_locust.figures.compare.comparison import (
     CONFIDENCE,
     Comparison,
     Row,
@@ -18,12 +16,15 @@ from llm_locust.metrics.compare.comparison import (
     Verdict,
     scaling,
 )
-from llm_locust.metrics.compare.relative_gates import GateResult, Unknown
-from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.figures.compare.relative_gates import GateResult, Unknown
+from llm_locust.figures.compare.sides import figure_label
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.metrics.gates import MetricKind
-from llm_locust.metrics.sections.failures import iso
+from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.stats.estimates import MOST, Difference
+from llm_locust.metrics.window import iso
 from llm_locust.report.compare import outcome as words
 from llm_locust.report.compare.outcome import (
     ComparedRun,

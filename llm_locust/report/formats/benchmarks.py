@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.metrics.peers import vllm_bench, vllm_details
+from llm_locust.figures.compat import vllm_bench, vllm_details
 from llm_locust.metrics.requests.latency import user_tps
 from llm_locust.metrics.stats.censoring import Durations, certified, ordered
 from llm_locust.report.formats.completed import Completed, asked_number, asked_options, figures

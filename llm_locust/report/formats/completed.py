@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.figures.compat import benchmark_seconds
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.peers import benchmark_seconds
 from llm_locust.metrics.stats.censoring import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.window import Population
 from llm_locust.report.run.analysis import Analysis

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.figures.stages import Stage, touching
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.stages.figures import touching
-from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.window import stage_window
 from llm_locust.report.formats.completed import Completed
 from llm_locust.report.output import shown_json

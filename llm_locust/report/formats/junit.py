@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from llm_locust.figures.client import ClientFacts
+from llm_locust.figures.completeness import Completeness
+from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, plural
-from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.run import ClientFacts, Completeness
 from llm_locust.report.sections.headline import Headline, verdict
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'

@@ -3,13 +3,13 @@
 from itertools import cycle
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.charts import RunCharts
+from llm_locust.figures.charts.distributions import LEVELS, MOST_DRAWN, Relation
+from llm_locust.figures.charts.limits import LimitCurve, LimitSurface
+from llm_locust.figures.charts.run import PHASES, SlowRequest
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, number, percent, seconds, short
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
-from llm_locust.metrics.charts import RunCharts
-from llm_locust.metrics.charts.distributions import LEVELS, MOST_DRAWN, Relation
-from llm_locust.metrics.charts.limits import LimitCurve, LimitSurface
-from llm_locust.metrics.charts.run import PHASES, SlowRequest
 from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
 
 #: In the order of the catalogue. A latency from scheduled has the colour of the one from sent, and dashes.

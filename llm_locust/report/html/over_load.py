@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from llm_locust.figures.over_load import Estimate, LoadPoint, by_lengths, load_points
+from llm_locust.figures.stages import LOADS
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import number, plural
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.prices import Prices
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, known
-from llm_locust.report.sections.groups import LOADS
 
 # --------------------
 # Charts of a sweep over lengths: figures along the load, one line for each pair of lengths.

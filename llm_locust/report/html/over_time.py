@@ -6,14 +6,14 @@ from itertools import cycle
 
 import numpy as np
 
+from llm_locust.figures.charts import RunCharts
+from llm_locust.figures.charts.course import LOWEST, MEDIAN, MOST_CURVES, PLACES, Curves, ServerCurves
+from llm_locust.figures.charts.distributions import gap_edges_s
+from llm_locust.figures.routing import ReplicaFigures
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, count, number, plural, seconds, short
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.charts import RunCharts
-from llm_locust.metrics.charts.course import LOWEST, MEDIAN, MOST_CURVES, PLACES, Curves, ServerCurves
-from llm_locust.metrics.charts.distributions import gap_edges_s
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
 
 #: A limit further up than this many times the highest p99 would press all curves to the ground.

@@ -4,6 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures import client, goodput
+from llm_locust.figures.arms import show as arms
+from llm_locust.figures.compare.comparison import Verdict
+from llm_locust.figures.completeness import show as completeness
+from llm_locust.figures.counts import RequestCounts
+from llm_locust.figures.search import show as search
 from llm_locust.figures.section import Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import (
@@ -18,13 +24,7 @@ from llm_locust.figures.text import (
     sentence,
 )
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
-from llm_locust.metrics.compare.comparison import Verdict
-from llm_locust.metrics.summary_types.base import LatencyTable
-from llm_locust.metrics.summary_types.requests import RequestCounts
-from llm_locust.report.sections import verdicts
-from llm_locust.report.sections.arms import arms
-from llm_locust.report.sections.completeness import completeness
-from llm_locust.report.sections.curves import search
+from llm_locust.metrics.structs import LatencyTable
 from llm_locust.report.sections.findings import RunFinding
 from llm_locust.report.sections.headline import Headline, asked
 
@@ -135,7 +135,7 @@ def _rate(summary: Summary) -> Tile:
 def _client(summary: Summary) -> Tile:
     """Whether the client can be trusted, and whether all of its records are here."""
     value, tone = _VERDICTS[summary.client.verdict]
-    reasons, records = verdicts.client(summary).lines, completeness(summary)
+    reasons, records = client.show(summary).lines, completeness(summary)
     first = reasons[1 if summary.client.verdict == "invalid" else 0].text.partition(". ")[0]
     return Tile("Client", value, (first, records.lines[0].text), Tone.BAD if records.alarm else tone)
 
@@ -150,7 +150,7 @@ def _goodput(summary: Summary) -> Tile:
     ]
     on_time = part.on_time_ratio
     lines = (
-        verdicts.by_time(summary),
+        goodput.by_time(summary),
         sentence(rates),
         "" if on_time is None else f"{percent(on_time)} of tokens arrived on time",
     )
@@ -185,7 +185,7 @@ def slo_line(summary: Summary, measured_from: str) -> str:
         return ""
     if summary.is_empty:
         return ""
-    table = verdicts.goodput(summary).table
+    table = goodput.show(summary).table
     limits = (
         [f"{row.cells[0]}: held by {row.cells[1]}" for row in table.rows if row.cells[1]] if table else []
     )

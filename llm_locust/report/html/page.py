@@ -9,24 +9,25 @@ import msgspec
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.figures import errors
+from llm_locust.figures.charts import RunCharts, run_charts
+from llm_locust.figures.charts.course import ServerCurves, axis_window, server_curves
+from llm_locust.figures.charts.distributions import LEVELS, MOST_DRAWN
+from llm_locust.figures.completeness import WorkerCompleteness
+from llm_locust.figures.parts import LATENCY_COLUMNS
+from llm_locust.figures.routing import ReplicaFigures
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, count, cut_note, number, percent, seconds
-from llm_locust.metrics.charts import RunCharts, run_charts
-from llm_locust.metrics.charts.course import ServerCurves, axis_window, server_curves
-from llm_locust.metrics.charts.distributions import LEVELS, MOST_DRAWN
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.summary_types.deployment import ReplicaFigures
-from llm_locust.metrics.summary_types.run import WorkerCompleteness
 from llm_locust.report.html import distributions, over_time, overview
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.over_load import over_load
 from llm_locust.report.html.shell import whole_page
 from llm_locust.report.inputs import Scraped
-from llm_locust.report.sections import contents, groups
+from llm_locust.report.sections import contents
 from llm_locust.report.sections.contents import heading
 from llm_locust.report.sections.findings import boxes
-from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.sections.headline import Headline, verdict
 
 # --------------------
@@ -181,7 +182,7 @@ def chapters(
         _chapter("groups", "By group", over_time.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", over_time.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", distributions.timeline(run), [distributions.table(run)]),
-        _chapter("errors", "Errors", parts=[groups.errors(summary, examples=True)]),
+        _chapter("errors", "Errors", parts=[errors.show(summary, examples=True)]),
         _chapter("quality", "Quality", parts=placed["quality"]),
         _chapter("sessions", "Sessions", parts=placed["sessions"]),
         _chapter("cost", "Cost and energy", parts=placed["cost"]),

@@ -17,22 +17,21 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.figures.charts.course import TimeAxis, percentiles_in
+from llm_locust.figures.parts import breakdown
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, as_json, typed
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
-from llm_locust.metrics.charts.course import TimeAxis, percentiles_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Whole, pieces
 from llm_locust.metrics.gates import EDGE, Slo
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
-from llm_locust.metrics.parts import breakdown
 from llm_locust.metrics.question import PLAIN, FromTo, Question
 from llm_locust.metrics.requests.throughput import Spans, prefilled_s
-from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Terms, Where, parse_where
 from llm_locust.metrics.stats.censoring import PERCENTILES
-from llm_locust.metrics.window import Window, sweep_window, united
+from llm_locust.metrics.window import Window, iso, sweep_window, united
 from llm_locust.report.csv_tables import arms_csv, curve_csv, repeats_csv, stages_csv
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs import Scraped, Source, read_live_end

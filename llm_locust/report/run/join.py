@@ -20,10 +20,10 @@ from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished, records_missing, resumed
+from llm_locust.figures.parts_of_run import PartFacts, PartGap, Parts
 from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.sections.failures import iso
-from llm_locust.metrics.summary_types.course import PartFacts, PartGap, Parts
+from llm_locust.metrics.window import iso
 from llm_locust.report.inputs import Run, Source, open_source
 from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import Report, analyse, write_reports

@@ -21,7 +21,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import staged
 from llm_locust.figures.text import moment
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.sections.failures import iso
+from llm_locust.metrics.window import iso
 from llm_locust.report.inputs import Run, Source
 from llm_locust.report.output import done_beside
 from llm_locust.report.run.analysis import analyse, write_reports

@@ -20,14 +20,14 @@ from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, StageFacts, WorkerFacts
 from llm_locust.core.stages import staged
 from llm_locust.core.texts import quantity
+from llm_locust.figures.since_start import LatencySinceStart, SinceStart
 from llm_locust.figures.text import moment
 from llm_locust.live.counts import CODES, METRICS, SCALARS, Counts, KeyLimit, LiveKey
 from llm_locust.live.messages import count
 from llm_locust.live.state import LiveRun
-from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR, Sketch, Tally
-from llm_locust.metrics.summary_types.course import LatencySinceStart, SinceStart
+from llm_locust.metrics.window import iso
 from llm_locust.report.inputs import Run, Source, open_source
 from llm_locust.store import (
     FRAMES_FILE,

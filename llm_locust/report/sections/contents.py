@@ -5,8 +5,50 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
+from llm_locust.figures import (
+    client,
+    counts,
+    energy,
+    errors,
+    fairness,
+    gates,
+    goodput,
+    latency,
+    other_requests,
+    parts,
+    parts_of_run,
+    reliability,
+    servers,
+    sessions,
+    since_start,
+    stages,
+    throughput,
+    tokens,
+)
+from llm_locust.figures.agents import agents_by_load
+from llm_locust.figures.agents import show as agents
+from llm_locust.figures.arms import show as arms
+from llm_locust.figures.autoscaling import show as autoscaling
+from llm_locust.figures.bottleneck import show as bottleneck
+from llm_locust.figures.client import ClientFacts, calibration_text
+from llm_locust.figures.completeness import nodes
+from llm_locust.figures.completeness import show as completeness
+from llm_locust.figures.cost import show as cost
+from llm_locust.figures.curve import show as curve
+from llm_locust.figures.curve import show_prefix_hits as prefix_hits
+from llm_locust.figures.fairness import show as fairness_section
+from llm_locust.figures.figure import Figure, Made
+from llm_locust.figures.images import show as images
+from llm_locust.figures.inputs import show as inputs
+from llm_locust.figures.interventions import show as interventions
+from llm_locust.figures.roofline import show as roofline
+from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
+from llm_locust.figures.search import show as search
 from llm_locust.figures.section import Line, Section, Table, Tone
-from llm_locust.figures.summary import Summary
+from llm_locust.figures.servers import show_pools as pools
+from llm_locust.figures.spike import show as spikes
+from llm_locust.figures.stages import show_repeats as repeats
+from llm_locust.figures.summary import FIGURES, Summary
 from llm_locust.figures.text import (
     clean,
     count,
@@ -18,19 +60,8 @@ from llm_locust.figures.text import (
     seconds,
     sentence,
 )
-from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LeftOut
-from llm_locust.report.sections import course, deployment, groups, measures, sessions, verdicts
-from llm_locust.report.sections.arms import arms
-from llm_locust.report.sections.completeness import calibration_text, completeness, interventions, nodes
-from llm_locust.report.sections.curves import curve, prefix_hits, repeats, search, spikes
-from llm_locust.report.sections.deployment import autoscaling, fairness, pools
 from llm_locust.report.sections.findings import boxes
 from llm_locust.report.sections.headline import Headline
-from llm_locust.report.sections.measures import images, inputs
-from llm_locust.report.sections.resources import bottleneck, cost, roofline
-from llm_locust.report.sections.sessions import agents, agents_by_load, few_doubtful, quality
-
-Made = Section | Iterable[Section] | None
 
 
 def heading(summary: Summary) -> Section:
@@ -121,57 +152,57 @@ class Entry:
 
     key: str
     chapter: str
-    made: Callable[[Summary], Made]
+    made: Callable[[Summary], Made] | None = None
     of_one_load: bool = False
 
 
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
-    Entry("doubtful", "", few_doubtful),
-    Entry("parts", "", course.parts),
-    Entry("since_start", "", course.since_start),
-    Entry("gates", "verdict", verdicts.gates),
-    Entry("requests", "", measures.requests),
+    Entry("doubtful", ""),
+    Entry("parts", "", parts_of_run.show),
+    Entry("since_start", "", since_start.show),
+    Entry("gates", "verdict", gates.show),
+    Entry("requests", "", counts.show),
     Entry("search", "stages", search),
-    Entry("stages", "stages", groups.stages),
+    Entry("stages", "stages", stages.show),
     Entry("prefix_cache", "stages", prefix_hits),
     Entry("repeats", "stages", repeats),
     Entry("arms", "arms", arms),
     Entry("curve", "stages", curve),
     Entry("spike", "stages", spikes),
-    Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
-    Entry("reliability", "verdict", course.reliability, of_one_load=True),
-    Entry("warmup", "verdict", course.warmup, of_one_load=True),
-    Entry("latency", "latency", measures.latency, of_one_load=True),
-    Entry("intervals", "latency", measures.intervals, of_one_load=True),
+    Entry("goodput", "verdict", goodput.show, of_one_load=True),
+    Entry("reliability", "verdict", reliability.show, of_one_load=True),
+    Entry("warmup", "verdict", of_one_load=True),
+    Entry("latency", "latency", latency.show, of_one_load=True),
+    Entry("intervals", "latency", latency.intervals, of_one_load=True),
     Entry("bottleneck", "latency", bottleneck, of_one_load=True),
-    Entry("throughput", "load", measures.throughput, of_one_load=True),
+    Entry("throughput", "load", throughput.show, of_one_load=True),
     Entry("inputs", "load", inputs, of_one_load=True),
     Entry("images", "load", images, of_one_load=True),
-    Entry("tokens", "load", measures.tokens),
+    Entry("tokens", "load", tokens.show),
     Entry("cost", "cost", cost, of_one_load=True),
     Entry("roofline", "cost", roofline, of_one_load=True),
-    Entry("drift", "verdict", course.drift, of_one_load=True),
-    Entry("quality", "quality", quality),
-    Entry("sessions", "sessions", sessions.sessions),
+    Entry("drift", "verdict", of_one_load=True),
+    Entry("quality", "quality"),
+    Entry("sessions", "sessions", sessions.show),
     Entry("agents", "sessions", agents, of_one_load=True),
     Entry("agents_by_load", "sessions", agents_by_load),
     Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
-    Entry("errors", "", groups.errors),
-    Entry("by_name", "groups", groups.by_name, of_one_load=True),
-    Entry("by_class", "groups", groups.by_class, of_one_load=True),
-    Entry("other_requests", "groups", groups.other_requests),
+    Entry("errors", "", errors.show),
+    Entry("by_name", "groups", parts.by_name, of_one_load=True),
+    Entry("by_class", "groups", parts.by_class, of_one_load=True),
+    Entry("other_requests", "groups", other_requests.show),
     Entry("interventions", "groups", interventions),
-    Entry("replicas", "groups", groups.replicas, of_one_load=True),
+    Entry("replicas", "groups", fairness.show_replicas, of_one_load=True),
     Entry("autoscaling", "groups", autoscaling),
-    Entry("fairness", "groups", fairness, of_one_load=True),
+    Entry("fairness", "groups", fairness_section, of_one_load=True),
     Entry("pools", "servers", pools),
-    Entry("servers", "servers", deployment.servers),
-    Entry("energy", "cost", deployment.energy, of_one_load=True),
-    Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),
-    Entry("left_open", "load", measures.left_open),
-    Entry("client", "", verdicts.client),
+    Entry("servers", "servers", servers.show),
+    Entry("energy", "cost", energy.show, of_one_load=True),
+    Entry("breakdowns", "groups", parts.breakdowns, of_one_load=True),
+    Entry("left_open", "load", counts.left_open),
+    Entry("client", "", client.show),
     Entry("records", "", completeness),
     Entry("nodes", "groups", nodes),
 )
@@ -187,13 +218,26 @@ def sections(summary: Summary) -> list[Section]:
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
     if summary.is_empty:
         shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]
-    made = [section for entry in shown for section in _made(entry, summary)]
+    of_figures = [section for name, figure in FIGURES.items() for section in _shown(name, figure, summary)]
+    made = [section for entry in shown for section in _made(entry, summary, of_figures)]
     return explained_once([section for section in made if not section.alarm])
 
 
-def _made(entry: Entry, summary: Summary) -> Iterator[Section]:
-    made = entry.made(summary)
-    for section in (made,) if isinstance(made, Section) else made or ():
+def _shown(name: str, figure: Figure, summary: Summary) -> Iterator[Section]:
+    """The sections of a figure; one without a key has that of the figure."""
+    for section in _each(figure.show and figure.show(summary)):
+        yield replace(section, key=section.key or name)
+
+
+def _each(made: Made) -> Iterable[Section]:
+    return (made,) if isinstance(made, Section) else made or ()
+
+
+def _made(entry: Entry, summary: Summary, of_figures: Sequence[Section]) -> Iterator[Section]:
+    if entry.made is None:
+        yield from (replace(each, chapter=entry.chapter) for each in of_figures if each.key == entry.key)
+        return
+    for section in _each(entry.made(summary)):
         yield replace(section, key=section.key or entry.key, chapter=entry.chapter)
 
 
@@ -241,7 +285,7 @@ def brief(summary: Summary, found: Headline) -> list[Section]:
     told = {line.text for section in shown for line in _lines(section)}
     told |= {line.text for each in found.findings if each.box is not None for line in _lines(each.box)}
     told |= {
-        note.text for section in every.values() if section.table for note in measures.marks(section.table)
+        note.text for section in every.values() if section.table for note in latency.marks(section.table)
     }
     others = (section for key, section in every.items() if key not in _NOT_REMARKED)
     left = [line.text for section in others for line in _warnings(section) if line.text not in told]
@@ -294,7 +338,7 @@ def _goodput(summary: Summary, section: Section) -> Section:
     """Its line, and what each limit was held by in another one."""
     part = summary.goodput
     held = [
-        f"{text} held by {percent(part.attainment.get(key))}" for key, text in verdicts.limits(part).items()
+        f"{text} held by {percent(part.attainment.get(key))}" for key, text in goodput.limits(part).items()
     ]
     return Section(section.title, (*section.lines, *([Line(sentence(held))] if held else [])))
 
@@ -312,7 +356,7 @@ def _latency(summary: Summary, section: Section) -> Section:
         for row in table.rows
         if row.cells[0] in _LATENCIES
     )
-    marked = tuple(note for note in section.notes if note in measures.marks(table))
+    marked = tuple(note for note in section.notes if note in latency.marks(table))
     return replace(section, table=Table(columns, rows), notes=marked)
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from llm_locust.figures import client, goodput, latency, reliability, tokens
+from llm_locust.figures.completeness import first_loss
+from llm_locust.figures.completeness import show as completeness
+from llm_locust.figures.errors import error_words
+from llm_locust.figures.fairness import BOXED, LikelyCause
+from llm_locust.figures.quality import doubtful
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import brief, clean, count, moment, plural, seconds, sentence, short
 from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
-from llm_locust.metrics.summary_types.deployment import LikelyCause
-from llm_locust.report.sections import course, measures, verdicts
-from llm_locust.report.sections.completeness import completeness, first_loss
-from llm_locust.report.sections.deployment import BOXED
-from llm_locust.report.sections.groups import error_words
-from llm_locust.report.sections.sessions import doubtful
 
 #: Before what a person can do.
 _DO = "what to do: "
@@ -114,9 +114,7 @@ def _invalid_client(summary: Summary) -> Iterator[RunFinding]:
     part = summary.client
     if part.verdict == "invalid":
         text = f"the client is invalid: {clean(part.reasons[0])}"
-        yield RunFinding(
-            "client", "Invalid client", text, Tone.BAD, verdicts.client(summary), is_of_client=True
-        )
+        yield RunFinding("client", "Invalid client", text, Tone.BAD, client.show(summary), is_of_client=True)
 
 
 def _long_still(summary: Summary) -> Iterator[RunFinding]:
@@ -137,11 +135,11 @@ def _is_long_still(summary: Summary) -> bool:
 
 def _still(summary: Summary) -> Iterator[RunFinding]:
     """A standstill, and the requests that hung through it: one cause."""
-    still, stuck = course.standstill(summary), course.stuck(summary)
+    still, stuck = reliability.standstill(summary), reliability.stuck(summary)
     if still is not None:
         hung = () if stuck is None else stuck.lines[:1]
         span = max(summary.reliability.standstill.spans, key=lambda each: each.seconds)  # type: ignore[union-attr]
-        text = f"the server stood still: {course.stood(span)}"
+        text = f"the server stood still: {reliability.stood(span)}"
         when = Line(f"{_DO}look at the logs of server and gateway at {_at(summary, span.start_s)}")
         yield RunFinding(
             "standstill", "Standstill", text, Tone.BAD, replace(still, lines=(*still.lines, *hung, when))
@@ -155,7 +153,7 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
 def _hung(summary: Summary) -> Iterator[RunFinding]:
     """Users that got nothing more to the end: where nobody did, that is the standstill."""
     times = summary.user_time
-    if times is None or not _has_hung(summary) or course.standstill(summary) is not None:
+    if times is None or not _has_hung(summary) or reliability.standstill(summary) is not None:
         return
     text = times.hung_text
     lost = f"for {seconds(times.hung.seconds)} in all: a share of requests counts each of them once"
@@ -198,21 +196,21 @@ def _slow_first(cause: LikelyCause) -> int:
 
 def _buffered(summary: Summary) -> Iterator[RunFinding]:
     if summary.tokens.is_buffered:
-        (line,) = measures.buffered(summary)
+        (line,) = latency.buffered(summary)
         text, box = "the stream was buffered on the way", Section("Stream", (line,))
         yield RunFinding("buffered", "Buffered stream", text, Tone.WARN, box, explains=_TIMES)
 
 
 def _unread(summary: Summary) -> Iterator[RunFinding]:
     if summary.tokens.unread.is_common:
-        (line,) = measures.unread(summary)
+        (line,) = latency.unread(summary)
         text, box = "a part of the answers' text is not read", Section("Unread text", (line,))
         yield RunFinding("unread", "Unread text", text, Tone.WARN, box, explains=_TIMES)
 
 
 def _counts(summary: Summary) -> Iterator[RunFinding]:
     """Token counts by the server that contradict its own answers. They explain nothing: they are not used."""
-    box = measures.counts(summary)
+    box = tokens.counts(summary)
     if box is not None:
         text = "the server's token counts contradict its answers"
         yield RunFinding("counts", "Token counts", text, Tone.WARN, box, explains=frozenset())
@@ -273,7 +271,7 @@ def _other_requests(summary: Summary) -> Iterator[RunFinding]:
 
 def _limits(summary: Summary) -> Iterator[RunFinding]:
     part = summary.goodput
-    named = verdicts.limits(part)
+    named = goodput.limits(part)
     broken = {key: n for key, n in part.first_failed.items() if n and key in (*named, *_WITHOUT_ANSWER)}
     bad = sum(part.first_failed.values())
     if summary.is_of_parts or not broken:

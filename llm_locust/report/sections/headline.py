@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.texts import quantity
+from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.section import Line, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import brief, clean, count, load, number, percent, plural, sentence
 from llm_locust.figures.verdict import RunVerdict, nothing_measured, stood_still, users_hung
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
-from llm_locust.metrics.summary_types.course import GateOutcome
-from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.report.sections.findings import RunFinding, are_mostly_failures, findings
 
 #: Gates that the result names; the table has all.

@@ -8,12 +8,12 @@ from signal import SIGKILL, strsignal
 import msgspec
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.figures.objective import Objective, Probe
+from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary, read_summary, typed_stages
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.live.store import LiveStore, live_end
-from llm_locust.metrics.curves.objective import Objective, Probe
 from llm_locust.metrics.stages.steady import Until
-from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.options.report import Keep
 from llm_locust.report.inputs import write_live_end
 from llm_locust.report.run.analysis import Report

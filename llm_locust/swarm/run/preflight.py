@@ -18,12 +18,12 @@ from llm_locust.core.manifest import CalibrationFacts, HeaderFacts
 from llm_locust.deployment.readiness import NOT_READY
 from llm_locust.doctor.calibration import WHOLE_S, calibrate, facts
 from llm_locust.doctor.finding import TimeLeft
-from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified, fewest_for_share
+from llm_locust.figures.client import calibration_text
+from llm_locust.figures.gates import fewest_for, fewest_for_certified, fewest_for_share
 from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.report.sections.completeness import calibration_text
 from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.facts import next_part

@@ -16,7 +16,7 @@ from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts, pip
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.settings import Settings
 from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import Report

@@ -26,7 +26,7 @@ from llm_locust.deployment.profiler import (
 )
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
-from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings, metrics_words
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.children import Child

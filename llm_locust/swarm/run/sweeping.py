@@ -13,11 +13,10 @@ import msgspec
 from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import resumed
 from llm_locust.deployment.profiler import reset_prefix_caches
+from llm_locust.figures.objective import Probe
+from llm_locust.figures.search import KINDS, SearchAnswer
 from llm_locust.live.state import LiveStages
-from llm_locust.metrics.curves.objective import Probe
-from llm_locust.metrics.curves.search import KINDS
 from llm_locust.metrics.stages.steady import EARLY_LOOKS
-from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.options.stages import prefixes_of
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of

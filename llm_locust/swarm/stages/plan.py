@@ -10,9 +10,9 @@ from gevent.event import Event
 
 from llm_locust.core.manifest import MOST_STAGES, PrefixShare, StageFacts
 from llm_locust.core.record import LengthPair
-from llm_locust.metrics.curves.edge import Bounds, SearchResult
-from llm_locust.metrics.curves.objective import Objective, Probe
-from llm_locust.metrics.curves.search import KINDS, next_step
+from llm_locust.figures.edge import Bounds, SearchResult
+from llm_locust.figures.objective import Objective, Probe
+from llm_locust.figures.search import KINDS, next_step
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.run import OVERSATURATION
 from llm_locust.options.settings import Settings

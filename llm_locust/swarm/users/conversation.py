@@ -9,7 +9,7 @@ from locust.env import Environment
 
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.sections.sessions import session_name
+from llm_locust.figures.sessions import session_name
 from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.conversations import (

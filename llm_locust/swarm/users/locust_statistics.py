@@ -7,7 +7,7 @@ from locust.env import Environment
 
 from llm_locust.core.other_requests import OtherTable
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.sections.failures import ErrorKinds
+from llm_locust.metrics.error_text import ErrorKinds
 
 
 class LlmRequestError(Exception):

@@ -15,12 +15,12 @@ from typing import NoReturn
 import gevent
 import numpy as np
 
+from llm_locust.figures.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.figures.text import number
 from llm_locust.live.counts import Counts, Ring
 from llm_locust.live.state import Figures, figures
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.sections.steadiness import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.metrics.stats.trend import Trend, fit_trend
 from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.web.numbers import at_rest

@@ -18,8 +18,8 @@ from llm_locust.live.counts import Ring
 from llm_locust.live.state import Figures, LiveRun, LoadMark, WorkerState, rounded
 from llm_locust.live.store import SPANS, Charts, LiveRow, LiveSeries, LiveStore, Snapshot, Span, snapshot
 from llm_locust.metrics.catalogue import LIVE, LatencyMetric
-from llm_locust.metrics.deployment.server_series import FIGURES
 from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.server_series import FIGURES
 from llm_locust.swarm.process.children import off_the_hub
 
 # --------------------

@@ -13,7 +13,7 @@ import gevent.lock
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
-from llm_locust.metrics.summary_types.base import LatencyTable
+from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
 from llm_locust.report.run.totals import SO_FAR_DIR
 from llm_locust.report.sections.headline import verdict

@@ -11,23 +11,16 @@ import gevent
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.over_load import DRAWN, LoadPoint, by_lengths, load_points
+from llm_locust.figures.parts import LATENCY_COLUMNS, rate_cells
+from llm_locust.figures.search import answer
 from llm_locust.figures.section import Column, Line, TableRow, Tone
+from llm_locust.figures.stages import LOADS, NO_FIGURES, Stage, of_stages, stage_label
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import clean, count, number, percent, seconds
 from llm_locust.live.state import Figures, LiveStages, State, state_of
 from llm_locust.live.store import LiveStore, figures_since, snapshot
-from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.progress import load_of, place_of
-from llm_locust.report.sections.curves import answer
-from llm_locust.report.sections.groups import (
-    LATENCY_COLUMNS,
-    LOADS,
-    NO_FIGURES,
-    of_stages,
-    rate_cells,
-    stage_label,
-)
 from llm_locust.store import SUMMARY_FILE
 from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.run.finishing import read_figures

@@ -13,12 +13,13 @@ from metrics_cases import batch, columns, failed, manifest, request
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent
+from llm_locust.figures.quality import show as quality_section
 from llm_locust.figures.section import Tone
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.answers import MOST_KINDS, Answers, ByPrompt, concurrency_at_sent
+from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.sessions import quality as quality_section
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:

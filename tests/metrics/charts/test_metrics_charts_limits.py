@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.measured import measure

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.catalogue import ttft
-from llm_locust.metrics.charts.course import (
+from llm_locust.figures.charts.course import (
     MOST_BINS,
     TimeAxis,
     failures_over_time,
     percentiles_over_time,
     rates_over_time,
 )
+from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Part
 
 AXIS = TimeAxis(start_s=0.0, width_s=2.0, bins=5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, request
 
-from llm_locust.metrics.charts.distributions import (
+from llm_locust.figures.charts.distributions import (
     FEWEST_POINTS,
     MOST_DRAWN,
     load_while_streaming,

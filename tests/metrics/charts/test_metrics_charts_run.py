@@ -11,9 +11,9 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, reque
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.charts import RunCharts, run_charts
-from llm_locust.metrics.charts.distributions import LEVELS, RequestDetails, levels_of
-from llm_locust.metrics.charts.run import PHASES, slow_request, slowest
+from llm_locust.figures.charts import RunCharts, run_charts
+from llm_locust.figures.charts.distributions import LEVELS, RequestDetails, levels_of
+from llm_locust.figures.charts.run import PHASES, slow_request, slowest
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 

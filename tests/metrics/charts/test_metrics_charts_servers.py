@@ -5,8 +5,8 @@ import pytest
 from metrics_cases import columns, request
 from server_cases import Row, rows, tables
 
-from llm_locust.metrics.charts.course import MOST_CURVES, ServerCurves, TimeAxis, axis_window, server_curves
-from llm_locust.metrics.deployment.server_series import read_server_series
+from llm_locust.figures.charts.course import MOST_CURVES, ServerCurves, TimeAxis, axis_window, server_curves
+from llm_locust.metrics.server_series import read_server_series
 
 AXIS = TimeAxis(start_s=0.0, width_s=2.0, bins=5)
 CLIENT = columns(*(request(i * 0.1, (0.25, 0.27)) for i in range(90)))

@@ -8,8 +8,8 @@ from metrics_cases import ORIGIN_NS, batch, failed, ns, request, requests
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.charts.course import TimeAxis
-from llm_locust.metrics.charts.distributions import GAP_BINS, TokenFacts, gap_edges_s, read_tokens
+from llm_locust.figures.charts.course import TimeAxis
+from llm_locust.figures.charts.distributions import GAP_BINS, TokenFacts, gap_edges_s, read_tokens
 
 AXIS = TimeAxis(start_s=0.0, width_s=1.0, bins=20)
 NONE = np.empty(0, np.int64)

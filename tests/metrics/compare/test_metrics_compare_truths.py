@@ -12,15 +12,15 @@ from compare_cases import compared, lognormal, made_batch
 from metrics_cases import batch, request
 from numpy.typing import NDArray
 
-from llm_locust.metrics.compare.comparison import apart_p
-from llm_locust.metrics.compare.relative_gates import (
+from llm_locust.figures.compare.comparison import apart_p
+from llm_locust.figures.compare.relative_gates import (
     GateResult,
     State,
     evaluate_relative,
     judge_change,
     parse_relative_gates,
 )
-from llm_locust.metrics.compare.sides import Compared, figures_of
+from llm_locust.figures.compare.sides import Compared, figures_of
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Share, alike
 from llm_locust.metrics.stats.intervals import in_order

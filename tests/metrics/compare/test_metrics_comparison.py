@@ -16,8 +16,7 @@ from metrics_cases import batch, failed, manifest, ns, request
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.compare.comparison import (
+from llm_locust.figures.compare.comparison import (
     Comparison,
     Verdict,
     compare_figures,
@@ -27,8 +26,9 @@ from llm_locust.metrics.compare.comparison import (
     joint_confidence,
     unlike,
 )
-from llm_locust.metrics.compare.relative_gates import State, evaluate_relative, parse_relative_gates
-from llm_locust.metrics.compare.sides import METRICS, NOT_COMPARED, Compared, measure_for_comparison
+from llm_locust.figures.compare.relative_gates import State, evaluate_relative, parse_relative_gates
+from llm_locust.figures.compare.sides import METRICS, NOT_COMPARED, Compared, measure_for_comparison
+from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.metrics.compare.comparison import ScalingError, scaling
+from llm_locust.figures.compare.comparison import ScalingError, scaling
 
 
 def test_perfect_scaling_has_an_efficiency_of_one_and_nothing_serial() -> None:

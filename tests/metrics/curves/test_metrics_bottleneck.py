@@ -12,10 +12,10 @@ from server_cases import series
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.bottleneck import show as section
+from llm_locust.figures.servers import ROLE_SAMPLE
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.deployment.pools import ROLE_SAMPLE
-from llm_locust.report.sections.resources import bottleneck as section
 
 MADE = {
     "connection": Deployment(rtt_s=0.8, is_connection_kept=False, output_tokens=20),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.metrics.curves.capacity import (
+from llm_locust.figures.bottleneck import (
     Capacity,
     NoCapacityError,
     capacity_of_law,
@@ -14,9 +14,9 @@ from llm_locust.metrics.curves.capacity import (
     need,
     replicas_at_once,
 )
-from llm_locust.metrics.curves.edge import SearchResult
-from llm_locust.metrics.curves.objective import Probe, ProbeReading
-from llm_locust.metrics.summary_types.search import UslFigures, UslParameter
+from llm_locust.figures.curve import UslFigures, UslParameter
+from llm_locust.figures.edge import SearchResult
+from llm_locust.figures.objective import Probe, ProbeReading
 
 FIFTY = Capacity(50.0, 40.0, 60.0, "measured")
 

@@ -7,9 +7,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from llm_locust.figures.curve import (
+    CurveFacts,
+    NoFitError,
+    NoKneeError,
+    Usl,
+    curve,
+    find_knee,
+    fit_usl,
+    pooled,
+)
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.curves.curve import NoFitError, NoKneeError, Usl, curve, find_knee, fit_usl, pooled
-from llm_locust.metrics.summary_types.search import CurveFacts
 
 LOADS = np.array([5.0, 10, 15, 20, 25, 30, 35, 40, 45, 47.5])
 

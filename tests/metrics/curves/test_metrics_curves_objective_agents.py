@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
+from llm_locust.figures.objective import ObjectiveError, parse_objective
 
 
 def test_agents_are_the_users_of_a_search_with_the_limits_of_agentperf() -> None:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_metrics_search import LIMIT_S, SERVED, queue
 
-from llm_locust.metrics.curves.edge import Bounds, NextStage, SearchResult, unimodal
-from llm_locust.metrics.curves.objective import GoodRate, ObjectiveError, Probe, ProbeReading, parse_objective
-from llm_locust.metrics.curves.search import last_answer, next_step
+from llm_locust.figures.edge import Bounds, NextStage, SearchResult, unimodal
+from llm_locust.figures.objective import GoodRate, ObjectiveError, Probe, ProbeReading, parse_objective
+from llm_locust.figures.search import last_answer, next_step
 
 BEST = parse_objective("max-goodput")
 

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.figures.edge import Bounds, NextStage, SearchResult, crossing, falling, find_edge
+from llm_locust.figures.objective import Objective, ObjectiveError, Probe, ProbeReading, parse_objective
+from llm_locust.figures.search import next_step
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.curves.edge import Bounds, NextStage, SearchResult, crossing, falling, find_edge
-from llm_locust.metrics.curves.objective import (
-    Objective,
-    ObjectiveError,
-    Probe,
-    ProbeReading,
-    parse_objective,
-)
-from llm_locust.metrics.curves.search import next_step
 from llm_locust.metrics.stats.bootstrap import Order
 from llm_locust.metrics.stats.censoring import (
     PERCENTILES,

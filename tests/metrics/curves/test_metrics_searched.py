@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
+from llm_locust.figures.search import SearchStage, readings
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.summary_types.search import SearchStage
 from llm_locust.report.markdown import markdown
-from llm_locust.report.sections.curves import readings
 
 
 @pytest.mark.parametrize(

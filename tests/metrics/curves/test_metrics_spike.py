@@ -11,11 +11,11 @@ from report_cases import told
 
 from llm_locust.core.manifest import ArmFacts, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.spike import show as sections
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import as_json, typed
 from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_sections
-from llm_locust.report.sections.curves import spikes as sections
 
 BASE, PEAK, SERVED = 5.0, 20.0, 10.0
 AT_S, OVER_S, END_S = 60.0, 90.0, 200.0

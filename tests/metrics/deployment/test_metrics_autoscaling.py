@@ -12,13 +12,12 @@ from report_cases import told
 
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.autoscaling import Autoscaling, ReplicasUp, autoscaling, lives
+from llm_locust.figures.autoscaling import show as section
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.deployment.autoscaling import autoscaling, lives
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp
-from llm_locust.report.sections.deployment import autoscaling as section
 
 STEP_S, END_S, CAME_S = 60.0, 180.0, 90.0
 

@@ -9,8 +9,8 @@ from metrics_cases import batch, columns, failed, manifest, ns, request
 from msgspec import to_builtins
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.reliability import reliability
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request

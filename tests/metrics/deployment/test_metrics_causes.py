@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from llm_locust.metrics.deployment.fairness import Evidence, causes
-from llm_locust.metrics.deployment.routing import Affinity
+from llm_locust.figures.fairness import Evidence, LikelyCause, causes
+from llm_locust.figures.reliability import OutageSpan
+from llm_locust.figures.routing import Affinity, ReplicaFigures
 from llm_locust.metrics.stats.proportions import Significance
-from llm_locust.metrics.summary_types.deployment import LikelyCause, OutageSpan, ReplicaFigures
 
 NOTHING = Affinity(1000, 0.25, 0.25)
 OUT = OutageSpan(from_s=5.0, to_s=None, seconds=15.0, others=99)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, failed, manifest, request
 
+from llm_locust.figures.cost import cost
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.deployment.cost import PriceError, Prices, cost
+from llm_locust.metrics.prices import PriceError, Prices
 from llm_locust.metrics.question import Question
 
 #: Half an hour with 3,600 answers of 100 + 50 tokens, half of them good.

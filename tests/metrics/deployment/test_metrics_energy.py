@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from server_cases import Row, rows, series
 
-from llm_locust.metrics.deployment.cost import energy
+from llm_locust.figures.energy import energy
 
 FIGURES: dict[str, Any] = {
     "throughput": {"output_tokens_per_s": 1000.0, "total_tokens_per_s": 3000.0, "requests_per_s": 5.0},

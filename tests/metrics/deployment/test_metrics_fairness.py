@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from replica_cases import NAMES, at_random, in_turn, served
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.deployment.fairness import AMOUNTS, deployment, gini, jain, variation
+from llm_locust.figures.fairness import AMOUNTS, deployment, gini, jain, variation
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 

@@ -7,9 +7,8 @@ from replica_cases import at_random
 
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.reliability import OutageSpan, in_flight, outages, signs
 from llm_locust.metrics.columns import Part, groups
-from llm_locust.metrics.deployment.availability import in_flight, outages, signs
-from llm_locust.metrics.summary_types.deployment import OutageSpan
 from llm_locust.metrics.window import Window
 
 WINDOW = Window(ns(0.0), ns(100.0), "")

@@ -7,11 +7,11 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
+from llm_locust.figures.servers import ROLE_SAMPLE, roles_of, servers
+from llm_locust.figures.servers import show_pools as pools
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.deployment.pools import ROLE_SAMPLE, roles_of, servers
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.deployment import pools
 
 REQUESTS = 50
 PROMPT, ANSWER = 400, 20

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llm_locust.metrics.deployment.availability import ROLLING, recovery
+from llm_locust.figures.reliability import ROLLING, recovery
 from llm_locust.metrics.stats.proportions import Proportion
 
 ALL_GOOD = Proportion(400, 400)

@@ -5,7 +5,7 @@ from metrics_cases import columns, failed, ns, request
 from msgspec import to_builtins
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.deployment.routing import course, replicas
+from llm_locust.figures.routing import course, replicas
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request

@@ -10,8 +10,7 @@ from replica_cases import NAMES, at_random, in_turn, served
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.columns import Part
-from llm_locust.metrics.deployment.routing import (
+from llm_locust.figures.routing import (
     Affinity,
     Carriers,
     by_connection,
@@ -21,6 +20,7 @@ from llm_locust.metrics.deployment.routing import (
     replica_labels,
     while_all_serve,
 )
+from llm_locust.metrics.columns import Part
 
 
 def connection(records: list[RequestRecord], rows: RecordBatch | None = None) -> Affinity:

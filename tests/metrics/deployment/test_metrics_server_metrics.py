@@ -7,8 +7,8 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
+from llm_locust.figures.server_metrics import gateway, in_parts, server_metrics
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.deployment.server_metrics import gateway, in_parts, server_metrics
 
 
 def histogram(target: str, name: str, at: dict[str, int], total_s: float) -> list[Row]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from llm_locust.metrics.deployment.server_series import FIGURES, MOST_SERVERS, Newest, ServerNow, spread
+from llm_locust.metrics.server_series import FIGURES, MOST_SERVERS, Newest, ServerNow, spread
 
 S = 1_000_000_000
 

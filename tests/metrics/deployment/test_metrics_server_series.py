@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from metrics_cases import ns
 from server_cases import WINDOW, rows, series, tables
 
-from llm_locust.metrics.deployment.server_series import (
-    PARTS,
-    SeriesKey,
-    is_counter,
-    joined,
-    read_server_series,
-)
+from llm_locust.metrics.server_series import PARTS, SeriesKey, is_counter, joined, read_server_series
 from llm_locust.metrics.window import Window
 
 

@@ -10,7 +10,7 @@ from metrics_cases import batch, failed, manifest, ns, request
 from roofline_cases import plain_roof
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.deployment.utilisation import utilisation
+from llm_locust.figures.roofline import utilisation
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window

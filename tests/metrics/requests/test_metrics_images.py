@@ -7,9 +7,9 @@ import pytest
 from metrics_cases import columns, failed, ns, request
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.images import images
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.requests.tokens import images
 from llm_locust.metrics.window import Window
 
 

@@ -7,8 +7,8 @@ import pytest
 from metrics_cases import columns, failed, ns, request
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.inputs import inputs
 from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.requests.tokens import inputs
 from llm_locust.metrics.window import Window
 
 

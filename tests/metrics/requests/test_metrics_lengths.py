@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llm_locust.metrics.requests.tokens import length_error
+from llm_locust.figures.tokens import length_error
 
 NAN = np.nan
 

@@ -8,7 +8,8 @@ from metrics_cases import batch, columns, manifest, request
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures.summarise import summarise
-from llm_locust.metrics.requests.tokens import delivery, held_ms, tokens, with_estimates
+from llm_locust.figures.tokens import delivery, held_ms, tokens
+from llm_locust.metrics.requests.tokens import with_estimates
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from metrics_cases import manifest, ns
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
-from llm_locust.metrics.sections.completeness import completeness, known, largest, requests_lost
-from llm_locust.metrics.summary_types.run import Completeness
+from llm_locust.figures.completeness import Completeness, completeness
+from llm_locust.metrics.sections.completeness import known, largest, requests_lost
 
 
 def worker(index: int = 0, announced: int | None = 5, received: int = 5, **facts: Any) -> WorkerFacts:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 from long_runs import everybody, run_of, span, wandering
-from metrics_cases import ns
+from metrics_cases import ns, plain
 
 from llm_locust.core.record import Outcome
+from llm_locust.figures.drift import MEASURES, drift
 from llm_locust.metrics.columns import OUTCOMES, Columns
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.sections.steadiness import MEASURES, drift
 from llm_locust.metrics.window import Window
 
 HOURS = 3.0
@@ -24,7 +24,8 @@ OK, FAILED = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.TIMEOUT)
 def drift_of(c: Columns, window: Window | None = None, slo: Slo | None = SLO) -> dict[str, Any]:
     window = window or span(SECONDS)
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
-    return drift(c, everybody(c, window), judgement, window)
+    found: dict[str, Any] = plain(drift(c, everybody(c, window), judgement, window))
+    return found
 
 
 def soak(seed: int, constant_s: float = 1.0, slower_per_hour: float = 0.0, wander: float = 0.1) -> Columns:
@@ -83,7 +84,7 @@ def test_memory_that_grows_is_told_apart_from_memory_that_does_not() -> None:
         "w2": [[60.0, 180.0]],
     }
     window = span(SECONDS)
-    told = drift(c, everybody(c, window), None, window, memory)["client_rss_mib"]
+    told = plain(drift(c, everybody(c, window), None, window, memory))["client_rss_mib"]
     assert set(told) == {"master", "w1"}
     assert not told["master"]["beyond_noise"]
     assert told["w1"]["beyond_noise"]

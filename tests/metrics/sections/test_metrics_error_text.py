@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.sections.failures import LONGEST, PLACEHOLDERS, ErrorKinds, fold
+from llm_locust.metrics.error_text import LONGEST, PLACEHOLDERS, ErrorKinds, fold
 
 #: What texts are made of where folding could go wrong: pieces that mean something else beside others.
 PIECES = st.sampled_from(

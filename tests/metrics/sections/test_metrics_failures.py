@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, columns, failed, ns
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.sections.failures import MOST_KINDS, OTHER, failures, iso
-from llm_locust.metrics.summary_types.requests import ErrorKind
+from llm_locust.figures.errors import MOST_KINDS, OTHER, ErrorKind, failures
+from llm_locust.metrics.window import iso
 
 
 def word(number: int) -> str:

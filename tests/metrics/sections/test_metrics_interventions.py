@@ -4,10 +4,9 @@ import pytest
 from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
-from llm_locust.metrics.sections.completeness import interventions
-from llm_locust.metrics.summary_types.course import FailedCall
+from llm_locust.figures.interventions import FailedCall, interventions
+from llm_locust.figures.interventions import show as section
 from llm_locust.metrics.window import Window
-from llm_locust.report.sections.completeness import interventions as section
 
 S = 1_000_000_000
 WINDOW = Window(110 * S, 160 * S, "run")

@@ -11,11 +11,11 @@ from live_cases import Run
 from metrics_cases import batch, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.live_check import METRICS, LiveEnd
 from llm_locust.figures.summarise import summarise
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps
-from llm_locust.metrics.sections.live_check import METRICS, LiveEnd
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR
 
 

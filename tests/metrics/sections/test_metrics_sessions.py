@@ -11,13 +11,12 @@ from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Echo, Outcome, RequestRecord
 from llm_locust.figures.section import Tone
+from llm_locust.figures.sessions import TURNS_APART, by_turn, planned_turns, session_name, sessions
+from llm_locust.figures.sessions import show as section
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.window import Window
-from llm_locust.report.sections.sessions import by_turn
-from llm_locust.report.sections.sessions import sessions as section
 
 WINDOW = Window(ns(0.0), ns(10.0), "")
 LEFT: dict[str, Any] = {"outcome": Outcome.CANCELLED, "abandoned": True}

@@ -11,6 +11,7 @@ from metrics_cases import batch, columns, failed, manifest, ns, request
 from scripted_loads import Course, Load
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.reliability import standstill
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.figures.text import seconds
@@ -18,10 +19,8 @@ from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.sections.standstill import LEAST_S, MOST, Silences, StreamHoles
-from llm_locust.metrics.summary_types.course import Standstills
+from llm_locust.metrics.sections.standstill import LEAST_S, MOST, Silences, Standstills, StreamHoles
 from llm_locust.metrics.window import Window
-from llm_locust.report.sections.course import standstill
 
 TEN = Window(ns(0.0), ns(10.0), "")
 

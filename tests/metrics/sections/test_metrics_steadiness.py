@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from long_runs import everybody, run_of, span, wandering
-from metrics_cases import batch, manifest, ns, request
+from metrics_cases import batch, manifest, ns, plain, request
 
+from llm_locust.figures.steadiness import steadiness
 from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.sections.steadiness import steadiness
 from llm_locust.metrics.sections.steady import LoadOverTime
 from llm_locust.metrics.window import Window
 
@@ -21,7 +21,8 @@ SECONDS = 120.0
 def told(c: Columns, warmup_s: float = 0.0, start: float = 0.0) -> dict[str, Any]:
     window = Window(ns(start), ns(SECONDS), "")
     load = LoadOverTime("requests/s", due_s=np.sort(c.scheduled_s))
-    return steadiness(c, window, everybody(c, window).ok, warmup_s, load)
+    found: dict[str, Any] = plain(steadiness(c, window, everybody(c, window).ok, warmup_s, load))
+    return found
 
 
 def arrivals(seed: int = 1, per_s: float = 20.0) -> Floats:
@@ -119,7 +120,7 @@ def test_too_few_requests_tell_no_warm_up_but_a_plateau() -> None:
 
 def test_a_run_without_requests_has_no_plateau() -> None:
     c = run_of(np.empty(0), 0.1)
-    assert steadiness(c, span(10.0), everybody(c, span(10.0)).ok, 0.0, None) == {
+    assert plain(steadiness(c, span(10.0), everybody(c, span(10.0)).ok, 0.0, None)) == {
         "settled": None,
         "warmup_like": None,
         "warmup_s_suggested": None,

@@ -9,11 +9,11 @@ from scripted_loads import FOR_EVER, Asked, Course, Load
 
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.goodput import show as goodput
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
-from llm_locust.metrics.summary_types.requests import UserTime
+from llm_locust.figures.user_time import UserTime
 from llm_locust.report.sections.findings import findings
-from llm_locust.report.sections.verdicts import goodput
 
 
 def summary(*records: RequestRecord, **fields: Any) -> Summary:

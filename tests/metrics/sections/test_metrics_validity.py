@@ -10,11 +10,11 @@ from metrics_cases import columns, failed, manifest, ns, request
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.figures.client import THRESHOLDS, Scale, client_validity, nodes
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.sections.validity import THRESHOLDS, Scale, client_validity, nodes
 from llm_locust.metrics.window import Window
 
 

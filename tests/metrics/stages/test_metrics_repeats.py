@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
+from llm_locust.figures.stages import over, repeats
+from llm_locust.figures.stages import show_repeats as shown_repeats
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.stages.figures import over, repeats
 from llm_locust.report.csv_tables import repeats_csv
 from llm_locust.report.markdown import markdown
-from llm_locust.report.sections.curves import repeats as shown_repeats
 
 #: TTFT in ms of three repeats of two loads, in turn.
 TTFT = {0: 50.0, 1: 80.0, 2: 56.0, 3: 84.0, 4: 53.0, 5: 82.0}

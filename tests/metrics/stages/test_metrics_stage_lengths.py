@@ -11,11 +11,11 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import LengthPair, RequestRecord
 from llm_locust.core.stages import with_stages
+from llm_locust.figures.objective import parse_objective, probes
+from llm_locust.figures.stages import Stage
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.curves.objective import parse_objective, probes
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.report.compare.pareto import pareto_of
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 

@@ -10,11 +10,11 @@ from metrics_cases import batch, manifest, request, stage
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.core.record import RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages
+from llm_locust.figures.stage_checks import worth
+from llm_locust.figures.stages import Stage
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.stages.checks import worth
-from llm_locust.metrics.summary_types.stages import Stage
 
 N = 512
 PRIMED = ReplicaCache(target="http://r", before=0, after=0, again=496, primed=10)

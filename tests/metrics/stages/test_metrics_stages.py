@@ -13,11 +13,11 @@ from llm_locust.core.exit_codes import EXIT_INVALID
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
+from llm_locust.figures.objective import parse_objective, probes
 from llm_locust.figures.over_load import load_points
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, as_json, typed
 from llm_locust.figures.verdict import RunVerdict, verdict
-from llm_locust.metrics.curves.objective import parse_objective, probes
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 from llm_locust.report.csv_tables import stages_csv

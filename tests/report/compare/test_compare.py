@@ -15,7 +15,7 @@ from metrics_cases import ns
 
 from llm_locust.cli import compare as command
 from llm_locust.core.manifest import WorkerFacts
-from llm_locust.metrics.compare.relative_gates import parse_relative_gates
+from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs

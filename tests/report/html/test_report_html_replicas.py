@@ -9,9 +9,9 @@ from replica_cases import NAMES, at_random, in_turn, served
 from report_cases import manifest
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.charts import run_charts
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.charts import run_charts
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.report.html.chart import Chart

@@ -14,11 +14,11 @@ from test_report_html import Page
 
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.figures.energy import Energy
+from llm_locust.figures.live_check import LiveCheck
 from llm_locust.figures.summary import read_summary
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary_types.course import LiveCheck
-from llm_locust.metrics.summary_types.resources import Energy
 from llm_locust.report.inputs import LIVE_FILE, open_source, write_live_end
 from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.report.run.finish import finish_run

@@ -8,12 +8,12 @@ import pytest
 from report_cases import manifest, records, summary
 
 from llm_locust.core.manifest import CalibrationFacts
+from llm_locust.figures.client import calibration_text
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_report
 from llm_locust.report.inputs import _pooled_manifest
 from llm_locust.report.markdown import markdown
-from llm_locust.report.sections.completeness import calibration_text
 from llm_locust.report.sections.contents import heading
 from llm_locust.report.sections.headline import verdict
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from llm_locust.report.sections.sessions import agents_by_load
+from llm_locust.figures.agents import agents_by_load
 
 
 def summary(*figures: Any) -> Any:

@@ -4,9 +4,9 @@ from typing import Any
 
 from report_cases import summary, told
 
+from llm_locust.figures.cost import show as cost
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summary import typed
-from llm_locust.report.sections.resources import cost
 
 GPU = {"gpu_hour_cost": "2.5", "gpus": "8"}
 API = {"input_token_price": "0.15", "output_token_price": "0.6"}

@@ -5,10 +5,10 @@ from long_runs import everybody, run_of, span
 from metrics_cases import failed, request
 from report_cases import records, seen_worker, summary, told
 
+from llm_locust.figures import drift, reliability, steadiness
+from llm_locust.figures.drift import drift as drift_of
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summary import Summary, typed
-from llm_locust.metrics.sections.steadiness import drift as drift_of
-from llm_locust.report.sections import course
 
 
 def said(section: Section | None) -> list[str]:
@@ -26,37 +26,37 @@ def soak(slower_per_hour: float) -> Summary:
 
 
 def test_a_run_without_a_warm_up_or_of_too_few_requests_says_nothing_of_one() -> None:
-    assert course.warmup(told()) is None
+    assert steadiness.show(told()) is None
 
 
 def test_a_warm_up_and_a_run_that_does_not_settle_are_warnings_with_their_reason() -> None:
-    for steadiness in (
+    for beginning in (
         {"settled": True, "warmup_like": True, "reason": "use --warmup 12s"},
         {"settled": False, "warmup_like": None, "reason": "not settled"},
     ):
-        found = course.warmup(told(steadiness={**summary()["steadiness"], **steadiness}))
+        found = steadiness.show(told(steadiness={**summary()["steadiness"], **beginning}))
         assert found is not None
-        assert (said(found), found.lines[0].tone) == ([steadiness["reason"]], Tone.WARN)
+        assert (said(found), found.lines[0].tone) == ([beginning["reason"]], Tone.WARN)
 
 
 def test_where_nothing_failed_and_answers_kept_coming_there_is_no_reliability() -> None:
-    assert course.reliability(typed(summary(records(bad=0)))) is None
-    assert course.reliability(typed(summary([]))) is None
+    assert reliability.show(typed(summary(records(bad=0)))) is None
+    assert reliability.show(typed(summary([]))) is None
 
 
 def test_a_run_with_failures_says_how_often_somebody_was_served() -> None:
     made = [request(float(i) / 4, (0.05, 0.1)) for i in range(16)] + [failed(5.0)]
-    assert said(course.reliability(typed(summary(made)))) == [
+    assert said(reliability.show(typed(summary(made)))) == [
         "80.0 % of 5 seconds had an ok answer, 80.0 % a good one",
         "longest without an ok answer 6.15 s, from 3.85 s on",
     ]
-    assert said(course.reliability(typed(summary(made, slo=""))))[0] == "80.0 % of 5 seconds had an ok answer"
+    assert said(reliability.show(typed(summary(made, slo=""))))[0] == "80.0 % of 5 seconds had an ok answer"
 
 
 def test_the_longest_span_without_a_good_answer_stands_apart_where_it_is_another() -> None:
     at = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.5, 7.5, 8.5)
     made = [request(t, (0.05 if t < 5 else 0.5, 0.6), output_tokens=13) for t in at]
-    assert said(course.reliability(typed(summary([*made, failed(9.5)]))))[1] == (
+    assert said(reliability.show(typed(summary([*made, failed(9.5)]))))[1] == (
         "longest without an ok answer 1.50 s, from 5.60 s on · "
         "longest without a good one 5.40 s, from 4.60 s on"
     )
@@ -65,23 +65,23 @@ def test_the_longest_span_without_a_good_answer_stands_apart_where_it_is_another
 def test_an_interruption_is_told_where_chance_does_not_explain_it() -> None:
     broken = [request(i / 4, (0.05, 0.1)) for i in range(40) if not 8 <= i < 32]
     rare = [request(at, (0.05, 0.1)) for at in (0.0, 6.0)]
-    assert "6.25 s, from 1.85 s on" in said(course.reliability(typed(summary(broken))))[1]
-    assert course.reliability(typed(summary(rare))) is None
+    assert "6.25 s, from 1.85 s on" in said(reliability.show(typed(summary(broken))))[1]
+    assert reliability.show(typed(summary(rare))) is None
 
 
 def test_requests_that_were_sent_again_are_told() -> None:
     made = [*records(bad=0), request(9.9, retries=2)]
-    assert said(course.reliability(typed(summary(made))))[-1] == (
+    assert said(reliability.show(typed(summary(made))))[-1] == (
         "1 request sent again, 2 times in all: a pooled connection was stale"
     )
 
 
 def test_a_short_run_has_no_drift() -> None:
-    assert course.drift(told()) is None
+    assert drift.show(told()) is None
 
 
 def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
-    found = course.drift(soak(0.1))
+    found = drift.show(soak(0.1))
     assert found is not None
     assert found.table is not None
     (headline,) = found.lines
@@ -99,6 +99,6 @@ def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
 
 
 def test_a_long_run_that_did_not_change_says_so() -> None:
-    found = course.drift(soak(0.0))
+    found = drift.show(soak(0.0))
     assert found is not None
     assert (said(found), found.lines[0].tone) == (["none beyond noise"], Tone.GOOD)

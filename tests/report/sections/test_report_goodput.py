@@ -7,8 +7,8 @@ import numpy as np
 from report_cases import records, summary
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.figures.goodput import show as goodput
 from llm_locust.figures.summary import typed
-from llm_locust.report.sections.verdicts import goodput
 
 WHAT = "without TTFT, which breaks its limit: "
 WHY = " (not streamed, no completions, or without such a token)"

@@ -2,10 +2,10 @@
 
 from metrics_cases import batch, manifest, request
 
+from llm_locust.figures.images import show as images
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.measures import images
 
 
 def summary(requests: int, n: int = 2) -> Summary:

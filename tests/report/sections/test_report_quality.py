@@ -5,11 +5,11 @@ from metrics_cases import failed, request
 from report_cases import summary
 
 from llm_locust.core.record import Doubt, RequestRecord
+from llm_locust.figures.quality import doubtful
 from llm_locust.figures.section import Section
 from llm_locust.figures.summary import typed
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.findings import findings
-from llm_locust.report.sections.sessions import doubtful
 
 
 def answers(n: int, doubt: Doubt | None = None, reason: str = "stop") -> list[RequestRecord]:

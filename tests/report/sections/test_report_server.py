@@ -7,11 +7,13 @@ from metrics_cases import batch
 from report_cases import manifest, records
 from server_cases import rows, series
 
+from llm_locust.figures.energy import show as energy
 from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.servers import MOST_ROWS
+from llm_locust.figures.servers import show as servers
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.report.sections.contents import sections
-from llm_locust.report.sections.deployment import MOST_ROWS, energy, servers
 
 ALL = range(11)
 

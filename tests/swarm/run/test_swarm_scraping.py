@@ -17,7 +17,7 @@ from page_server import hang, page, serving
 
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
-from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.run.servers import Scraping, _Bounded

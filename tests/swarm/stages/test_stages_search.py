@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from stages_swarm import TIMES, FakeSwarm
 
 from llm_locust.core.manifest import StageFacts
-from llm_locust.metrics.curves.edge import Bounds, SearchResult
-from llm_locust.metrics.curves.objective import Probe, ProbeReading, parse_objective
+from llm_locust.figures.edge import Bounds, SearchResult
+from llm_locust.figures.objective import Probe, ProbeReading, parse_objective
 from llm_locust.swarm.stages.driver import SweepDriver
 from llm_locust.swarm.stages.plan import SearchPlan
 

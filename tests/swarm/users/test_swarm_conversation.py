@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from swarm_process import Process, Result, in_parallel, locust, simulation
 
-from llm_locust.metrics.sections.sessions import planned_turns
+from llm_locust.figures.sessions import planned_turns
 from llm_locust.sim.answers.jobs import count_tokens
 
 #: Each request is written down as it was made, with the answer.

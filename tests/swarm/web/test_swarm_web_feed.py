@@ -14,7 +14,7 @@ from llm_locust.core.record import Outcome
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import SPANS, Charts, LiveSeries, LiveStore, Span
 from llm_locust.metrics.catalogue import LIVE
-from llm_locust.metrics.deployment.server_series import ServerNow
+from llm_locust.metrics.server_series import ServerNow
 from llm_locust.swarm.web.assets import asset
 from llm_locust.swarm.web.numbers import (
     MOST_WORKERS,

@@ -1,0 +1,265 @@
+"""Cost: what the answers cost, by GPU hours and by token prices, and what one GPU gave."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import number, plural, seconds, sentence
+from llm_locust.metrics.prices import Prices
+from llm_locust.metrics.structs import SummaryPart, key
+
+if TYPE_CHECKING:
+    from llm_locust.figures.summary import Summary
+
+_WINDOW = "the window"
+_COST = key("see [cost](definitions.md#cost)", _WINDOW)
+
+
+class GivenPrices(SummaryPart, frozen=True):
+    """The prices that were given."""
+
+    gpu_hour_cost: Annotated[float | None, key("the prices given")]
+    gpus: Annotated[float | None, key("the prices given")]
+    input_token_price: Annotated[float | None, key("the prices given")]
+    output_token_price: Annotated[float | None, key("the prices given")]
+
+
+class CostFigures(SummaryPart, frozen=True):
+    """The whole cost over what came out."""
+
+    total: Annotated[float | None, _COST]
+    per_request: Annotated[float | None, _COST]
+    per_good_request: Annotated[float | None, _COST]
+    per_million_input_tokens: Annotated[float | None, _COST]
+    per_million_output_tokens: Annotated[float | None, _COST]
+    per_million_good_output_tokens: Annotated[float | None, _COST]
+    per_session: Annotated[float | None, _COST]
+
+
+class RatesPerGpu(SummaryPart, frozen=True):
+    """What one GPU gave."""
+
+    output_tokens_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+    goodput_requests_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+    goodput_output_tokens_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+
+
+class Cost(SummaryPart, frozen=True):
+    """What the answers cost, by GPU hours and by token prices."""
+
+    prices: GivenPrices
+    hours: Annotated[float, key("window in hours")]
+    gpu: CostFigures
+    api: CostFigures
+    per_gpu: RatesPerGpu
+    missing: Annotated[dict[str, str], key("why a figure above is null")]
+
+
+_HOUR_S = 3600.0
+_MILLION = 1e6
+
+_SHARED = "only some of the requests are looked at, and what GPUs cost cannot be shared out"
+
+
+def cost(
+    prices: Prices, seconds: float, figures: Mapping[str, Any], *, of_selection: bool = False
+) -> dict[str, Any]:
+    """The ``cost`` of a summary; nothing at all where no price and no number of GPUs is given.
+
+    The cost of the window is, by GPU, gpus × price of an hour × hours; by API, input tokens × their price +
+    output tokens × theirs. Each figure is the whole cost / what came out in the window, so a figure by
+    input tokens and one by output tokens do not add up: either carries all. Tokens, requests and good ones
+    are those of the rates per second: rate × seconds. A session counts where it began in the window
+    and neither failed nor was left.
+
+    Args:
+        seconds: of the window.
+        figures: the parts of the summary; of these ``throughput``, ``goodput`` and ``sessions`` are read.
+        of_selection: they are of some of the requests only: what GPUs cost cannot be shared out then.
+
+    Returns:
+        prices, hours, ``gpu`` and ``api`` with the same figures, ``per_gpu``, and ``missing``, which has for
+        each figure that is None what it lacks.
+    """
+    if not prices:
+        return {}
+    throughput, goodput = figures["throughput"], figures["goodput"]
+    bases = _bases(seconds, throughput, goodput, figures["sessions"])
+    gpu, no_gpu = (None, {"gpu": _SHARED}) if of_selection else _gpu_cost(prices, seconds)
+    api, no_api = _api_cost(
+        prices, bases["per_million_input_tokens"].amount, bases["per_million_output_tokens"].amount
+    )
+    per_gpu = {
+        "output_tokens_per_s": throughput["output_tokens_per_s"],
+        "goodput_requests_per_s": goodput["requests_per_s"],
+        "goodput_output_tokens_per_s": goodput["output_tokens_per_s"],
+    }
+    return {
+        "prices": GivenPrices(**asdict(prices)),
+        "hours": seconds / _HOUR_S,
+        "gpu": _over_bases(gpu, bases),
+        "api": _over_bases(api, bases),
+        "per_gpu": {key: None if of_selection else _over(rate, prices.gpus) for key, rate in per_gpu.items()},
+        "missing": no_gpu | no_api | {key: base.lacks for key, base in bases.items() if base.lacks},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a cost is divided by: an ``amount``, None where it is ``unknown``; ``none`` says what an amount of
+    0 means."""
+
+    amount: float | None
+    unknown: str
+    none: str
+    unit: float = 1.0
+
+    @property
+    def lacks(self) -> str:
+        if self.amount is None:
+            return self.unknown
+        return "" if self.amount else self.none
+
+
+def _bases(
+    seconds: float, throughput: Mapping[str, Any], goodput: Mapping[str, Any], sessions: Mapping[str, Any]
+) -> dict[str, _Base]:
+    def count(rate: float | None) -> float | None:
+        return None if rate is None else rate * seconds
+
+    served = sessions["completed"] + sessions["cut"] if sessions else None
+    no_slo = "" if goodput["slo"] or goodput["slo_by_class"] else "no SLO was given"
+    requests, good = count(throughput["requests_per_s"]), count(goodput["requests_per_s"])
+    inputs, outputs = (count(throughput[f"{kind}_tokens_per_s"]) for kind in ("input", "output"))
+    good_outputs = count(goodput["output_tokens_per_s"])
+    unknown = "output tokens are unknown"
+    return {
+        "per_request": _Base(requests, "the window is empty", "no request ended ok"),
+        "per_good_request": _Base(good, no_slo or "the window is empty", "no request was good"),
+        "per_million_input_tokens": _Base(
+            inputs, "input tokens are unknown", "no prompt was processed", _MILLION
+        ),
+        "per_million_output_tokens": _Base(outputs, unknown, "no token arrived", _MILLION),
+        "per_million_good_output_tokens": _Base(
+            good_outputs, no_slo or unknown, "no request was good", _MILLION
+        ),
+        "per_session": _Base(
+            served, "no request was a turn of a session", "every session failed or was abandoned"
+        ),
+    }
+
+
+def _gpu_cost(prices: Prices, seconds: float) -> tuple[float | None, dict[str, str]]:
+    """gpus × price of an hour × hours; and why not, where only one of the two is known."""
+    lacking = [name for name in ("gpu_hour_cost", "gpus") if getattr(prices, name) is None]
+    if prices.gpu_hour_cost is not None and prices.gpus is not None:
+        return prices.gpus * prices.gpu_hour_cost * seconds / _HOUR_S, {}
+    return None, {"gpu": _not_given(lacking)}
+
+
+def _api_cost(
+    prices: Prices, inputs: float | None, outputs: float | None
+) -> tuple[float | None, dict[str, str]]:
+    """Tokens × their price; and why not, where a price or a count is not known."""
+    lacking = [n for n in ("input_token_price", "output_token_price") if getattr(prices, n) is None]
+    if prices.input_token_price is None or prices.output_token_price is None:
+        return None, {"api": _not_given(lacking)}
+    if inputs is None or outputs is None:
+        return None, {"api": "input or output tokens are unknown"}
+    return (inputs * prices.input_token_price + outputs * prices.output_token_price) / _MILLION, {}
+
+
+def _not_given(names: list[str]) -> str:
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not given"
+
+
+def _over_bases(total: float | None, bases: Mapping[str, _Base]) -> dict[str, float | None]:
+    return {"total": total, **{key: _over(total, base.amount, base.unit) for key, base in bases.items()}}
+
+
+def _over(amount: float | None, by: float | None, unit: float = 1.0) -> float | None:
+    return amount / by * unit if amount is not None and by else None
+
+
+# --------------------
+# What the answers cost, and what one GPU gave, where a price or a number of GPUs is known.
+# --------------------
+
+
+#: Key of summary.json, what it is per, and how many of them: a price of one request has few digits.
+_FIGURES = (
+    ("total", "the window", 1),
+    ("per_request", "1,000 requests", 1000),
+    ("per_good_request", "1,000 good requests", 1000),
+    ("per_million_input_tokens", "1M input tokens", 1),
+    ("per_million_output_tokens", "1M output tokens", 1),
+    ("per_million_good_output_tokens", "1M good output tokens", 1),
+    ("per_session", "a session", 1),
+)
+_BASES = (
+    ("gpu", "by GPU", ("gpu_hour_cost", "gpus")),
+    ("api", "by API", ("input_token_price", "output_token_price")),
+)
+
+#: What is missing is worth a line where somebody may have expected the figure.
+_EXPECTED = {"per_good_request": "no cost of good requests"}
+
+
+def show(summary: "Summary") -> Section | None:
+    """The whole cost over what came out, by GPU hours and by token prices; None where neither is given."""
+    part = summary.cost
+    if part is None:
+        return None
+    prices = part.prices
+    shown = [
+        (key, head) for key, head, names in _BASES if any(prices.figure(name) is not None for name in names)
+    ]
+    of_basis = {"gpu": part.gpu, "api": part.api}
+    figures = [(key, head) for key, head in shown if of_basis[key].total is not None]
+    columns = (Column("For", left=True), *(Column(head) for _, head in figures))
+    rows = tuple(_cost_rows([of_basis[key] for key, _ in figures]))
+    return Section(
+        "Cost",
+        tuple(_lines(summary, part, prices)),
+        Table(columns, rows) if rows else None,
+        tuple(_missing_remarks(part.missing, [key for key, _ in shown], bool(figures))),
+    )
+
+
+def _lines(summary: "Summary", part: Cost, prices: GivenPrices) -> Iterator[Line]:
+    gpus = plural(prices.gpus, "GPU") if prices.gpus is not None else ""
+    if gpus and prices.gpu_hour_cost is not None:
+        window = seconds(summary.window.seconds)
+        yield Line(f"{gpus} at {number(prices.gpu_hour_cost)} per hour, over the {window} of the window")
+    inputs, outputs = prices.input_token_price, prices.output_token_price
+    if inputs is not None and outputs is not None:
+        yield Line(f"API: {number(inputs)} for 1M input tokens · {number(outputs)} for 1M output tokens")
+    per_gpu = part.per_gpu
+    given = [
+        f"{number(per_gpu.figure(key))} {unit}"
+        for key, unit in (
+            ("goodput_requests_per_s", "good requests/s"),
+            ("goodput_output_tokens_per_s", "good output tokens/s"),
+            ("output_tokens_per_s", "output tokens/s"),
+        )
+        if per_gpu.figure(key) is not None
+    ]
+    if given:
+        yield Line(f"each of {gpus}: {sentence(given)}")
+
+
+def _cost_rows(bases: list[CostFigures]) -> Iterator[TableRow]:
+    for which, label, times in _FIGURES:
+        values = [base.figure(which) for base in bases]
+        if any(value is not None for value in values):
+            yield TableRow((label, *(number(None if value is None else times * value) for value in values)))
+
+
+def _missing_remarks(missing: Mapping[str, str], bases: list[str], has_figures: bool) -> Iterator[Line]:
+    for base in bases:
+        if base in missing:
+            yield Line(f"no cost by {base.upper()}: {missing[base]}", Tone.WARN)
+    for which, what in _EXPECTED.items():
+        if has_figures and which in missing:
+            yield Line(f"{what}: {missing[which]}", Tone.FAINT)

@@ -1,0 +1,75 @@
+"""A figure of a run: how it is computed from the run, and how a report shows it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
+from llm_locust.figures.section import Section
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.window import Population
+
+if TYPE_CHECKING:
+    from llm_locust.figures.live_check import LiveEnd
+    from llm_locust.figures.summary import Summary
+
+T = TypeVar("T")
+
+#: What a report shows of a figure; None where it has nothing to say.
+Made = Section | Iterable[Section] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, or a selection of its requests, measured: what figures are computed from.
+
+    Attributes:
+        requests: what ``m`` was measured of, in the same order; without first tries.
+        rows: number of requests that the run has, whatever was selected of them.
+        of_selection: they are some of the run's requests only.
+        server: what was scraped of the servers, in the same window; None of a selection.
+        live: the run's last live figures; None where they are of other requests.
+    """
+
+    requests: Requests
+    m: Measured
+    manifest: Manifest
+    question: Question
+    rows: int
+    of_selection: bool = False
+    server: ServerSeries | None = None
+    live: "LiveEnd | None" = None
+    _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def warmup_s(self) -> float:
+        return self.question.warmup_of(self.manifest)
+
+    @cached_property
+    def population(self) -> Population:
+        return self.m.population(np.arange(len(self.m.c)))
+
+    def figure(self, compute: "Callable[[Run], T]") -> T:
+        """Another figure of this run; each is computed once."""
+        if compute not in self._computed:
+            self._computed[compute] = compute(self)
+        found: T = self._computed[compute]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How a key of ``summary.json`` is computed, and what a report shows of it.
+
+    ``compute`` returns None where a run has nothing of the kind, or a text that says why. Each ``show``
+    takes its figures from the summary. A section has the key of its figure, if it names no other.
+    """
+
+    compute: Callable[[Run], Any]
+    show: Callable[["Summary"], Made] | None = None

@@ -1,0 +1,468 @@
+"""What a summary tells of all requests, and again of those with one name or of one class."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+
+from llm_locust.core.batch import Labels, RecordBatch, Requests
+from llm_locust.core.record import Outcome
+from llm_locust.core.texts import UNDEFINED, listed, nearest
+from llm_locust.figures.agents import Agents
+from llm_locust.figures.counts import GroupRequests, RequestCounts
+from llm_locust.figures.goodput import Goodput, GroupGoodput
+from llm_locust.figures.quality import PartQuality, quality_of_part
+from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, short
+from llm_locust.figures.throughput import Throughput
+from llm_locust.metrics.answers import Answers
+from llm_locust.metrics.catalogue import View, shown_in
+from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups, read_whole
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.requests.gaps import summarise_on_time
+from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
+from llm_locust.metrics.requests.latency import Measurable, latency_figures, latency_tables
+from llm_locust.metrics.requests.throughput import throughput
+from llm_locust.metrics.select.selection import Label
+from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
+from llm_locust.metrics.stats.censoring import PERCENTILES, Durations
+from llm_locust.metrics.structs import LatencyTable, SummaryPart, key
+from llm_locust.metrics.window import Population
+
+if TYPE_CHECKING:
+    from llm_locust.figures.summary import Summary
+
+
+class StageFigures(SummaryPart, frozen=True):
+    """What a summary has of all requests, of one stage."""
+
+    requests: RequestCounts
+    latency_ms: dict[str, LatencyTable]
+    latency_ms_adjusted: dict[str, LatencyTable]
+    throughput: Throughput
+    goodput: Goodput
+    agents: Agents | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests that a part of the summary is of, what gives their gaps, how many more are bad, and how many
+    of them had a first try that is none of ``rows``.
+
+    Of lost ones neither name nor class is known, of unsent ones not the name: a part of a run that has some
+    has None.
+    """
+
+    rows: Rows
+    gaps: Callable[[], Durations]
+    missing: Missing
+    resent: int
+
+
+def whole_and_parts(
+    m: Measured,
+    answers: Answers,
+    percentiles: Mapping[str, float],
+    missing: Missing,
+    unsent_by_class: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """What :func:`parts` has of all requests, and ``by_name`` and ``by_class`` of theirs.
+
+    Args:
+        percentiles: of the latencies, key to percent.
+        missing: requests without a record that belong to them.
+        unsent_by_class: the unsent ones among them, where their class is known.
+    """
+    of_part = missing.of_part
+    whole = part_of_all(m, percentiles, missing)
+
+    def of_class(label: str) -> Missing:
+        if unsent_by_class is None:
+            return of_part
+        return Missing(of_part.lost, unsent_by_class.get(label, 0))
+
+    by_name = parts_by(m, answers, "name", whole, lambda _: of_part, percentiles)
+    by_class = parts_by(m, answers, "slo_class", whole, of_class, percentiles)
+    return {**whole, "by_name": by_name, "by_class": by_class if by_class.keys() - {""} else {}}
+
+
+def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> dict[str, Any]:
+    """What :func:`parts` has of all requests."""
+    everything = _group(m, np.arange(len(m.c)), partial(_gaps, m), missing, m.first_tries.count())
+    (whole,) = parts(m, [everything], percentiles)
+    return whole
+
+
+def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[dict[str, Any]]:
+    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of each group.
+
+    Args:
+        percentiles: of the latencies, key to percent.
+    """
+    populations = [m.population(group.rows) for group in groups_]
+    of_groups = zip(populations, groups_, strict=True)
+    tables = latency_tables(
+        m.c, [_measurable(m, population, group) for population, group in of_groups], percentiles
+    )
+    return [
+        {
+            **_latencies(plain, adjusted, m.gaps.relative_error),
+            "throughput": throughput(m.c, m.credits, group.rows),
+            **_counted(m, population, group),
+        }
+        for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
+    ]
+
+
+def _group(m: Measured, rows: Rows, gaps: Callable[[], Durations], missing: Missing, resent: int) -> Group:
+    """``missing`` are those without a record; the stuck ones have one."""
+    return Group(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))), resent)
+
+
+def _gaps(m: Measured, **of: str) -> Durations:
+    return Durations(m.gaps.ascending(**of), course=m.gaps.course(**of))
+
+
+def _measurable(m: Measured, population: Population, group: Group) -> Measurable:
+    return Measurable(
+        population,
+        group.gaps,
+        order_cells(m.c, population.all),
+        time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums(),
+        group.missing.unsent or 0,
+        partial(m.stuck.bounds_s, group.rows),
+    )
+
+
+def parts_by(
+    m: Measured,
+    answers: Answers,
+    by: Label,
+    whole: dict[str, Any],
+    missing: Callable[[str], Missing],
+    percentiles: Mapping[str, float],
+) -> dict[str, Any]:
+    """The same parts for each name or class, with the quality of its answers.
+
+    Of a text that all requests have they are the whole's, but for what counts missing ones.
+    """
+    labels: Labels = getattr(m.c, by)
+    texts, found = [], []
+    for text, rows in groups(labels):
+        texts.append(text)
+        gaps = partial(_gaps, m, **{by: text})
+        found.append(_group(m, rows, gaps, missing(text), m.first_tries.among(by, text)))
+    if len(texts) == 1 and len(found[0].rows) == len(m.c):
+        shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
+        made = [_copied(shared) | _counted(m, m.population(found[0].rows), found[0])]
+    else:
+        made = parts(m, found, percentiles)
+    for part, group in zip(made, found, strict=True):
+        part["quality"] = quality_of_part(answers, m.c, m.population(group.rows).judged)
+    return dict(zip(texts, made, strict=True))
+
+
+def _copied(figures: Any) -> Any:
+    """Dictionaries and lists of their own, with the same figures, in a fifth of the time of ``deepcopy``."""
+    if isinstance(figures, dict):
+        return {key: _copied(value) for key, value in figures.items()}
+    return [*map(_copied, figures)] if isinstance(figures, list) else figures
+
+
+def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any]:
+    judged = goodput(m.judgement, m.c, population.all, group.missing)
+    rates = good_rates(m.judgement, m.credits, group.rows)
+    sure = goodput_intervals(m, population.all, group.rows, group.missing.known)
+    on_time = summarise_on_time(None)
+    if m.on_time is not None:
+        on_time = summarise_on_time(m.on_time[population.ok], order_cells(m.c, population.ok))
+    return {
+        "requests": _requests(m, population, group) | {"resent": group.resent},
+        "goodput": judged | rates | sure | on_time,
+    }
+
+
+def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float) -> dict[str, Any]:
+    """Both tables; what is told of ``itl`` may be off by this share of it."""
+    return {
+        key: table | {"itl": table["itl"] | {"relative_error": itl_error}}
+        for key, table in (("latency_ms", plain), ("latency_ms_adjusted", adjusted))
+    }
+
+
+def _requests(m: Measured, population: Population, group: Group) -> dict[str, Any]:
+    c, scheduled, missing = m.c, population.all, group.missing
+    of_all = int((~(c.ok | c.cancelled)[group.rows]).sum())
+    judged = len(population.judged)
+    abandoned = c.abandoned[population.cancelled]
+    cut = population.cut(c)
+    counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
+    doubts = np.bincount(c.doubt[population.ok] + 1, minlength=len(DOUBTS) + 1)[1:]
+    return {
+        "scheduled": len(scheduled),
+        "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
+        "ok": len(population.ok),
+        "failed": len(population.failed),
+        "failed_outside": of_all - len(population.failed),
+        "cancelled": len(population.cancelled),
+        "cut": len(cut),
+        "cut_broken": None if m.judgement is None else int(m.judgement.judged[cut].sum()),
+        "cut_share": len(cut) / (judged + len(cut)) if judged + len(cut) else None,
+        "abandoned": int(abandoned.sum()),
+        "lost": missing.lost,
+        "unsent": missing.unsent,
+        "stuck": missing.stuck,
+        "population": judged,
+        "error_rate": len(population.failed) / judged if judged else None,
+        "doubtful": {doubt.value: int(n) for doubt, n in zip(DOUBTS, doubts, strict=True)},
+        "doubtful_rate": int(doubts.sum()) / judged if judged else None,
+        "left_open": int(c.left_open[population.judged].sum()),
+        "by_outcome": {
+            o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True) if o is not Outcome.RESENT
+        },
+    }
+
+
+# --------------------
+# The figures of a run by any label of its requests: by worker, by turn, by replica.
+# --------------------
+
+
+#: What requests can be told apart by: columns of their records.
+DIMENSIONS = (
+    *("name", "class", "replica", "worker", "model", "session", "turn", "arm"),
+    *("endpoint", "peer", "outcome", "status", "finish_reason", "token_source", "prompt_id", "user"),
+    *("session_header", "answered_model", "doubt"),
+)
+
+#: Groups that are told, those of most requests: a run may have a million sessions.
+MOST_GROUPS = 200
+
+_SHOWN = tuple(metric.key for metric in shown_in(View.GROUPS))
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """``groups`` has each label's figures, by label; ``left_out`` counts the smallest groups beyond 200.
+
+    Requests without a label are those of the label "".
+    """
+
+    groups: dict[str, dict[str, Any]]
+    left_out: int
+
+
+def parse_dimensions(text: str) -> tuple[str, ...]:
+    """The dimensions of ``replica,turn``.
+
+    Raises:
+        ValueError: one is unknown, or there is none.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in DIMENSIONS:
+            raise ValueError(f'"{word}": {nearest(word, DIMENSIONS)}write one of {listed(DIMENSIONS)}')
+    if not words:
+        raise ValueError(f"nothing to tell requests apart by: write one of {listed(DIMENSIONS)}")
+    return tuple(dict.fromkeys(words))
+
+
+def breakdown(
+    m: Measured, requests: Requests, dimension: str, places: Mapping[str, float] = PERCENTILES
+) -> Breakdown:
+    """requests, latency_ms (of the latencies that groups have), throughput and goodput of each label.
+
+    Of requests without a record no label is known: shares are of the recorded ones.
+
+    Args:
+        requests: what ``m`` was measured of, in the same order.
+        dimension: one of :data:`DIMENSIONS`.
+    """
+    found = sorted(groups(_labels(requests, dimension)), key=lambda group: -len(group[1]))
+    told = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
+    populations = [m.population(rows) for _, rows in told]
+    stuck_s = [partial(m.stuck.bounds_s, rows) for _, rows in told]
+    latencies = latency_figures(m.c, populations, _SHOWN, places, stuck_s)
+    figures = {
+        label: _figures(m, rows, population, latency_ms)
+        for (label, rows), population, latency_ms in zip(told, populations, latencies, strict=True)
+    }
+    return Breakdown(figures, len(found) - len(told))
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    labels: Labels
+
+
+def _labels(requests: Requests, column: str) -> Labels:
+    def labelled(batch: RecordBatch) -> _Labelled:
+        texts = batch.table.column(0).cast(pa.string()).fill_null("").dictionary_encode()
+        return _Labelled(RecordBatch(batch.table.set_column(0, column, texts)).labels(column))
+
+    return read_whole(_Labelled, requests, [column], labelled).labels
+
+
+def _order(label: str) -> tuple[bool, int, str]:
+    """Numbers by their value, before texts."""
+    return (False, int(label), "") if label.isdecimal() else (True, 0, label)
+
+
+def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[str, Any]) -> dict[str, Any]:
+    judged, stuck = population.judged, len(m.stuck.among(rows))
+    cut = len(population.cut(m.c))
+    return {
+        "requests": {
+            "scheduled": len(population.all),
+            "ok": len(population.ok),
+            "failed": len(population.failed),
+            "cancelled": len(population.cancelled),
+            "cut": cut,
+            "cut_share": cut / (len(judged) + cut) if len(judged) + cut else None,
+            "population": len(judged),
+            "error_rate": len(population.failed) / len(judged) if len(judged) else None,
+        },
+        "latency_ms": latency_ms,
+        "throughput": throughput(m.c, m.credits, rows),
+        "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None, stuck))
+        | good_rates(m.judgement, m.credits, rows)
+        | goodput_intervals(m, population.all, rows, stuck),
+    }
+
+
+class RequestPart(SummaryPart, frozen=True):
+    """What a summary has of all requests, and again of those of one name or of one class."""
+
+    latency_ms: dict[str, LatencyTable]
+    latency_ms_adjusted: dict[str, LatencyTable]
+    throughput: Throughput
+    requests: RequestCounts
+    goodput: Goodput
+    quality: PartQuality
+
+
+class GroupPart(SummaryPart, frozen=True):
+    """What a report has of the requests with one label of a dimension."""
+
+    requests: GroupRequests
+    latency_ms: dict[str, LatencyTable]
+    throughput: Throughput
+    goodput: GroupGoodput
+
+
+class BreakdownPart(SummaryPart, frozen=True):
+    """The groups of one dimension."""
+
+    groups: Annotated[
+        dict[str, GroupPart],
+        key(
+            "`requests`, `latency_ms` (of ttft, tpot, e2el), `throughput` and `goodput` of each label, those "
+            "of most requests"
+        ),
+    ]
+    left_out: Annotated[int, key("number of groups that are not among them")]
+
+
+#: Rows of one table; a note says how many more are in summary.json.
+MOST_ROWS = 20
+_MESSAGE_LENGTH, _EXAMPLE_LENGTH, _NAME_LENGTH = 160, 2_000, 64
+_LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
+
+#: The columns of a table of groups, by latency and percentile. A narrow terminal shows the first three.
+LATENCY_COLUMNS = {
+    (metric.key, place): Column(place, over=f"{metric.short} {metric.unit}", wide=at >= 3)
+    for at, (metric, place) in enumerate(_LATENCIES)
+}
+
+#: Rates, behind the latencies; that of inputs is empty where no request has any.
+RATE_COLUMNS = (Column("tokens/s", over="output"), Column("inputs/s"))
+
+
+def rate_cells(output_tokens_per_s: float | None, inputs_per_s: float | None) -> tuple[str, str]:
+    """The cells of :data:`RATE_COLUMNS`."""
+    return number(output_tokens_per_s), "" if inputs_per_s is None else number(inputs_per_s)
+
+
+def having_figures(table: Table, summary: "Summary") -> Table:
+    """The table without empty columns: of a run that generated nothing those of tokens are."""
+    if not summary.is_without_output:
+        return table.without_empty()
+    columns = (replace(each, wide=each.wide and not each.over) for each in table.columns)
+    return Table(tuple(columns), table.rows).without_empty(UNDEFINED)
+
+
+def by_name(summary: "Summary") -> Section | None:
+    """The figures by name, where there is more than one and names are not the classes; None otherwise."""
+    if _populations(summary.by_name) == _populations(summary.by_class):
+        return None
+    return _by_label(summary, summary.by_name, "Name")
+
+
+def _populations(groups: Mapping[str, RequestPart]) -> dict[str, int]:
+    return {label: part.requests.population for label, part in groups.items()}
+
+
+def by_class(summary: "Summary") -> Section | None:
+    """The figures by class, where there is more than one; None otherwise."""
+    return _by_label(summary, summary.by_class, "Class")
+
+
+def _by_label(summary: "Summary", groups: Mapping[str, RequestPart], head: str) -> Section | None:
+    if len(groups) < 2 or head.lower() in (summary.by or {}):  # there it has a table of its own
+        return None
+    rows = [_group_row(label, part) for label, part in groups.items()]
+    table = having_figures(Table(_group_columns(head), tuple(rows[:MOST_ROWS])), summary)
+    return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *rows_left_out(rows)))
+
+
+def breakdowns(summary: "Summary") -> Iterator[Section]:
+    """A table for each dimension that the report was asked to tell the figures by."""
+    for dimension, part in (summary.by or {}).items():
+        head = dimension.replace("_", " ").capitalize()
+        rows = [_group_row(label, figures) for label, figures in part.groups.items()]
+        more = len(rows) + part.left_out - MOST_ROWS
+        notes = (
+            (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
+        )
+        table = having_figures(Table(_group_columns(head), tuple(rows[:MOST_ROWS])), summary)
+        notes = (*meaning_in(table), *notes)
+        yield Section(f"By {head.lower()}", table=table, notes=notes, key=f"by_{dimension}")
+
+
+def _group_columns(head: str) -> tuple[Column, ...]:
+    return (
+        Column(head, left=True, verbatim=True, wraps=True),
+        Column("requests"),
+        Column("errors"),
+        *LATENCY_COLUMNS.values(),
+        *RATE_COLUMNS,
+        Column("goodput"),
+    )
+
+
+def _group_row(label: str, part: RequestPart | GroupPart) -> TableRow:
+    cut = is_cut(part.requests.cut_share)
+    return TableRow(
+        (
+            shown_label(label),
+            count(part.requests.population),
+            percent(part.requests.error_rate),
+            *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
+            *rate_cells(part.throughput.output_tokens_per_s, part.throughput.inputs_per_s),
+            percent(part.goodput.ratio),
+        )
+    )
+
+
+def shown_label(label: str) -> str:
+    return short(clean(label), _NAME_LENGTH) if label else "(none)"
+
+
+def rows_left_out(rows: Sequence[object]) -> tuple[Line, ...]:
+    more = len(rows) - MOST_ROWS
+    return (Line(f"{count(more)} more in summary.json", Tone.FAINT),) if more > 0 else ()

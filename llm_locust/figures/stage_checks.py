@@ -1,0 +1,468 @@
+"""Checks of a stage against its sweep: lengths of prompts and answers, and prefix-cache hits."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import BLOCK_TOKENS, PrefixShare, ReplicaCache, StageFacts
+from llm_locust.core.record import LengthPair
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.stats.censoring import ordered, percentile
+from llm_locust.metrics.structs import Interval, SummaryPart, key
+
+if TYPE_CHECKING:
+    pass
+
+_OF_STAGE = "the stage"
+_OK_REQUESTS = "the stage's ok requests"
+_SHARES = "the stages of a sweep over shares of a shared prefix"
+
+
+class StagePrefix(SummaryPart, frozen=True):
+    """The share of each prompt that a sweep shares with others in a stage, and the prefix-cache hits."""
+
+    asked: Annotated[float, key("share of each prompt's tokens that was to be a shared prefix", _OF_STAGE)]
+    tokens: Annotated[
+        int, key("tokens of a shared prefix: that share in the nearest whole blocks of 16", _OF_STAGE)
+    ]
+    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _OF_STAGE)]
+    prefixes: Annotated[
+        int, key("number of shared prefixes, of which each prompt has one at random", _OF_STAGE)
+    ]
+    possible: Annotated[
+        float | None,
+        key(
+            "share of the prompts' tokens that a perfect cache finds: the whole blocks of each prefix",
+            _OK_REQUESTS,
+        ),
+    ]
+    achieved: Annotated[
+        float | None,
+        key("share of the prompts' tokens that was in a prefix cache; null: not known", _OK_REQUESTS),
+    ]
+    source: Annotated[
+        Literal["usage", "servers"] | None,
+        key(
+            "who says so: the answers' usage, or the servers' counters from the priming to the drain; null: "
+            "nobody",
+            _OF_STAGE,
+        ),
+    ]
+    is_other: Annotated[
+        bool,
+        key(
+            "its hits are not known or over 5 points from the possible ones, its prompts are of another "
+            "length, or replicas answered that were not prepared",
+            _OF_STAGE,
+        ),
+    ]
+    replicas: Annotated[int, key("replicas whose caches were emptied and filled before the stage", _OF_STAGE)]
+    primed: Annotated[
+        int, key("prompts with shared prefixes that were sent to them, in no other figure", _OF_STAGE)
+    ]
+
+
+class PrefixWorth(SummaryPart, frozen=True):
+    """What prefix-cache hits are worth."""
+
+    stages: Annotated[int, key("stages that are results, with an interval of the TTFT", _SHARES)]
+    left_out: Annotated[int, key("the other stages", _SHARES)]
+    ttft_ms_per_10_points: Annotated[
+        float | None,
+        key(
+            "change of the median TTFT, ms, for 10 points more of achieved hits: the slope by least squares, "
+            "each stage weighted by its interval; null where `missing` says why",
+            _SHARES,
+        ),
+    ]
+    ci95: Annotated[Interval, key("its 95 % interval by the noise within the stages", _SHARES)]
+    ttft_ms_per_1k_tokens: Annotated[
+        float | None, key("the same as ms for each 1,000 prompt tokens that are computed", _SHARES)
+    ]
+    is_line: Annotated[
+        bool | None,
+        key("whether all medians are within 3 standard errors of the line; null for two stages", _SHARES),
+    ]
+    missing: Annotated[str | None, key("why there is no slope; null where there is one")]
+
+
+_STAGE = "the stage"
+_OK = "the stage's ok requests"
+
+
+class StageLengths(SummaryPart, frozen=True):
+    """The lengths that a sweep sets in a stage, and those that its requests had."""
+
+    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _STAGE)]
+    output_tokens: Annotated[int, key("tokens of each answer that were asked for", _STAGE)]
+    input_tokens_p50: Annotated[
+        float | None, key("median of the prompts' tokens, by the server; null: it counted none", _OK)
+    ]
+    output_tokens_p50: Annotated[float | None, key("median of the answers' tokens; null: not known", _OK)]
+    other: Annotated[
+        int,
+        key(
+            "requests that were asked for other lengths, or whose prompt was off by more than 5 % and 8 "
+            "tokens, or whose answer by more than 5 % and 1 token",
+            _OK,
+        ),
+    ]
+    uncounted: Annotated[int, key("requests whose tokens the server did not count, the others", _OK)]
+    is_other: Annotated[
+        bool | None,
+        key("`other` are more than 5 %: the stage is not a result; null: too many were not counted", _OK),
+    ]
+
+    def __str__(self) -> str:
+        """As they are written in ``--sweep``: ``128:32``."""
+        return f"{self.input_tokens}:{self.output_tokens}"
+
+
+# --------------------
+# Whether the requests of a stage had the lengths that its sweep asks for.
+# --------------------
+
+
+#: A request has the asked lengths if each is off by no more than this share of it, or by so many tokens.
+TOLERANCE, LEAST_INPUT, LEAST_OUTPUT = 0.05, 8, 1
+
+#: Share of the ok requests above which a stage is one of other lengths.
+MOST_OTHER = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthsSeen:
+    """Lengths of the ok requests of a stage, in tokens. None: not known of any.
+
+    ``other`` requests were asked for other lengths, or had other ones, ``short`` of them a shorter answer; of
+    ``uncounted`` the server did not count the prompt or the answer, and what it did count was right.
+    """
+
+    asked: LengthPair
+    ok: int
+    input_p50: float | None
+    output_p50: float | None
+    other: int
+    short: int
+    uncounted: int
+
+    @classmethod
+    def unknown(cls, asked: LengthPair) -> "LengthsSeen":
+        """Those of a stage without a measured part."""
+        return cls(asked=asked, ok=0, input_p50=None, output_p50=None, other=0, short=0, uncounted=0)
+
+    @classmethod
+    def of(cls, m: Measured, stage: StageFacts) -> "LengthsSeen | None":
+        """Those of the requests in the window of ``m``; None where the sweep does not set lengths."""
+        if stage.lengths is None:
+            return None
+        rows, asked = m.population(np.arange(len(m.c))).ok, stage.lengths
+        inputs, outputs = m.c.input_tokens[rows], m.c.output_tokens[rows]
+        answers = _is_off(outputs, asked.output_tokens, LEAST_OUTPUT)
+        other = (
+            (m.c.asked_input_tokens[rows] != asked.input_tokens)
+            | (m.c.asked_output_tokens[rows] != asked.output_tokens)
+            | _is_off(inputs, asked.input_tokens, LEAST_INPUT)
+            | answers
+        )
+        return cls(
+            asked=asked,
+            ok=len(rows),
+            input_p50=_median(inputs),
+            output_p50=_median(outputs),
+            other=int(other.sum()),
+            short=int((answers & (outputs < asked.output_tokens)).sum()),
+            uncounted=int((~other & (np.isnan(inputs) | np.isnan(outputs))).sum()),
+        )
+
+    @property
+    def is_other(self) -> bool | None:
+        """Whether too many requests had other lengths for its figures to be of those asked for.
+
+        None where that hangs on requests whose tokens were not counted, and without an ok request.
+        """
+        most = MOST_OTHER * self.ok
+        if self.other > most:
+            return True
+        return None if not self.ok or self.other + self.uncounted > most else False
+
+    @property
+    def reason(self) -> str:
+        """Why the stage is not a result; empty where it is of the asked lengths."""
+        if not self.is_other:
+            return ""
+        had = (
+            f"other lengths than {self.asked}: {self.other:,} of {self.ok:,} ok requests were off by more "
+            f"than {TOLERANCE:.0%}; the median was {_shown(self.input_p50)} input and "
+            f"{_shown(self.output_p50)} output tokens"
+        )
+        hints = []
+        if self.input_p50 is not None and _is_off(self.input_p50, self.asked.input_tokens, LEAST_INPUT):
+            hints.append("give --tokenizer for exact prompts, or a longer --warmup")
+        if self.short:
+            field = """--body '{"ignore_eos": true}'"""
+            hints.append(f"{self.short:,} answers were shorter: give {field} where the server knows it")
+        return "; ".join((had, *hints))
+
+    @property
+    def note(self) -> str:
+        """What is not known of them; empty where all were counted."""
+        if not self.uncounted:
+            return ""
+        return (
+            f"of {self.uncounted:,} of {self.ok:,} ok requests the server did not count the tokens: whether "
+            f"they had the lengths {self.asked} is not known"
+        )
+
+    def told(self) -> dict[str, Any]:
+        """As in a summary."""
+        return {
+            "input_tokens": self.asked.input_tokens,
+            "output_tokens": self.asked.output_tokens,
+            "input_tokens_p50": self.input_p50,
+            "output_tokens_p50": self.output_p50,
+            "other": self.other,
+            "uncounted": self.uncounted,
+            "is_other": self.is_other,
+        }
+
+
+def pair_of(stage: Mapping[str, Any]) -> str:
+    """The lengths of a stage of a summary as they are written, ``128:32``; empty without."""
+    found = stage.get("lengths")
+    return "" if found is None else f"{found['input_tokens']}:{found['output_tokens']}"
+
+
+def _is_off(tokens: Floats | float, asked: int, least: int) -> Any:
+    """Where a count is known and too far from what was asked."""
+    return np.abs(np.asarray(tokens) - asked) > max(least, TOLERANCE * asked)
+
+
+def _median(tokens: Floats) -> float | None:
+    known = tokens[~np.isnan(tokens)]
+    return percentile(ordered(known), 50.0) if len(known) else None
+
+
+def _shown(tokens: float | None) -> str:
+    return "an unknown number of" if tokens is None else f"{tokens:,.0f}"
+
+
+# --------------------
+# Whether the prompts of a stage had the prefix-cache hits that its sweep asks for, and what hits are worth.
+#
+# A perfect cache has the shared prefix of every prompt, because each replica was sent it before the stage:
+# of n tokens it finds the prefix's whole blocks, at most those before the prompt's last token.
+# --------------------
+
+
+#: A stage has the hits that are possible if the shares are no further apart.
+HITS_TOLERANCE = 0.05
+
+#: Half a 95 % interval in standard errors.
+_REACH = 1.96
+
+#: A median that is so many standard errors from the line shows that there is none.
+_OFF_LINE = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHits:
+    """Prefix-cache hits of the ok requests of a stage, as shares of their prompts' tokens.
+
+    ``achieved`` is from the answers' usage, or else from the servers' own counters, as ``source`` says; None:
+    not known. ``other`` requests had prompts of another length. ``named`` replicas are named by answers.
+    """
+
+    asked: PrefixShare
+    caches: Sequence[ReplicaCache]
+    ok: int = 0
+    possible: float | None = None
+    achieved: float | None = None
+    source: str | None = None
+    other: int = 0
+    named: int = 0
+
+    @classmethod
+    def of(cls, m: Measured, requests: Requests, stage: StageFacts) -> "PrefixHits | None":
+        """Those of the requests in the window of ``m``; None where the sweep sets no share."""
+        if stage.prefix is None:
+            return None
+        rows, asked = m.population(np.arange(len(m.c))).ok, stage.prefix
+        cached = np.concatenate([part.floats("cached_tokens") for part in requests.parts(["cached_tokens"])])
+        inputs = m.c.input_tokens[rows]
+        achieved, source = _achieved(inputs, cached[rows], stage.caches)
+        return cls(
+            asked=asked,
+            caches=stage.caches,
+            ok=len(rows),
+            possible=_ratio(_findable(inputs, asked.tokens), inputs),
+            achieved=achieved,
+            source=source,
+            other=int((np.abs(inputs - asked.input_tokens) > _most_off(asked.input_tokens)).sum()),
+            named=len(np.unique(m.c.replica.codes[rows][m.c.replica.codes[rows] >= 0])),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the stage is not a result; empty where it has the hits that it is to have."""
+        if not self.ok:
+            return ()
+        found = []
+        if self.other > MOST_OTHER * self.ok:
+            found.append(
+                f"{self.other:,} of {self.ok:,} prompts were off by more than {TOLERANCE:.0%} from "
+                f"{self.asked.input_tokens:,} tokens: give --tokenizer"
+            )
+        if self.named > len(self.caches):
+            found.append(
+                f"{self.named} replicas answered, and the prefix caches of {len(self.caches)} were prepared: "
+                "name all of them by --replica-url"
+            )
+        if self.achieved is None or self.possible is None:
+            found.append(self._unknown)
+        elif abs(self.achieved - self.possible) > HITS_TOLERANCE:
+            found.append(self._miss(self.achieved, self.possible))
+        return tuple(found)
+
+    @property
+    def _unknown(self) -> str:
+        says = "how much of the prompts was in a prefix cache is not known"
+        start = "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report"
+        if uncounted := [cache.uncounted for cache in self.caches if cache.uncounted]:
+            others = f" (and {len(uncounted) - 1} more)" if len(uncounted) > 1 else ""
+            return f"{says}: answers do not say it, nor do counters: {uncounted[0]}{others}; {start}"
+        return (
+            f"{says}: it is off, or {start}, or let --replica-url name servers of theirs that have /metrics"
+        )
+
+    def _miss(self, achieved: float, possible: float) -> str:
+        hits = (
+            f"prefix-cache hits were {achieved:.1%} of the prompts' tokens, and {possible:.1%} was possible"
+        )
+        if achieved > possible:
+            return f"{hits}: the cache had more than the shared prefixes; is there a long chat template?"
+        if not any(cache.again for cache in self.caches) and not achieved:
+            return f"{hits}: the prefix cache is off, a prompt that was sent twice was not in it either"
+        return f"{hits}: prefixes were evicted, or requests went to servers that were not prepared"
+
+    @property
+    def note(self) -> str:
+        """What is not shown by the figures; empty where all is."""
+        found = []
+        if self.source == "servers":
+            found.append("hits are those of the servers' counters, with warm-up and drain")
+        if unproven := sum(not cache.shows_flush for cache in self.caches):
+            found.append(
+                f"the flush is unproven at {unproven} of {len(self.caches)} replicas: a prompt was sent "
+                "twice after it, and no answer said that the second was cached, so only the status shows it"
+            )
+        if several := sum(cache.engines > 1 for cache in self.caches):
+            found.append(
+                f"{several} of {len(self.caches)} URLs have several engines with a cache each: the "
+                "prompts that look at it may have met different ones, so the flush is unproven"
+            )
+        return "; ".join(found)
+
+    def told(self) -> dict[str, Any]:
+        """As in a summary."""
+        return {
+            "asked": self.asked.asked,
+            "tokens": self.asked.tokens,
+            "input_tokens": self.asked.input_tokens,
+            "prefixes": self.asked.prefixes,
+            "possible": self.possible,
+            "achieved": self.achieved,
+            "source": self.source,
+            "is_other": bool(self.reasons),
+            "replicas": len(self.caches),
+            "primed": sum(cache.primed for cache in self.caches),
+        }
+
+
+def _achieved(
+    inputs: Floats, cached: Floats, caches: Sequence[ReplicaCache]
+) -> tuple[float | None, str | None]:
+    """The share of tokens that was cached, and who says so.
+
+    vLLM's usage has no number where it would be 0. So an answer without one counts as 0 only if every replica
+    has reported hits before.
+    """
+    if caches and all(cache.again for cache in caches):
+        cached = np.where(np.isnan(cached), 0.0, cached)
+    if len(cached) and not np.isnan(cached).any() and not np.isnan(inputs).any():
+        return _ratio(cached, inputs), "usage"
+    counts = [(cache.hits, cache.queries) for cache in caches]
+    hits = math.fsum(hits for hits, _ in counts if hits is not None)
+    queries = math.fsum(queries for _, queries in counts if queries is not None)
+    if not queries or any(None in count for count in counts):
+        return None, None
+    return hits / queries, "servers"
+
+
+def _findable(inputs: Floats, tokens: int) -> Floats:
+    """Tokens of each prompt that a perfect cache finds."""
+    return np.minimum(tokens, (inputs - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
+
+
+def _ratio(part: Floats, whole: Floats) -> float | None:
+    known = ~np.isnan(whole)
+    total = float(whole[known].sum())
+    return float(part[known].sum()) / total if total else None
+
+
+def _most_off(tokens: int) -> float:
+    return max(LEAST_INPUT, TOLERANCE * tokens)
+
+
+def share_of(stage: Mapping[str, Any]) -> float | None:
+    """The share that a stage of a summary asks for; None without one."""
+    found = stage.get("prefix")
+    return None if found is None else float(found["asked"])
+
+
+def worth(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """``prefix_cache``: what hits are worth, the slope of the median TTFT over the achieved share.
+
+    By least squares over the stages that are results, each weighted by its interval. None in a run without
+    shares.
+    """
+    told = [stage for stage in stages if stage.get("prefix")]
+    if not told:
+        return None
+    points = [point for stage in told if stage["is_result"] and (point := _point(stage)) is not None]
+    x, y, error = np.array(points, dtype=np.float64).reshape(-1, 3).T
+    found: dict[str, Any] = {"stages": len(points), "left_out": len(told) - len(points)}
+    if len(points) < 2 or float(np.ptp(x)) <= HITS_TOLERANCE:
+        why = "two stages with different hit shares are needed, that are results with an interval of the TTFT"
+        return found | dict.fromkeys(_OF_SLOPE) | {"missing": why}
+    weights = 1 / error**2
+    middle = float((weights * x).sum() / weights.sum())
+    spread = float((weights * (x - middle) ** 2).sum())
+    slope = float((weights * (x - middle) * y).sum()) / spread
+    line = float((weights * y).sum() / weights.sum()) + slope * (x - middle)
+    reach = _REACH / math.sqrt(spread)
+    tokens = told[0]["prefix"]["input_tokens"]
+    return found | {
+        "ttft_ms_per_10_points": slope / 10,
+        "ci95": [(slope - reach) / 10, (slope + reach) / 10],
+        "ttft_ms_per_1k_tokens": -slope / tokens * 1000,
+        "is_line": bool((np.abs(y - line) <= _OFF_LINE * error).all()) if len(points) > 2 else None,
+        "missing": None,
+    }
+
+
+_OF_SLOPE = ("ttft_ms_per_10_points", "ci95", "ttft_ms_per_1k_tokens", "is_line")
+
+
+def _point(stage: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """Achieved share, median TTFT and its standard error, ms; None where one is not known."""
+    latency, achieved = stage["figures"]["latency_ms"]["ttft"], stage["prefix"]["achieved"]
+    ends = latency["ci95"].get("p50")
+    if achieved is None or latency["p50"] is None or ends is None or None in ends or ends[1] <= ends[0]:
+        return None
+    return achieved, latency["p50"], (ends[1] - ends[0]) / 2 / _REACH

@@ -1,1 +1,0 @@
-"""Metrics of the servers: replicas, routing, fairness, utilisation, energy, cost."""
