@@ -1,7 +1,7 @@
 """Client's validity: whether the numbers can be trusted, as far as the client is concerned.
 
 ``suspect``: the client may have affected the load or part of the numbers. ``invalid``: the numbers depend
-largely on the client. The thresholds are those of :mod:`llm_locust.metrics.sections.validity`. Delays under
+largely on the client. The thresholds are those of :mod:`llm_locust.figures.client`. Delays under
 1 ms never count against a client. With the kernel's timestamps, CPU that it used or lacked is the cause of
 a finding, and none itself: what was late shows in first tokens, ends and sends."""
 

@@ -364,7 +364,7 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
     million of them at most, see :func:`~llm_locust.figures.routing.middle`. ``dispersion`` (of
     requests sent while no replica was out) and ``affinity`` are those of
-    :mod:`~llm_locust.metrics.deployment.routing`, ``causes`` the likely ones in words. With targets the run
+    :mod:`~llm_locust.figures.routing`, ``causes`` the likely ones in words. With targets the run
     chose one for each request, so that how they were shared out is its own doing and no balancer's.
 
     Args:

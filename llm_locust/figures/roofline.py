@@ -1,7 +1,7 @@
 """How much of its GPUs' bandwidth and arithmetic a run made use of, as far as a client can know.
 
 Every prompt and every token needs its operations, whatever the engine does: they are counted. What was read
-is a lower bound: see :mod:`llm_locust.metrics.deployment.utilisation`."""
+is a lower bound."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

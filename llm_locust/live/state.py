@@ -513,7 +513,7 @@ def _usual_s(counts: Counts, streamed: bool) -> float:
 # --------------------
 # Client's verdict on the live numbers.
 #
-# These are the rules of :mod:`llm_locust.metrics.sections.validity` that can be checked during a run: the
+# These are the rules of :mod:`llm_locust.figures.client` that can be checked during a run: the
 # same findings, by the same thresholds, with the same cause.
 # --------------------
 

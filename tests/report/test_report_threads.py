@@ -34,7 +34,7 @@ for each in threads:
     ("imported", "read", "path"),
     [
         (
-            "from llm_locust.metrics.summary_types.summary import read_summary",
+            "from llm_locust.figures.summary import read_summary",
             "read_summary(path.read_bytes())",
             RUNS / "expected" / "clock-step" / "summary.json",
         ),

@@ -170,7 +170,7 @@ class Compared:
         return self.users / max(1.0, ended) / math.sqrt(12)
 
     def client(self) -> dict[str, Any]:
-        """The verdict on the client, see :mod:`llm_locust.metrics.sections.validity`."""
+        """The verdict on the client, see :mod:`llm_locust.figures.client`."""
         values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
         medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}
         scale = Scale.of(self.window, medians_ms)

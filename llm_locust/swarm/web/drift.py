@@ -1,6 +1,6 @@
 """Detection of drift in a soak, with a line in the log and on the page.
 
-The rules are those of :mod:`llm_locust.metrics.sections.steadiness`, applied to the cells of the live
+The rules are those of :mod:`llm_locust.figures.drift`, applied to the cells of the live
 store: bins of a minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond
 noise that is also large enough, found in several looks in a row. Only the time since the number of users
 last changed counts.
