@@ -186,6 +186,7 @@ class Summary(SummaryPart, frozen=True):
 # msgspec learns a type at its first use, and the process crashes if two threads do so at once: so, at import.
 # A master with a web page reads the summary in a thread for the page, and in another for the report.
 msgspec.json.Decoder(Summary)
+msgspec.json.Decoder(LatencyKeys)
 
 
 def _figures() -> Iterator[tuple[str, Figure]]:
