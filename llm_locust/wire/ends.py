@@ -203,7 +203,7 @@ def error_in(payload: dict[str, Any], *, sure: bool = False) -> str | None:
         or any(_is_bad_status(payload.get(key)) for key in ("code", "status", "status_code", "statusCode"))
         or payload.get("success") is False
         or bad_result(payload, sure=sure) is not None
-        or (payload.get("detail") and len(payload) == 1)
+        or (not sure and payload.get("detail") and len(payload) == 1)
     ):
         return error_text(payload) or "an error without a message"
     beside = (value for name, value in payload.items() if not _OTHERS_CODE.search(name))

@@ -36,6 +36,7 @@ def read(stream: bytes) -> Reply:
         ({"code": 10013, "msg": "audit refused"}, "audit refused"),
         ({"code": 10013, "message": "audit refused"}, "audit refused"),
         ({"result": {"ret": "-1", "errmsg": "no quota"}}, "no quota"),
+        ({"type": "overloaded_error", "message": "no worker is free"}, "no worker is free"),
         ({"base_resp": {"status_code": 0, "status_msg": "success"}}, None),
         ({"base_resp": {"status_code": 0, "status_msg": ""}}, None),
         ({"base_resp": {"status_code": 1002, "status_msg": ""}}, None),

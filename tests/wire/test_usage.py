@@ -486,6 +486,7 @@ def test_a_summary_of_reasoning_hides_what_it_is_a_summary_of() -> None:
         {"delta": {"provider_specific_fields": {"reasoning_content": " hm", "citations": ["x"]}}},
         {"delta": {"extra": {"thought": " hm", "thought_signature": "x"}}},
         {"delta": {"content": {"type": "thinking", "thinking": " hm"}}},
+        {"delta": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": " hm"}]}]}},
         {"delta": {"content": [{"type": "reasoning", "text": " hm"}]}},
         {"delta": {"content": [{"type": "reasoning", "reasoning": " hm"}]}},
         {"delta": {"content": [{"type": "x", "thought": {"text": " hm"}}]}},

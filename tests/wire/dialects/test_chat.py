@@ -149,10 +149,6 @@ def test_reasoning_is_tokens_and_the_first_answer_is_the_first_event_with_anythi
     assert (reply.reasoning, reply.text, reply.output_chars) == ("Hmm", "Yes!", 7)
 
 
-def test_reasoning_sent_under_both_names_counts_once() -> None:
-    assert read(*[chunk({"reasoning": "a", "reasoning_content": "a"})] * 3).reasoning == "aaa"
-
-
 def test_an_event_with_reasoning_and_content_is_one_token_event_of_the_answer() -> None:
     reply = read(chunk({"reasoning": "a"}), chunk({"reasoning": "b", "content": "c"}))
     assert (tuple(reply.token_ends), reply.first_answer, reply.reasoning, reply.text) == (
@@ -328,12 +324,6 @@ def test_odd_values_of_fields_that_are_not_read_change_nothing(odd: dict[str, An
 @pytest.mark.parametrize("index", [None, "0", -1, 1.5, [], {}, True])
 def test_an_odd_choice_index_loses_no_text(index: Any) -> None:
     assert read(*[says("a", index=index)] * 3).text == "aaa"
-
-
-def test_content_in_parts_is_text_and_its_thinking_is_reasoning() -> None:
-    thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}]
-    reply = read(chunk({"content": thinking}), chunk({"content": [{"type": "text", "text": "Yes"}]}))
-    assert (reply.reasoning, reply.text, reply.first_answer) == ("Hm", "Yes", 1)
 
 
 def test_a_surrogate_pair_split_over_two_events_is_joined_and_a_lone_one_replaced() -> None:
