@@ -462,6 +462,9 @@ def texts(node: Node, name: str) -> list[str]:
 
 
 def mapping(node: Node, name: str, allowed: str) -> Fields:
+    """A mapping. What stands there instead is not shown: where keys and headers belong, it may have one."""
+    if isinstance(node, Scalar) and node.value is not None:
+        raise ScenarioError(node.place, f"{name} is no mapping: allowed is {allowed}")
     if not isinstance(node, Fields):
         raise wrong(node, name, allowed)
     return node
@@ -478,8 +481,9 @@ def known(node: Node, name: str, keys: Iterable[str]) -> dict[str, TreeKey]:
     for written, entry in mapping(node, name, f"a mapping of {listed(names)}").entries.items():
         key = written.replace("-", "_")
         if key not in names:
+            shown = _cut(written.partition(":")[0])  # behind it may be a header's value
             raise ScenarioError(
-                entry.key, f"unknown key {_cut(written)!r}; {nearest(key, names)}{name} takes {listed(names)}"
+                entry.key, f"unknown key {shown!r}; {nearest(key, names)}{name} takes {listed(names)}"
             )
         if key in found:
             raise ScenarioError(entry.key, f"the key {written!r} is there twice, once with a dash")

@@ -352,6 +352,25 @@ def test_a_header_that_cannot_be_is_refused_without_showing_its_value(value: str
     assert "hush" not in message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "headers: 'Authorization: Bearer hush=='",
+            "s.yaml:1:10: headers is no mapping: allowed is a mapping of",
+        ),
+        ("headers:\n  Authorization:Bearer hush", "s.yaml:2:3: headers is no mapping"),
+        ("body: 'api_key=hush'", "s.yaml:1:7: body is no mapping"),
+        ("Authorization:Bearer hush", "s.yaml:1:1: a scenario is no mapping"),
+        ("'Authorization: Bearer hush': x", "s.yaml:1:1: unknown key 'Authorization'"),
+    ],
+)
+def test_what_stands_where_headers_belong_is_refused_without_showing_it(text: str, said: str) -> None:
+    message = complaint(text)
+    assert message.startswith(said)
+    assert "hush" not in message
+
+
 def test_a_header_that_is_each_requests_own_cannot_be_set() -> None:
     message = complaint("headers: {Content-Length: hush}")
     assert message.startswith("s.yaml:1:11: the header 'Content-Length' cannot be set")
