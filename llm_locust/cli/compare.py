@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", choices=WINDOWS, default="run", help="as in llm-locust report (%(default)s)"
     )
-    parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
+    parser.add_argument(
+        "--warmup", type=argument(parse_time), metavar="TIME", help="left out at each start, such as 30s"
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="console", help="md: for a pull request (%(default)s)"
     )
@@ -146,10 +148,3 @@ def _print(outcome: ComparedRuns, form: str, *, full: bool) -> None:
         print(markdown_of("Comparison of runs", [], sections(outcome)), end="")
     else:
         print_sections(sections(outcome, full=full), sys.stdout, last=answer(outcome).line)
-
-
-def _time(text: str) -> float:
-    try:
-        return parse_time(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.compare.comparison import unlike_beside_load
 from llm_locust.figures.compare.sides import Compared, measure_for_comparison
 from llm_locust.figures.edge import Bounds
@@ -54,10 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
     parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")
     parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to look at")
-    parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
+    parser.add_argument(
+        "--warmup", type=argument(parse_time), metavar="TIME", help="left out at each start, such as 30s"
+    )
     parser.add_argument(
         "--precision",
-        type=_share,
+        type=argument(parse_share),
         default=0.05,
         metavar="SHARE",
         help="of the answer: half its interval, as a share of it (5%%)",
@@ -139,17 +141,3 @@ def _sections(found: dict[str, Any]) -> list[Section]:
         return [*shown, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
     line = f"{number(found['next']['load'])} {unit}: {clean(found['next']['why'])}"
     return [*shown, Section("Run next", (Line(line, Tone.WARN),))]
-
-
-def _share(text: str) -> float:
-    try:
-        return parse_share(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e
-
-
-def _time(text: str) -> float:
-    try:
-        return parse_time(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e

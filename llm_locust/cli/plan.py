@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llm_locust.core.stages import of_lengths
+from llm_locust.core.texts import argument
 from llm_locust.figures.bottleneck import (
     Capacity,
     CapacityNeed,
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to plan for")
     parser.add_argument(
         "--goodput",
-        type=_share,
+        type=argument(parse_share),
         default=0.95,
         metavar="SHARE",
         help="share of requests that must meet the SLO (95%%)",
@@ -268,10 +269,3 @@ def _whole(text: str) -> int:
 
 def _from_0(text: str) -> int:
     return 0 if text == "0" else _whole(text)
-
-
-def _share(text: str) -> float:
-    try:
-        return parse_share(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e

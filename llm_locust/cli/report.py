@@ -2,16 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from llm_locust.core.files import replacing
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.parts import DIMENSIONS, parse_dimensions
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.prices import Prices
@@ -43,8 +42,6 @@ _PRICES = {
     "input_token_price": "price of a million input tokens",
     "output_token_price": "price of a million output tokens",
 }
-
-T = TypeVar("T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told.add_argument(
         "--max-kv-tokens",
-        type=_parsed(parse_count),
+        type=argument(parse_count),
         metavar="N",
         help="with --format dynamo: tokens that the KV cache of the engine holds",
     )
@@ -93,11 +90,11 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     asked.add_argument("--slo", metavar="TEXT", help='limits of a request: "ttft=500ms tpot=50ms"')
     asked.add_argument("--gate", metavar="TEXT", help='limits of the run: "goodput>=95%% p99_ttft<800ms"')
     asked.add_argument(
-        "--warmup", type=_parsed(parse_time), metavar="TIME", help="left out at the start, such as 30s"
+        "--warmup", type=argument(parse_time), metavar="TIME", help="left out at the start, such as 30s"
     )
     asked.add_argument(
         "--window",
-        type=_parsed(parse_window),
+        type=argument(parse_window),
         default=None,
         metavar="WINDOW",
         help=f"{WINDOWS[0]}: without warm-up and drain; {WINDOWS[1]}: the longest span of steady "
@@ -105,13 +102,13 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     )
     asked.add_argument(
         "--percentiles",
-        type=_parsed(parse_percentiles),
+        type=argument(parse_percentiles),
         metavar="LIST",
         help="of the latencies, such as 50,90,99,99.9",
     )
     asked.add_argument(
         "--by",
-        type=_parsed(parse_dimensions),
+        type=argument(parse_dimensions),
         default=(),
         metavar="LIST",
         help=f"break the figures down by these, such as replica,turn: {', '.join(DIMENSIONS)}",
@@ -295,15 +292,3 @@ def _print(
 
 def _say(text: str) -> None:
     print(f"llm-locust report: {one_line(text)}", file=sys.stderr)
-
-
-def _parsed(read: Callable[[str], T]) -> Callable[[str], T]:
-    """A type of argparse that reports what is wrong with a text."""
-
-    def parse(text: str) -> T:
-        try:
-            return read(text)
-        except ValueError as e:
-            raise argparse.ArgumentTypeError(str(e)) from e
-
-    return parse

@@ -147,7 +147,10 @@ _LEAST_MISSED = "\nTFLOP"
 def _table(found: Part, wide: bool) -> Table:
     rows = [
         _row(f"prefill {count(found['prefill']['tokens'])}", found["prefill"], "ttft"),
-        *(_row(_batch(step), step, "tpot") for step in found["decode"]),
+        *(
+            _row(f"batch {count(step['batch'])}{'' if step['fits'] else '*'}", step, "tpot")
+            for step in found["decode"]
+        ),
         _row(f"full {count(found['saturated']['batch'])}", found["saturated"], "tpot"),
     ]
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False, header_style="bold")
@@ -165,10 +168,6 @@ def _table(found: Part, wide: bool) -> Table:
     for row in rows:
         table.add_row(*(Text(row[i]) for i in shown))
     return table
-
-
-def _batch(step: Part) -> str:
-    return f"batch {count(step['batch'])}{'' if step['fits'] else '*'}"
 
 
 def _row(label: str, step: Part, latency: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from llm_locust.cli.starting import (
     start_simulator,
 )
 from llm_locust.client.http.target import Target
+from llm_locust.core.texts import argument, positive
 from llm_locust.options.option import Option
 from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
@@ -114,7 +115,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--users", "-u", "--agents"),
-        type=_positive,
+        type=positive,
         default=None,
         metavar="N",
         help=f"users who each wait for their answer (default {DEFAULT_USERS})",
@@ -122,7 +123,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--for", "-t"),
         dest="for_",
-        type=_seconds,
+        type=argument(run_seconds),
         default=None,
         metavar="TIME",
         help=f"how long, such as 90s or 1h30m (default {DEFAULT_TIME_S}s, with --sim {DEFAULT_SIM_TIME_S}s, "
@@ -140,7 +141,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 def _add_run(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--workers", type=_positive, default=None, metavar="N", help="send from N processes (default: one)"
+        "--workers", type=positive, default=None, metavar="N", help="send from N processes (default: one)"
     )
     group.add_argument("--ui", action="store_true", default=False, help="start and watch it in the browser")
     group.add_argument(
@@ -153,13 +154,10 @@ def _add_row(
 ) -> None:
     argument = {key: value for key, value in row.argument.items() if key != "env_var"}
     argument["default"] = argparse.SUPPRESS
-    argument["help"] = argparse.SUPPRESS if hidden else _help(row)
+    shown = _HELP.get(row.name, row.help).replace("%", "%%")
+    argument["help"] = argparse.SUPPRESS if hidden else shown
     alias = _ALIASES.get(row.name)
     to.add_argument(*([alias] if alias else []), row.flag, dest=row.name, **argument)
-
-
-def _help(row: Option) -> str:
-    return _HELP.get(row.name, row.help).replace("%", "%%")
 
 
 def _further(shown: Collection[str]) -> str:
@@ -244,16 +242,3 @@ def _preset(text: str) -> str:
             f"no preset {text!r}; {did_you_mean(text, known)}`llm-locust presets` lists them"
         )
     return text
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> int:
-    try:
-        return run_seconds(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e

@@ -132,7 +132,7 @@ def _users(users: int | None, known: Mapping[str, Any]) -> Iterator[str]:
     elif not _sets_its_load(known):
         users = DEFAULT_USERS
         yield f"--users={users}"
-    if "spawn_rate" not in known and (users is not None or _has_stages(known)):
+    if "spawn_rate" not in known and (users is not None or "sweep" in known or "find" in known):
         yield f"--spawn-rate={SWEEP_SPAWN_RATE if users is None else users}"
 
 
@@ -160,10 +160,6 @@ def _is_open_loop(known: Mapping[str, Any]) -> bool:
         return True
     sweep = _sweep(known)
     return (sweep is not None and sweep.kind == "rate") or _searches_rate(known)
-
-
-def _has_stages(known: Mapping[str, Any]) -> bool:
-    return "sweep" in known or "find" in known
 
 
 def _searches_rate(known: Mapping[str, Any]) -> bool:

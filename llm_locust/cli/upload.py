@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from llm_locust.core.texts import positive
 from llm_locust.report.output import one_line
 from llm_locust.store.files import StoreError
 from llm_locust.store.upload.destination import UploadError
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--attempts",
-        type=_attempts,
+        type=positive,
         default=RetryPolicy().attempts,
         metavar="N",
         help="attempts of each step (%(default)s)",
@@ -69,12 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m llm_locust.cli.upload", description=DESCRIPTION)
     add_arguments(parser)
     return run(parser.parse_args(argv))
-
-
-def _attempts(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Texts for people and from people: numbers, durations, and terms of the form ``name op value``."""
 
+import argparse
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import TypeVar
 
 # --------------------
 # Numbers in sentences and tables, for people: no exponents, no more digits than mean something.
@@ -218,3 +220,40 @@ def _nanoseconds(text: str) -> Decimal:
     if total > LONGEST_S * UNITS_NS["s"]:
         raise ValueError("too long: at most ten years")
     return total
+
+
+# --------------------
+# Types of arguments on a command line.
+# --------------------
+
+
+T = TypeVar("T")
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of argparse that reports what is wrong with a text: why ``read`` raised ValueError."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from e
+
+    return parse
+
+
+ON_OFF = ("on", "off")
+
+
+def is_on(text: str) -> bool:
+    """Whether a text of :data:`ON_OFF` is ``on`` (raises ValueError)."""
+    if text not in ON_OFF:
+        raise ValueError(f"{text!r} is neither on nor off")
+    return text == "on"
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as a type of argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

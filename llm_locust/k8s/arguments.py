@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from llm_locust.core.texts import argument, positive
 from llm_locust.k8s import checks
 from llm_locust.k8s.overlay import CLOUD_IDENTITIES
 from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan, PodPlan, RenderError
@@ -24,7 +25,7 @@ def add_load(group: Group, overlays: Sequence[str]) -> None:
         "--scenario", type=Path, required=True, metavar="FILE", help="documentation: scenario.md"
     )
     group.add_argument(
-        *("--workers", "-w"), type=_positive, required=True, metavar="N", help="worker pods, of one CPU each"
+        *("--workers", "-w"), type=positive, required=True, metavar="N", help="worker pods, of one CPU each"
     )
     group.add_argument("--overlay", choices=overlays, default="headless", help="(%(default)s)")
     group.add_argument(
@@ -40,19 +41,19 @@ def add_place(group: Group) -> None:
     group.add_argument(
         "--name",
         metavar="NAME",
-        type=_checked(checks.run_name),
+        type=argument(checks.run_name),
         help="of the run: several runs fit into a namespace",
     )
     group.add_argument(
         *("--namespace", "-n"),
         metavar="NAME",
-        type=_checked(checks.namespace_name),
+        type=argument(checks.namespace_name),
         help="an existing one (default: llm-locust, which is created)",
     )
     group.add_argument(
         "--image",
         metavar="IMAGE",
-        type=_checked(checks.image_name),
+        type=argument(checks.image_name),
         help=f"name with tag or digest (default: llm-locust:{version('llm-locust')})",
     )
     _add_list(
@@ -90,19 +91,19 @@ def add_place(group: Group) -> None:
 def add_pods(group: Group) -> None:
     """Add what the pods have."""
     group.add_argument(
-        "--cpu", metavar="N", type=_checked(checks.whole_cpus), help="CPUs of a worker, whole (default 1)"
+        "--cpu", metavar="N", type=argument(checks.whole_cpus), help="CPUs of a worker, whole (default 1)"
     )
     group.add_argument(
-        "--memory", metavar="AMOUNT", type=_checked(checks.memory), help="memory of a worker (default 1Gi)"
+        "--memory", metavar="AMOUNT", type=argument(checks.memory), help="memory of a worker (default 1Gi)"
     )
     group.add_argument(
         "--deadline",
         metavar="TIME",
-        type=_checked(checks.whole_seconds),
+        type=argument(checks.whole_seconds),
         help="Kubernetes ends the run after this time (default: a day, or the run's time and three hours)",
     )
     group.add_argument(
-        "--service-account", metavar="NAME", type=_checked(checks.object_name), help="of the pods"
+        "--service-account", metavar="NAME", type=argument(checks.object_name), help="of the pods"
     )
     _add_list(group, "--env", "NAME=VALUE", "variable of master and workers, no secret; repeatable")
     _add_list(group, "--env-from", "secret/NAME", "variables from a Secret, or configmap/NAME; repeatable")
@@ -208,21 +209,3 @@ def _pairs(flag: str, texts: Sequence[str], check: Callable[[str], tuple[str, st
 
 def _add_list(group: Group, flag: str, metavar: str, text: str) -> None:
     group.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
-
-
-def _checked(check: Callable[[str], T]) -> Callable[[str], T]:
-    """An argparse type of the check."""
-
-    def parse(text: str) -> T:
-        try:
-            return check(text)
-        except ValueError as e:
-            raise argparse.ArgumentTypeError(str(e)) from e
-
-    return parse
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)

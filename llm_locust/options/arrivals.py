@@ -10,11 +10,11 @@ from msgspec import field
 from msgspec.structs import replace
 
 from llm_locust.core.manifest import MOST_STAGES
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import ON_OFF, is_on, parse_time
 from llm_locust.figures.objective import Objective, parse_objective
 from llm_locust.figures.search import parse_first_load, parse_share
 from llm_locust.metrics.stages.steady import Until, parse_until
-from llm_locust.options.option import ON_OFF, Group, is_on, option, parse_count
+from llm_locust.options.option import Group, option, parse_count
 from llm_locust.options.run import StopRule, parse_stop_rules
 from llm_locust.options.stages import (
     Search,
@@ -128,7 +128,6 @@ class LoadSettings(Group, frozen=True, kw_only=True):
         "open loop: no more than N requests of all workers at once; the others wait and are counted",
         parse_count,
         "N",
-        form=readers.WHOLE,
         ui=True,
     )
     num_requests: int | None = option(
@@ -136,7 +135,6 @@ class LoadSettings(Group, frozen=True, kw_only=True):
         "end the run after exactly N requests from all workers together",
         parse_count,
         "N",
-        form=readers.WHOLE,
         ui=True,
     )
     sweep: Sweep | None = option(
@@ -171,7 +169,6 @@ class LoadSettings(Group, frozen=True, kw_only=True):
         "measure all loads of --sweep N times in turn, and show the intervals over the repeats (default 1)",
         parse_count,
         "N",
-        form=readers.WHOLE,
         ui=True,
         otherwise=1,
     )

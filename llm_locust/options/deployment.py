@@ -10,14 +10,13 @@ from pathlib import Path
 from msgspec import structs
 
 from llm_locust.client.http.target import Target
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import ON_OFF, is_on, parse_time
 from llm_locust.deployment.discovery import metrics_urls
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
 from llm_locust.figures.servers import split_role
 from llm_locust.options.access import headers_from
-from llm_locust.options.option import ON_OFF, Group, is_on, option, parse_count
-from llm_locust.scenario import readers
+from llm_locust.options.option import Group, option, parse_count
 
 #: When prefix caches can be emptied: before any load, when the measured phase begins, at both.
 RESETS = ("start", "measured", "both")
@@ -121,7 +120,6 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
         "no load before N replicas have answered a request of one token through the host",
         parse_count,
         "N",
-        form=readers.WHOLE,
     )
     ready_timeout_s: float | None = option(
         "--ready-timeout",
@@ -129,7 +127,6 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
         "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
         parse_time,
         "TIME",
-        form=readers.TIME,
     )
     canary: bool = option(
         "--canary",
@@ -154,7 +151,6 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
         "between scrapes (default 2s)",
         parse_time,
         "TIME",
-        form=readers.TIME,
         otherwise=DEFAULT_METRICS_INTERVAL_S,
     )
     metrics_map: tuple[str, ...] = option(

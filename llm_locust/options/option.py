@@ -23,12 +23,13 @@ from msgspec import Struct, field
 from msgspec.structs import fields
 
 from llm_locust.client.http.timers import Timeouts
-from llm_locust.core.texts import parse_time
+from llm_locust.core.texts import argument, parse_time
 from llm_locust.roofline.model import ModelShape, read_model
 from llm_locust.scenario import readers
 from llm_locust.scenario.readers import Form
 from llm_locust.scenario.tree import Check, word
 from llm_locust.wire.headers import header_template, shown_name
+from llm_locust.workload.lengths import parse_lengths
 
 ENV_PREFIX = "LLM_LOCUST_"
 
@@ -130,7 +131,7 @@ class Option:
                 return readers.TRUTH
             case "path":
                 return readers.PATH
-        return Form("text", partial(readers.text, parse=self.parse))
+        return FORMS.get(self.parse) or Form("text", partial(readers.text, parse=self.parse))
 
     def __call__(self) -> Any:
         return self.value(argparse.Namespace())
@@ -199,13 +200,8 @@ def checked(parse: Check) -> Callable[[str], str]:
     The text, not the value, stays in the options: Locust sends them to its workers as they are.
     """
 
-    def check(text: str) -> str:
-        try:
-            return verbatim(parse)(text) if text else text
-        except ValueError as e:
-            raise argparse.ArgumentTypeError(str(e)) from e
-
-    return check
+    read = argument(verbatim(parse))
+    return lambda text: read(text) if text else text
 
 
 def verbatim(parse: Check) -> Callable[[str], str]:
@@ -310,16 +306,6 @@ def read_shape(path: str) -> ModelShape:
     return read_model(Path(path))
 
 
-ON_OFF = ("on", "off")
-
-
-def is_on(text: str) -> bool:
-    """Whether a text of :data:`ON_OFF` is ``on`` (raises ValueError)."""
-    if text not in ON_OFF:
-        raise ValueError(f"{text!r} is neither on nor off")
-    return text == "on"
-
-
 def parse_count(text: str) -> int:
     """A whole number from 1 (raises ValueError)."""
     try:
@@ -340,3 +326,12 @@ def parse_price(text: str) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{text!r} is no number from 0")
     return value
+
+
+#: Forms in a scenario that what parses a value tells.
+FORMS: Mapping[object, Form] = {
+    parse_count: readers.WHOLE,
+    parse_price: readers.NUMBER,
+    parse_time: readers.TIME,
+    parse_lengths: readers.LENGTHS,
+}

@@ -8,7 +8,6 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.option import PROGRESS_MODES, Group, ProgressMode, option, parse_price, read_shape
 from llm_locust.options.run import RunSettings
 from llm_locust.roofline.gpus import Gpu, gpu_named
-from llm_locust.scenario import readers
 from llm_locust.workload.arrivals.profile import Profile
 
 
@@ -35,7 +34,6 @@ class ReportSettings(Group, frozen=True, kw_only=True):
         "for a soak: interval between reports of the results so far, in so-far/ of the run directory",
         parse_time,
         "TIME",
-        form=readers.TIME,
         record=None,
     )
     metrics_port: int | None = option(
@@ -70,7 +68,6 @@ class ReportSettings(Group, frozen=True, kw_only=True):
         "cost of one GPU per hour, for the cost of requests and tokens",
         parse_price,
         "COST",
-        form=readers.NUMBER,
         is_load=False,
     )
     gpus: float | None = option(
@@ -78,14 +75,12 @@ class ReportSettings(Group, frozen=True, kw_only=True):
         "number of serving GPUs",
         parse_price,
         "N",
-        form=readers.NUMBER,
     )
     input_token_price: float | None = option(
         "--input-token-price",
         "an API's price per million input tokens",
         parse_price,
         "COST",
-        form=readers.NUMBER,
         is_load=False,
     )
     output_token_price: float | None = option(
@@ -93,7 +88,6 @@ class ReportSettings(Group, frozen=True, kw_only=True):
         "an API's price per million output tokens",
         parse_price,
         "COST",
-        form=readers.NUMBER,
         is_load=False,
     )
     upload: str | None = option(
@@ -109,7 +103,6 @@ class ReportSettings(Group, frozen=True, kw_only=True):
         "--upload has a copy of them that was read back",
         parse_time,
         "TIME",
-        form=readers.TIME,
         is_load=False,
     )
     note: str | None = option(

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from llm_locust.options.option import ON_OFF, Group, is_on, option
+from llm_locust.core.texts import ON_OFF, is_on
+from llm_locust.options.option import Group, option
 from llm_locust.scenario import readers
 from llm_locust.scenario.request_kind import parse_prefix
 from llm_locust.wire.foreign_text import key_texts, without_keys
@@ -64,7 +65,6 @@ class RequestSettings(Group, frozen=True, kw_only=True):
         "lognormal:512,1.2, file:lengths.csv, and more: documentation, scenario.md (default 512)",
         parse_lengths,
         "D",
-        form=readers.LENGTHS,
         ui=True,
     )
     output_tokens: Lengths | None = option(
@@ -73,7 +73,6 @@ class RequestSettings(Group, frozen=True, kw_only=True):
         "with --dataset what its lines say)",
         parse_lengths,
         "D",
-        form=readers.LENGTHS,
         ui=True,
     )
     dataset: str | None = option(

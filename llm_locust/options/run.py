@@ -189,7 +189,6 @@ class RunSettings(Group, frozen=True, kw_only=True):
         parse_time,
         "TIME",
         default="60s",
-        form=readers.TIME,
         ui=True,
     )
     flush_timeout_s: float = option(
@@ -198,7 +197,6 @@ class RunSettings(Group, frozen=True, kw_only=True):
         parse_time,
         "TIME",
         default="30s",
-        form=readers.TIME,
         is_load=False,
     )
     replica_headers: tuple[str, ...] = option(

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -19,14 +18,12 @@ from llm_locust.options.report import Keep, ReportSettings, keep_of
 from llm_locust.options.requests import RequestSettings
 from llm_locust.options.run import RunSettings
 from llm_locust.options.stages import check_prompts
-from llm_locust.options.table import GRAMMAR, KEYS, OPTION, OPTIONS, recorded
+from llm_locust.options.table import GRAMMAR, OPTION, OPTIONS, recorded
 from llm_locust.roofline.bounds import roof_of_options
 from llm_locust.scenario import (
     DatasetSource,
     Scenario,
-    Stop,
     TrafficClass,
-    load_scenario,
     sole_class,
     with_options,
 )
@@ -50,41 +47,11 @@ from llm_locust.workload.text.tokenizer import load_tokenizer
 from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool
 
 if TYPE_CHECKING:
-    from locust.argument_parser import LocustArgumentParser
-
-
-# --------------------
-# How a scenario file gets into the options: after the command line and the environment, before defaults.
-# --------------------
+    pass
 
 
 #: Where a process's options have the scenario's text: Locust sends it to workers, which have no file.
 SCENARIO_TEXT = "llm_scenario"
-
-
-def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | None = None) -> None:
-    """Make what ``--scenario`` says the defaults of ``parser``, which has all options by now.
-
-    On a worker nothing: its options are the master's.
-
-    Args:
-        arguments: of the command line; default: this process's own.
-    """
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    path = _named(parser, given)
-    if path is None:
-        return
-    try:
-        scenario = load_scenario(path, GRAMMAR)
-    except ValueError as e:
-        parser.error(f"--scenario: {e}")
-    known = {action.dest for action in parser._actions}
-    defaults = {KEYS[key]: value for key, value in scenario.options.items()}
-    rules = stop_rules(scenario.stop)
-    if rules and "stop_when" not in defaults:
-        defaults["stop_when"] = rules
-    assert defaults.keys() <= known, defaults.keys() - known
-    parser.set_defaults(**defaults, **{SCENARIO_TEXT: scenario.text_for_workers()})
 
 
 def scenario_of(options: argparse.Namespace) -> Scenario | None:
@@ -100,30 +67,6 @@ def classes_of(scenario: Scenario | None, options: argparse.Namespace) -> tuple[
     return with_options(
         scenario.classes, {row.name: row.value(options) for row in OPTIONS if row.scope == "classes"}
     )
-
-
-def stop_rules(stop: Stop) -> str:
-    """The rules as ``--stop-when`` has them; an empty text for none."""
-    words = []
-    if stop.error_rate is not None:
-        share, over_s = stop.error_rate
-        words.append(f"error_rate>{share * 100:.12g}% over {over_s:.12g}s")
-    if stop.oversaturation:
-        words.append("oversaturation")
-    return ", ".join(words)
-
-
-def _named(parser: "LocustArgumentParser", arguments: list[str]) -> str | None:
-    """The path that the command line, the environment or a configuration file gives."""
-    # Here and not above: settings are read in processes too that must not load Locust, which patches.
-    from locust.argument_parser import get_empty_argument_parser
-
-    finder = get_empty_argument_parser(add_help=False, default_config_files=parser._default_config_files)
-    finder.add_argument(OPTION["scenario"].flag, env_var=OPTION["scenario"].variable)
-    finder.add_argument("--worker", action="store_true", env_var="LOCUST_MODE_WORKER")
-    found: Any
-    found, _ = finder.parse_known_args(arguments)
-    return None if found.worker else found.scenario or None
 
 
 T = TypeVar("T")
@@ -249,7 +192,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     workload = _workload(requests, run.seed, None if scenario is None else scenario.dataset)
     classes = classes_of(scenario, options)
     kinds = kinds_of(classes, workload, _loader(requests))
-    load = parse_load(options, _rates(kinds), requests.skip_bad_lines)
+    rates = {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}
+    load = parse_load(options, rates, requests.skip_bad_lines)
     check_prompts(load.sweep, options, classes, kinds)
     text = recorded(options)
     found = Settings(
@@ -269,11 +213,6 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         text=text,
     )
     return _checked(found)
-
-
-def _rates(kinds: Sequence[RequestKind]) -> dict[str, str]:
-    """Rates of the classes that have one of their own."""
-    return {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}
 
 
 def _checked(found: Settings) -> Settings:

@@ -149,13 +149,13 @@ class Shared(Part, frozen=True, kw_only=True):
         "texts of an embeddings request (default 1), documents of a rerank request (default 10); each has "
         "`input_tokens`",
     )
-    stream: bool = key(readers.truth, "true or false", "ask for a stream (default)", True)
+    stream: bool = key(tree.truth, "true or false", "ask for a stream (default)", True)
     images: ImagesAsked | None = key(readers.images, "[mapping](#images)", "images of noise in every prompt")
     shared_prefix: SharedPrefix | None = key(
         readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"
     )
     unique_head: bool | None = key(
-        readers.truth,
+        tree.truth,
         "true or false",
         "every prompt starts with unique words (default), so that no prefix cache helps",
     )
@@ -190,9 +190,9 @@ class TrafficClass(Shared, frozen=True, kw_only=True):
     :mod:`llm_locust.wire.headers`); they may be secrets.
     """
 
-    name: str = key(readers.name, "text", "the class in the report; only in a list", "")
+    name: str = key(tree.printable, "text", "the class in the report; only in a list", "")
     request_name: str = key(
-        readers.name, "text", "the requests' name in Locust's statistics (default: the class's name)", ""
+        tree.printable, "text", "the requests' name in Locust's statistics (default: the class's name)", ""
     )
     weight: float | None = key(
         readers.weight,
@@ -436,10 +436,6 @@ def _url(node: Node, name: str, context: Context) -> str:
     return tree.checked(checked_url, name, found.strip(), node.place)
 
 
-def _share(node: Node, name: str, context: Context) -> float:
-    return tree.number(node, name, 0.001, 1000)
-
-
 def _path(node: Node, name: str, context: Context) -> str:
     found = tree.printable(node, name)
     if not found.startswith("/") or not found.isascii() or set(found) & set(" ?#"):
@@ -473,8 +469,10 @@ def _header_env(node: Node, name: str, context: Context) -> dict[str, str]:
 #: What is said of an arm.
 ARM: Mapping[str, Key] = {
     "url": Key(_url, "URL", "where its requests go (default: the run's `host`); two arms may have the same"),
-    "share": Key(_share, "number", "of the requests, in proportion to the other arms' (default 1)"),
-    "model": Key(readers.name, "text", "the model that it is asked for"),
+    "share": Key(
+        tree.number(0.001, 1000), "number", "of the requests, in proportion to the other arms' (default 1)"
+    ),
+    "model": Key(tree.printable, "text", "the model that it is asked for"),
     "path": Key(
         _path, "path", "in place of the endpoint's own, below the base of the API: `/chat/completions`"
     ),

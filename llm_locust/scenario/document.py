@@ -188,7 +188,7 @@ class Stop(Part, frozen=True, kw_only=True):
         "`>20% over 30s`: of the requests that ended in the last 30 s, at least 10, more than this share "
         "failed, beyond chance; one that hangs counts when its timeout ends it; default of `over`: 30 s",
     )
-    oversaturation: bool = key(readers.truth, "true or false", "the queue grows without end", False)
+    oversaturation: bool = key(tree.truth, "true or false", "the queue grows without end", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,30 +171,22 @@ def _run_time(node: Node, name: str, context: Context) -> str:
     return f"{seconds:.0f}s"
 
 
-def _whole(node: Node, name: str, context: Context, *, least: int) -> int:
-    return tree.whole(node, name, least, 2**63 - 1)
-
-
 def _spawn_rate(node: Node, name: str, context: Context) -> float:
-    rate = tree.number(node, name, 0, 1e6)
+    rate = tree.number(0, 1e6)(node, name, context)
     if rate == 0:
         raise tree.wrong(node, name, "a number of users per second above 0")
     return rate
 
 
 def _price(node: Node, name: str, context: Context) -> str:
-    return f"{tree.number(node, name, 0, 1e12):.12g}"
-
-
-def truth(node: Node, name: str, context: Context) -> bool:
-    return tree.truth(node, name)
+    return f"{tree.number(0, 1e12)(node, name, context):.12g}"
 
 
 TEXT = Form("text", partial(text, parse=None))
-WHOLE = Form("whole number", partial(_whole, least=1))
-WHOLE_FROM_0 = Form("whole number from 0", partial(_whole, least=0))
+WHOLE = Form("whole number", tree.whole(1, 2**63 - 1))
+WHOLE_FROM_0 = Form("whole number from 0", tree.whole(0, 2**63 - 1))
 NUMBER = Form("number", _price)
-TRUTH = Form("true or false", truth)
+TRUTH = Form("true or false", tree.truth)
 PATH = Form("path", tree.path)
 TIME = Form("time", duration)
 LENGTHS = Form("lengths", lengths_form)
@@ -213,18 +205,13 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LAW = re.compile(r"[a-z]+:\S.*")
 
 
-def weight(node: Node, name: str, context: Context) -> float:
-    return tree.number(node, name, 0, MOST_WEIGHT)
+weight = tree.number(0, MOST_WEIGHT)
 
 
 def rate(node: Node, name: str, context: Context) -> str:
     found = tree.text(node, name, "a rate such as 5 or ramp:1..10,60s")
     checked(parse_rate, "request_rate", found, node.place)
     return found
-
-
-def name(node: Node, key: str, context: Context) -> str:
-    return tree.printable(node, key)
 
 
 endpoint = tree.word(*DIALECTS)
@@ -268,10 +255,6 @@ def images(node: Node, name: str, context: Context) -> ImagesAsked:
         return images_asked(name, *(found.get(key) for key in IMAGES))
     except ImagesError as e:
         raise ScenarioError(node.place, str(e)) from e
-
-
-def _setting(node: Node, name: str, context: Context) -> str:
-    return tree.text(node, name, "a text")
 
 
 def models(node: Node, name: str, context: Context) -> ModelSplit:
@@ -380,10 +363,6 @@ def _json_schema(node: Node, name: str, context: Context) -> Any:
     return plain(tree.mapping(node, name, "a mapping, as {type: object}"))
 
 
-def _max_repetition(node: Node, name: str, context: Context) -> float:
-    return tree.number(node, name, 0, 1)
-
-
 def _function(node: Node, name: str, context: Context) -> str:
     found = tree.text(node, name, "module:function")
     if not _FUNCTION.fullmatch(found):
@@ -397,7 +376,7 @@ VALIDATORS: Mapping[str, Key] = {
     "contains": Key(_contains, "text, or list of texts", "the answer contains all of them"),
     "json_schema": Key(_json_schema, "mapping", "the answer is JSON that matches it"),
     "max_repetition": Key(
-        _max_repetition, "number 0 .. 1", "the largest share of the answer that may be repetition"
+        tree.number(0, 1), "number 0 .. 1", "the largest share of the answer that may be repetition"
     ),
     "function": Key(_function, "`module:function`", "your own Python function returns true"),
 }
@@ -413,7 +392,7 @@ class Expected(Part, frozen=True, kw_only=True):
         required=True,
     )
     field: str = key(
-        name,
+        tree.printable,
         "text",
         f"the field of the dataset's lines with the correct answer (default `{EXPECTED_FIELD}`)",
         EXPECTED_FIELD,
@@ -427,16 +406,13 @@ def expected(node: Node, name: str, context: Context) -> Expected:
     return Expected.read(node, name, context)
 
 
-def _readers_whole(node: Node, name: str, context: Context) -> int:
-    return tree.whole(node, name, 1, MAX_TOKENS)
-
-
+_tokens = tree.whole(1, MAX_TOKENS)
 _USUAL_PREFIX = SharedPrefix()
 
 SHARED_PREFIX: Mapping[str, Key] = {
-    "groups": Key(_readers_whole, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
+    "groups": Key(_tokens, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
     "tokens": Key(
-        _readers_whole,
+        _tokens,
         "integer",
         f"their length (default {_USUAL_PREFIX.tokens}), "
         "added to that of `input_tokens` or the dataset's line",
@@ -446,14 +422,16 @@ SHARED_PREFIX: Mapping[str, Key] = {
         "a name",
         f"how prefixes are chosen: {one_of(get_args(Choice), _USUAL_PREFIX.choice)}",
     ),
-    "run_unique": Key(truth, "true or false", "each run has its own prefixes (default)"),
+    "run_unique": Key(tree.truth, "true or false", "each run has its own prefixes (default)"),
 }
 IMAGES: Mapping[str, Key] = {
-    "count": Key(_setting, "lengths", "images a prompt: `2`, `uniform:1,4` (default 1)"),
+    "count": Key(TEXT.read, "lengths", "images a prompt: `2`, `uniform:1,4` (default 1)"),
     "size": Key(
-        _setting,
+        TEXT.read,
         "text",
         "width and height in pixels, `1024x768`, or a mixture, `0.7*512x512 + 0.3*1280x720`; required",
     ),
-    "distinct": Key(_setting, "integer", "all are of this many different images (default: no two are alike)"),
+    "distinct": Key(
+        TEXT.read, "integer", "all are of this many different images (default: no two are alike)"
+    ),
 }

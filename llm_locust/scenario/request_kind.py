@@ -16,7 +16,7 @@ from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.load import Dataset, LoadDataset, load_dataset
 from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError
 from llm_locust.workload.draws import seed_of
-from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.spec import WorkloadSpec
 
@@ -191,7 +191,9 @@ def _spec(
         dataset=dataset,
         order=order,
         input_tokens=None if dataset is not None else found.input_tokens or run.input_tokens,
-        output_tokens=found.output_tokens or run.output_tokens or (None if dataset else _default_output()),
+        output_tokens=found.output_tokens
+        or run.output_tokens
+        or (None if dataset else parse_lengths(DEFAULT_OUTPUT_TOKENS)),
         extra_body={**run.extra_body, **found.body},
         images=found.images or run.images,
         shared_prefix=found.shared_prefix or run.shared_prefix,
@@ -213,10 +215,6 @@ def _dataset(
     if found.expected is not None and all(p.expected is None for p in datasets[key].prompts):
         raise DatasetError(f"dataset {source.file!r}: no line has {key[2]!r}, the expected answer")
     return datasets[key]
-
-
-def _default_output() -> Lengths:
-    return parse_lengths(DEFAULT_OUTPUT_TOKENS)
 
 
 # --------------------

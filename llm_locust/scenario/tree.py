@@ -296,7 +296,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+    return repr(_cut(text))
 
 
 # --------------------
@@ -401,7 +401,7 @@ def shown(node: Node) -> str:
         case Scalar(value=None):
             return "has no value"
         case Scalar(value=str(text)):
-            return repr(text if len(text) <= 60 else text[:60] + "…")
+            return _shown(text)
     return node.text
 
 
@@ -412,7 +412,7 @@ def text(node: Node, name: str, allowed: str = "a text") -> str:
     return node.text
 
 
-def printable(node: Node, name: str) -> str:
+def printable(node: Node, name: str, context: Context | None = None) -> str:
     """A name of up to 100 printable characters: it stands in tables and charts."""
     found = text(node, name).strip()
     if len(found) > 100 or not found.isprintable():
@@ -420,26 +420,34 @@ def printable(node: Node, name: str) -> str:
     return found
 
 
-def truth(node: Node, name: str) -> bool:
+def truth(node: Node, name: str, context: Context) -> bool:
     if not isinstance(node, Scalar) or not isinstance(node.value, bool):
         raise wrong(node, name, "true or false")
     return node.value
 
 
-def whole(node: Node, name: str, least: int, most: int) -> int:
-    """A whole number in ``least`` .. ``most``."""
-    value = node.value if isinstance(node, Scalar) else None
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise wrong(node, name, f"a whole number in {least} .. {most:,}")
-    return value
+def whole(least: int, most: int) -> Callable[[Node, str, Context], int]:
+    """What reads a whole number in ``least`` .. ``most``."""
+
+    def read_whole(node: Node, name: str, context: Context) -> int:
+        value = node.value if isinstance(node, Scalar) else None
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise wrong(node, name, f"a whole number in {least} .. {most:,}")
+        return value
+
+    return read_whole
 
 
-def number(node: Node, name: str, least: float, most: float) -> float:
-    """A number in ``least`` .. ``most``."""
-    value = node.value if isinstance(node, Scalar) else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-        raise wrong(node, name, f"a number in {least:g} .. {most:,.10g}")
-    return float(value)
+def number(least: float, most: float) -> Callable[[Node, str, Context], float]:
+    """What reads a number in ``least`` .. ``most``."""
+
+    def read_number(node: Node, name: str, context: Context) -> float:
+        value = node.value if isinstance(node, Scalar) else None
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            raise wrong(node, name, f"a number in {least:g} .. {most:,.10g}")
+        return float(value)
+
+    return read_number
 
 
 def word(*allowed: str) -> Reader:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from llm_locust.core.files import SmallYamlError, read_small_yaml
-from llm_locust.core.texts import parse_time_ns
+from llm_locust.core.texts import argument, is_on, parse_time_ns, positive
 from llm_locust.roofline.bounds import StepCosts, step_costs
 from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
 from llm_locust.roofline.model import ModelShape, read_model
@@ -304,10 +304,11 @@ _STATED: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 # --------------------
 
 
-_T = TypeVar("_T")
-
 #: Defaults of the engine's options.
 _ENGINE = EngineProfile()
+
+_is_on = argument(is_on)
+_time_ns = argument(parse_time_ns)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -323,7 +324,7 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     place.add_argument(
         "--port", type=_port, default=8000, help="the gateway's port, 0: a free one (%(default)s)"
     )
-    place.add_argument("--replicas", type=_positive, default=4, help="number of replicas (%(default)s)")
+    place.add_argument("--replicas", type=positive, default=4, help="number of replicas (%(default)s)")
     place.add_argument(
         "--prefill-replicas",
         type=_count,
@@ -334,7 +335,7 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     )
     place.add_argument(
         "--kv-transfer",
-        type=_options_duration,
+        type=_time_ns,
         metavar="TIME",
         default="10ms",
         help="time of a prompt's KV cache from a prefill to a decode replica (%(default)s)",
@@ -357,7 +358,10 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
         help="log of true times, JSON Lines; what happens to replicas goes to FILE.events.jsonl",
     )
     place.add_argument(
-        "--keep-alive", type=_options_duration, default="3600s", help="of idle connections (%(default)s)"
+        "--keep-alive",
+        type=_time_ns,
+        default="3600s",
+        help="of idle connections (%(default)s)",
     )
     place.add_argument(
         "--end-with-stdin",
@@ -378,7 +382,7 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
     )
     routing.add_argument(
         "--session-header",
-        type=_session_header,
+        type=argument(SessionHeader.parse),
         metavar="NAME",
         help="name the replica in this response header, and send a request that gives it back to that "
         "replica, whatever the policy; x-session-token, or cookie:NAME",
@@ -406,7 +410,7 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
     )
     routing.add_argument(
         "--health-interval",
-        type=_options_duration,
+        type=_time_ns,
         default="2s",
         help="between two looks of the gateway at its replicas' health (%(default)s)",
     )
@@ -428,27 +432,33 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
         return f"{ns * 1e-6:g}ms"
 
     e = _ENGINE
-    add("--ttft-base", _options_duration, ms(e.ttft_base_ns), "from arrival to the scheduler")
+    add("--ttft-base", _time_ns, ms(e.ttft_base_ns), "from arrival to the scheduler")
     add(
-        "--prefill-per-token", _options_duration, ms(e.prefill_per_token_ns), "a step's time per prompt token"
+        "--prefill-per-token",
+        _time_ns,
+        ms(e.prefill_per_token_ns),
+        "a step's time per prompt token",
     )
-    add("--step-base", _options_duration, ms(e.step_base_ns), "a step's time with nothing in it")
-    add("--step-per-seq", _options_duration, ms(e.step_per_sequence_ns), "a step's time per sequence")
+    add("--step-base", _time_ns, ms(e.step_base_ns), "a step's time with nothing in it")
+    add("--step-per-seq", _time_ns, ms(e.step_per_sequence_ns), "a step's time per sequence")
     add(
-        "--context-per-token", _options_duration, "0", "a step's time per token of context that it attends to"
+        "--context-per-token",
+        _time_ns,
+        "0",
+        "a step's time per token of context that it attends to",
     )
     add(
         "--overlap",
-        _options_switch,
+        _is_on,
         "off",
         "on: of memory and arithmetic time the longer counts, not the sum",
     )
-    add("--max-num-seqs", _positive, f"{e.max_num_seqs}", "batch limit")
-    add("--max-num-batched-tokens", _positive, f"{e.max_num_batched_tokens}", "tokens of one step")
-    add("--kv-cache-tokens", _positive, f"{e.kv_cache_tokens}", "tokens that fit into the KV cache")
-    add("--kv-block-tokens", _positive, f"{e.kv_block_tokens}", "tokens of one of its blocks")
-    add("--prefix-cache", _options_switch, "off", "on: blocks of prompts that begin alike are computed once")
-    add("--max-model-len", _positive, "32768", "tokens of the longest sequence")
+    add("--max-num-seqs", positive, f"{e.max_num_seqs}", "batch limit")
+    add("--max-num-batched-tokens", positive, f"{e.max_num_batched_tokens}", "tokens of one step")
+    add("--kv-cache-tokens", positive, f"{e.kv_cache_tokens}", "tokens that fit into the KV cache")
+    add("--kv-block-tokens", positive, f"{e.kv_block_tokens}", "tokens of one of its blocks")
+    add("--prefix-cache", _is_on, "off", "on: blocks of prompts that begin alike are computed once")
+    add("--max-model-len", positive, "32768", "tokens of the longest sequence")
     add("--noise", _not_negative, f"{e.noise:g}", "relative spread of a step's time")
     engine.add_argument(
         "--mean-output-tokens",
@@ -458,7 +468,7 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
     )
     engine.add_argument(
         "--eos",
-        type=_options_switch,
+        type=_is_on,
         default="on",
         help="on: an answer that ends by itself ends with one more token, which usage counts and which comes "
         "as an empty event with the finish reason, as vLLM does it; off: its last word is its end",
@@ -482,25 +492,8 @@ def _add_fault_arguments(faults: argparse._ArgumentGroup) -> None:
     faults.add_argument(
         "--fault-after-tokens", type=_count, default=3, help="where a fault midway strikes (%(default)s)"
     )
-    faults.add_argument(
-        "--stall", type=_options_duration, default="3600s", help="length of a stall (%(default)s)"
-    )
-    faults.add_argument("--slow-factor", type=_positive, default=10, help="of slow answers (%(default)s)")
-
-
-def _argument(read: Callable[[str], _T], text: str) -> _T:
-    try:
-        return read(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(str(e)) from e
-
-
-def _session_header(text: str) -> SessionHeader:
-    return _argument(SessionHeader.parse, text)
-
-
-def _options_duration(text: str) -> int:
-    return _argument(parse_time_ns, text)
+    faults.add_argument("--stall", type=_time_ns, default="3600s", help="length of a stall (%(default)s)")
+    faults.add_argument("--slow-factor", type=positive, default=10, help="of slow answers (%(default)s)")
 
 
 def _speeds(text: str) -> dict[int, float]:
@@ -514,14 +507,8 @@ def _speeds(text: str) -> dict[int, float]:
             )
         if int(index) in speeds:
             raise argparse.ArgumentTypeError(f"{text!r} names replica {int(index)} twice")
-        speeds[int(index)] = _argument(parse_factor, factor)
+        speeds[int(index)] = argument(parse_factor)(factor)
     return speeds
-
-
-def _options_switch(text: str) -> bool:
-    if text not in ("on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither on nor off")
-    return text == "on"
 
 
 def _port(text: str) -> int:
@@ -533,12 +520,6 @@ def _port(text: str) -> int:
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 

@@ -147,17 +147,15 @@ def _schema_check(argument: object) -> CompiledValidator:
         except (ValueError, OverflowError):
             return "the answer is JSON that cannot be checked: too deep, or a number too large"
         # The schema's location and not the value: one kind of failure has one text.
-        return None if error is None else f"does not fit the schema at {_place(error.schema_path)}"
+        return (
+            None if error is None else f"does not fit the schema at /{'/'.join(map(str, error.schema_path))}"
+        )
 
     return CompiledValidator("json_schema", why_not)
 
 
 def _no_retrieval(uri: str) -> Any:
     raise ValueError(f"$ref {uri!r} is not fetched; put what it names into the schema ($defs)")
-
-
-def _place(path: Sequence[str | int]) -> str:
-    return "/" + "/".join(map(str, path))
 
 
 def _repetition_check(argument: object) -> CompiledValidator:

@@ -14,7 +14,7 @@ from typing import Any
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.core.record import MAX_TOKENS
-from llm_locust.options.settings import stop_rules
+from llm_locust.options.parser import stop_rules
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
 from llm_locust.scenario.request_kind import kinds_of

@@ -177,7 +177,7 @@ class _Following:
                 _say("ended at once; its records are lost, but for what was uploaded or is on --volume")
                 return _CUT_SHORT
             code = self._look()
-        return self._judged(code)
+        return code if code in _CODES else _CUT_SHORT
 
     def _look(self) -> int | None:
         """Take a look; the exit code, if the master has ended."""
@@ -276,9 +276,6 @@ class _Following:
                 _say(f"the run directory is {self._to}; `llm-locust merge` makes a run of an unfinished one")
         except (CopyError, KubectlError, OSError) as e:
             _say(f"{one_line(e)}: {self._on_the_claim}")
-
-    def _judged(self, code: int) -> int:
-        return code if code in _CODES else _CUT_SHORT
 
     def _tell_to_end(self, state: RunState) -> None:
         self._was_told = True
