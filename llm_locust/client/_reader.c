@@ -7,7 +7,7 @@
  *
  * It parses nothing that a server sent but what says where a response ends (Framing).
  *
- * Locks: there is one, Reader.lock. It guards all slots, the ready list and the counts. It is held for one
+ * Locks: there is one, Reader.lock. It guards all slots, the ready list and what all hold. It is held for one
  * recvmsg that does not block, or for a look at one slot; never while a Python object is made, never while the
  * thread waits. So a slot that Python drops is in nobody's hands, and a token of a dropped slot is found out by its
  * generation.
@@ -185,7 +185,6 @@ typedef struct {
     uint32_t *ready;
     uint32_t ready_count;
     size_t held; /* by all slots, unread */
-    uint64_t reads, polls, rings;
     char scratch[READ_BYTES];
 } Reader;
 
@@ -209,7 +208,6 @@ static int64_t now_ns(clockid_t clock) {
 static void ring(Reader *r) {
     if (r->rung) return;
     r->rung = 1;
-    r->rings++;
     uint64_t one = 1;
     (void)!write(r->bell, &one, sizeof one);
 }
@@ -288,7 +286,6 @@ static int read_slot(Reader *r, Slot *s) {
             memcpy(&t, CMSG_DATA(c), sizeof t);
             mark.kernel_ns = (int64_t)t.tv_sec * SECOND_NS + t.tv_nsec;
         }
-    r->reads++;
     size_t before = weight(s);
     if (keep(s, r->scratch, (size_t)got, mark) < 0) {
         end_slot(r, s, -ENOMEM);
@@ -332,7 +329,6 @@ static void *run(void *argument) {
             pthread_mutex_lock(&r->lock);
             Slot *s = slot_of(r, events[i].data.u64);
             if (s != NULL && s->watched) read_slot(r, s);
-            r->polls += i == 0;
             busy = r->open >= BUSY_SLOTS;
             pthread_mutex_unlock(&r->lock);
         }
@@ -455,7 +451,7 @@ static PyType_Slot framing_slots[] = {
     {Py_tp_dealloc, (void *)plain_dealloc},
     {Py_tp_methods, framing_methods},
     {Py_tp_getset, framing_attributes},
-    {Py_tp_doc, "Where a response ends, and its body; see llm_locust.client.http.framing."},
+    {Py_tp_doc, "Where a response ends, and its body; see llm_locust.client.http.reader."},
     {0, NULL},
 };
 static PyType_Spec framing_spec = {"llm_locust.client._reader.Framing", sizeof(FramingObject), 0, Py_TPFLAGS_DEFAULT, framing_slots};
@@ -727,14 +723,6 @@ static PyObject *reader_ready(Reader *r, PyObject *unused) {
     return result;
 }
 
-static PyObject *reader_counts(Reader *r, PyObject *unused) {
-    (void)unused;
-    pthread_mutex_lock(&r->lock);
-    unsigned long long reads = r->reads, polls = r->polls, rings = r->rings, held = r->held;
-    pthread_mutex_unlock(&r->lock);
-    return Py_BuildValue("KKKK", reads, polls, rings, held);
-}
-
 static PyObject *reader_bell(Reader *r, void *unused) {
     (void)unused;
     return PyLong_FromLong(r->bell);
@@ -744,8 +732,7 @@ static PyObject *reader_bell(Reader *r, void *unused) {
 static PyMethodDef reader_methods[] = {
     METHOD("add", reader_add, METH_VARARGS),       METHOD("expect", reader_expect, METH_VARARGS),
     METHOD("take", reader_take, METH_VARARGS),     METHOD("drop", reader_drop, METH_VARARGS),
-    METHOD("last_ns", reader_last_ns, METH_O),
-    METHOD("ready", reader_ready, METH_NOARGS),    METHOD("counts", reader_counts, METH_NOARGS),
+    METHOD("last_ns", reader_last_ns, METH_O),     METHOD("ready", reader_ready, METH_NOARGS),
     METHOD("close", reader_close, METH_NOARGS),    METHOD("forget", reader_forget, METH_NOARGS),
     {NULL, NULL, 0, NULL},
 };

@@ -26,6 +26,7 @@ from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.target import Target
 from llm_locust.client.http.timers import DECODING_S, LONG_ANSWER_BYTES, TURN, Timeouts
 from llm_locust.client.outcome import Asked, error_text, hushed, is_left_open, judge, retry_after_s
+from llm_locust.client.pending import PendingAnswers
 from llm_locust.client.recording import (
     Answer,
     Call,
@@ -197,6 +198,7 @@ class LlmClient:
         self._ids = count()
         self.live: dict[LiveCall, None] = {}  # started and not concluded, in this order
         self.occupancy = Occupancy()
+        self._pending = PendingAnswers()
 
     @property
     def pool(self) -> Pool:
@@ -248,6 +250,7 @@ class LlmClient:
         heads: Heads | None = None,
         *,
         patience_s: float | None = None,
+        recorded: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Send one request and wait for its end, whatever that is.
 
@@ -259,19 +262,27 @@ class LlmClient:
         Args:
             patience_s: time after ``sent`` at which a call without a first token is broken off; its record is
                 ``cancelled`` and ``abandoned``.
+            recorded: called with the answer once it has its record. That may be after the return, unless the
+                returned answer is looked at: see :mod:`llm_locust.client.pending`.
         """
         route = self.routes.choose(call)
         request = self.request(route, path, body, call, heads)
         live = LiveCall(self, route, request, call, patience_s=patience_s)
         try:
             live.run_to_end()
+            if recorded is not None and live.is_whole and self._pending.has_room:
+                live.release()
+                return self._pending.add(live, recorded)
             live.settle()
         except BaseException:
             live.abandon()
             raise
         if live.cut:
             raise gevent.GreenletExit
-        return live.conclude()
+        answer = live.conclude()
+        if recorded is not None:
+            recorded(answer)
+        return answer
 
     def request(self, route: Route, path: str, body: bytes, call: Call, heads: Heads | None = None) -> bytes:
         """Bytes of a POST to a path below the base of a target's API."""
@@ -315,10 +326,13 @@ class LiveCall:
         "_error",
         "_exchange",
         "_patience",
+        "_released",
         "_request",
         "_retries",
         "_reused",
         "_route",
+        "_rtt_ns",
+        "_sent",
         "_started",
         "_timeouts",
         "_traced",
@@ -359,6 +373,9 @@ class LiveCall:
         self._error: ClientError | None = None
         self._ended: ClockPair | None = None
         self._counted: int | None = None
+        self._released = False
+        self._sent: ClockPair | None = None
+        self._rtt_ns: int | None = None
         self.cut = False
 
     # -- in flight ------------------------------------------------------------------------
@@ -518,21 +535,35 @@ class LiveCall:
             TURN.wait()
             TURN.spend(DECODING_S)  # the following takes more than its share of a turn
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the response is complete, short, and no refusal."""
+        exchange = self._exchange
+        whole = exchange.complete and exchange.status == 200 and self._answer is None
+        return whole and exchange.bytes_received <= LONG_ANSWER_BYTES
+
+    def release(self) -> None:
+        """Return the connection to the pool, so that it can carry the next request."""
+        self._end()
+        if self._released:
+            return
+        self._released = True
+        self._client.routes.ended(self._route)
+        if self._patience is not None:
+            self._patience.stop()
+        if (connection := self._connection) is not None:
+            is_free = connection.finish()
+            self._sent, self._rtt_ns = connection.sent, connection.rtt_ns
+            if is_free:
+                self._route.pool.release(connection)
+
     def conclude(self, *, cancelled: bool = False) -> Answer:
         """Return the connection to the pool, decode the rest, make the record, pass it to the sink."""
         if self._answer is not None:
             return self._answer
-        self._end()
-        client, exchange, connection = self._client, self._exchange, self._connection
+        self.release()
+        client, exchange, connection, left = self._client, self._exchange, self._connection, self._left
         client.live.pop(self, None)
-        client.routes.ended(self._route)
-        sent, rtt_ns, left = None, None, self._left
-        if self._patience is not None:
-            self._patience.stop()
-        if connection is not None:
-            sent, rtt_ns = connection.sent, connection.rtt_ns()
-            if connection.finish():
-                self._route.pool.release(connection)
         echo, given = self._route.take(self.call, self._request, exchange.headers)
         secrets = (*client.secrets, *given)
         if cancelled or self._error is not None:
@@ -542,10 +573,12 @@ class LiveCall:
         asked = self._asked(reply)
         failed, over = None if left else self._error, cancelled or left
         outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
-        moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
+        moments = Moments(
+            started=self._started, connected=self._connected, sent=self._sent, ended=self._end()
+        )
         named = client.replicas.read(exchange.headers, secrets)
         link = self._route.link(
-            named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, echo=echo
+            named, connection, reused=self._reused, retries=self._retries, rtt_ns=self._rtt_ns, echo=echo
         )
         record = record_of(
             self.call,
@@ -601,7 +634,7 @@ class LiveCall:
         """Break the call off, whoever waits for it, and record it as cancelled unless it is complete."""
         if self._answer is not None:
             return self._answer
-        if self._connection is not None:
+        if self._connection is not None and not self._released:
             self._connection.poll()  # what is in the socket has arrived
             if not self._exchange.complete:
                 self._connection.close()

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from itertools import count
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import NDArray
 
 # --------------------
 # Random generators by key: equal keys draw the same, different ones independently.
@@ -22,9 +24,22 @@ def seed_of(seed: int, stream: str) -> int:
     return int.from_bytes(blake2b(f"{seed}/{stream}".encode(), digest_size=7).digest())
 
 
+class _Key(ISeedSequence):
+    """State of a generator by a hash: a tenth of the time of numpy's own ``SeedSequence``."""
+
+    def __init__(self, key: tuple[int, ...]) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        size = n_words * np.dtype(dtype).itemsize
+        return np.frombuffer(
+            blake2b("/".join(map(str, self._key)).encode(), digest_size=size).digest(), dtype
+        )
+
+
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """Create the generator of ``key`` under ``seed``, both non-negative integers. Takes about 15 µs."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+    """Create the generator of ``key`` under ``seed``, both non-negative integers. Takes about 2 µs."""
+    return np.random.Generator(np.random.PCG64(_Key((seed, *key))))
 
 
 def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:

@@ -264,7 +264,7 @@ def test_with_a_tokenizer_every_prompt_has_exactly_the_asked_length(tokenizer: P
 
 def test_a_prompt_that_cannot_be_as_short_as_asked_says_what_it_counts(tokenizer: PromptTokenizer) -> None:
     spec = WorkloadSpec(input_tokens=parse_lengths("uniform:1,20"), tokenizer=tokenizer)
-    drawn = prompts(spec, 40)
+    drawn = prompts(spec, 100)
     least = chat_count(tokenizer, "a")
     assert {p.asked_input_tokens for p in drawn} >= {1, 20}
     assert all(p.counted_input_tokens == max(least, p.asked_input_tokens or 0) for p in drawn)

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
-#: tcpi_rcv_mss, tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1), tcpi_segs_out, tcpi_min_rtt (µs) and
-#: tcpi_data_segs_out (4.6).
-_FIELDS = struct.Struct("=20xI44xI48xQ8xI8xI4xI")
+#: tcpi_rtt (µs, smoothed), tcpi_bytes_acked (Linux 4.1) and tcpi_min_rtt (µs, 4.6).
+_FIELDS = struct.Struct("=68xI48xQ20xI")
 
 #: The kernel's value of tcpi_min_rtt before its first sample.
 _NO_RTT = 2**32 - 1
@@ -54,9 +53,7 @@ STALE_WITHIN_S = 0.05
 
 
 class TcpFacts(NamedTuple):
-    """Smoothed and least round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged;
-    packets without data sent so far, which acknowledge what the peer sent; the peer's full packet, as
-    estimated from what it sent.
+    """Smoothed and least round-trip time, 0 if unknown; bytes that the peer's kernel has acknowledged.
 
     The smoothed time has acknowledgements in it that the peer delayed, by up to 40 ms; the least, of some
     minutes, is that of the network."""
@@ -64,8 +61,6 @@ class TcpFacts(NamedTuple):
     rtt_ns: int
     least_rtt_ns: int
     bytes_acked: int
-    acks: int
-    full_bytes: int
 
 
 def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
@@ -78,9 +73,8 @@ def tcp_facts(sock: _socket.socket) -> TcpFacts | None:
         return None
     if len(info) != _FIELDS.size:
         return None
-    full_bytes, rtt_us, bytes_acked, segments, least_us, with_data = _FIELDS.unpack(info)
-    least_ns = 0 if least_us == _NO_RTT else least_us * 1000
-    return TcpFacts(rtt_us * 1000, least_ns, bytes_acked, (segments - with_data) % 2**32, full_bytes)
+    rtt_us, bytes_acked, least_us = _FIELDS.unpack(info)
+    return TcpFacts(rtt_us * 1000, 0 if least_us == _NO_RTT else least_us * 1000, bytes_acked)
 
 
 def was_unprocessed(
@@ -122,7 +116,7 @@ class Connection:
     """An open connection: one exchange at a time."""
 
     __slots__ = (
-        *("_alarm", "_before", "_exchange", "_failure", "_half_sent", "_handed", "_hub", "_is_framed"),
+        *("_alarm", "_exchange", "_facts", "_failure", "_half_sent", "_handed", "_hub", "_is_framed"),
         *("_event_ns", "_last_event_ns", "_looked_ns", "_pause", "_reader", "_slot", "_sock", "_timeouts"),
         *("_tls", "_waiter"),
         *(
@@ -149,7 +143,7 @@ class Connection:
         self.sent: ClockPair | None = None  # start of the last exchange
         self.stale = False  # it broke because the peer had closed it before the last exchange started
         self._handed = 0  # bytes of the last request that the socket accepted
-        self._before: TcpFacts | None = None  # facts of the connection before it
+        self._facts: TcpFacts | None = None  # at the end of the last exchange
         self._sock = sock
         self._tls = tls
         self._hub = gevent.get_hub()
@@ -199,8 +193,7 @@ class Connection:
         except ssl.SSLError as e:
             self._break(tls_reason(e))
             return
-        if self.carried > 1:
-            self._handed, self._before = 0, tcp_facts(self._sock)
+        self._handed = 0
         self.sent = read_clocks()
         self._looked_ns, self._event_ns = self.sent.monotonic_ns, None
         self._alarm.arm(timeouts.slack_s(0.0, None, heard=False), self._on_timer)
@@ -234,18 +227,18 @@ class Connection:
     def finish(self) -> bool:
         """End the exchange; return whether the connection can carry another one. It is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
+        self._facts = tcp_facts(self._sock)
+        self._is_framed = False  # behind a response that has ended, the reader calls at every read
         self._alarm.disarm()
         if exchange is not None:
             exchange.on_due = None
         self._end_pause()
         whole = exchange is not None and exchange.complete and not exchange.overrun and not self._half_sent
         if whole and self.carried == self.limit:
-            self._expect_reads()
             self._part()
             return False
         if exchange is None or not whole or not exchange.reusable:
             self.close()
-        self._expect_reads()
         return not self.closed
 
     def poll(self) -> bool:
@@ -267,10 +260,10 @@ class Connection:
             return None
         return self._reader.last_ns(self._slot) or exchange.last_read_ns
 
+    @property
     def rtt_ns(self) -> int | None:
-        """The least round-trip time of this connection by the kernel; None if unavailable."""
-        facts = tcp_facts(self._sock)
-        return None if facts is None else facts.least_rtt_ns or None
+        """The least round-trip time by the kernel at the end of the last exchange; None if unavailable."""
+        return None if self._facts is None else self._facts.least_rtt_ns or None
 
     def close(self) -> None:
         """Close the socket; an exchange in progress fails."""
@@ -321,8 +314,9 @@ class Connection:
             if data:
                 exchange.on_reads(data, reads)
                 if self._tls is None and not (self._is_framed or self._wake_on_read) and exchange.framing:
-                    self._reader.expect(self._slot, exchange.framing)
-                    self._is_framed = True
+                    self._is_framed = not exchange.complete
+                    if self._is_framed:
+                        self._reader.expect(self._slot, exchange.framing)
             if over > 0:
                 exchange.on_eof()
             if failure is not None and not exchange.complete:
@@ -342,7 +336,7 @@ class Connection:
             self._break("closed by the peer" if over > 0 else os.strerror(-over), by_end=over > 0)
 
     def _expect_reads(self) -> None:
-        """Be called at every read again."""
+        """Be called at every read."""
         if self._is_framed and not self.closed:
             self._reader.expect(self._slot, None)
         self._is_framed = False
@@ -448,7 +442,7 @@ class Connection:
         if self.carried < 2 or self.sent is None:
             return False
         waited_ns = time.monotonic_ns() - self.sent.monotonic_ns
-        return was_unprocessed(self._sock, self._before, self._handed, waited_ns, by_end=by_end)
+        return was_unprocessed(self._sock, self._facts, self._handed, waited_ns, by_end=by_end)
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from numpy.random import Generator
 
+from llm_locust.client.pending import PendingAnswer
 from llm_locust.client.recording import Answer, Call
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
 from llm_locust.swarm.users.backoff import admitted
 from llm_locust.swarm.users.judging import prompt_key
@@ -46,6 +47,8 @@ class Requester:
         self._prompts: dict[Workload, Iterator[Prompt]] = {}
         self._output_lengths: Iterator[int | None] | None = None
         self._images: Generator | None = None
+        self._served = False  # its last answer was ok
+        self._pending: PendingAnswer | None = None  # the last one that may have been recorded later
 
     @property
     def session(self) -> LoadSession:
@@ -130,16 +133,28 @@ class Requester:
         patience_s: float | None = None,
     ) -> Answer:
         """Prepare a prompt (default: the workload's next) and send it now; see :meth:`PromptUser.ask`."""
+        self._raise_pending()
         self.session.backoffs.wait(self.number)
         ready, scheduled_ns = self._prepared_now(prompt, session_id)
-        return self.send(
+        # A failure has to be known before the next request, which it may delay.
+        may_wait = self._served and ready.check is None and session_id is None
+        answer = self.send(
             ready,
             scheduled_ns,
             name=name,
             session_id=session_id,
             turn=turn,
             patience_s=patience_s,
+            may_wait=may_wait,
         )
+        self._pending = answer if isinstance(answer, PendingAnswer) else None
+        return answer
+
+    def _raise_pending(self) -> None:
+        """Raise what a listener has raised about the last answer, as one that ends its user."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.error is not None:
+            raise pending.error
 
     def _prepared_now(self, prompt: Prompt | None, session_id: str | None) -> tuple[Prepared, int]:
         """A request of the stage that is under way, and when it is due.
@@ -165,8 +180,13 @@ class Requester:
         turn: int | None = None,
         blocked_ns: int | None = None,
         patience_s: float | None = None,
+        may_wait: bool = False,
     ) -> Answer:
-        """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record."""
+        """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record.
+
+        Args:
+            may_wait: the answer may get its record after the return.
+        """
         session, traffic, prompt = self.session, self.traffic, ready.prompt
         shown = None if prompt.messages is None else images_in(prompt.messages)
         call = Call(
@@ -191,8 +211,18 @@ class Requester:
             images=shown and shown.images,
             pixels=shown and shown.pixels,
         )
-        answer = session.client.post(ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s)
-        if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
-            # Later turns contain answers, whose tokens are the server's own.
-            traffic.workload.learn(prompt, answer.record.input_tokens)
+
+        def recorded(answer: Answer) -> None:
+            self._served = answer.record.outcome is Outcome.OK
+            if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
+                # Later turns contain answers, whose tokens are the server's own.
+                traffic.workload.learn(prompt, answer.record.input_tokens)
+
+        post = session.client.post
+        if may_wait:
+            return post(
+                ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s, recorded=recorded
+            )
+        answer = post(ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s)
+        recorded(answer)
         return answer

@@ -20,6 +20,7 @@ from swarm_process import Result, forked, in_parallel, locust, simulation
 USER = """
 import gevent
 from locust import constant, events, tag, task
+from locust.exception import StopUser
 from locust.runners import WorkerRunner
 
 from llm_locust import ChatUser, events as ours
@@ -44,6 +45,15 @@ def begin(environment, **_):
     def end(**_):
         if environment.runner.stats.total.num_requests >= 10:
             environment.runner.quit()
+"""
+
+STOPPER = """
+
+@events.request.add_listener
+def stop(**_):
+    Asker.ended = vars(Asker).get("ended", 0) + 1
+    if Asker.ended > 4:
+        raise StopUser
 """
 
 CHECKER = """
@@ -330,6 +340,7 @@ OTHERS = {
     "a tag of none": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "gest"),
     "beside HttpUsers": _run(BESIDE, "-u", "3", "-t", "3s"),
     "beside HttpUsers of two workers": _run(BESIDE, "-u", "6", "-t", "3s", *forked(2)),
+    "stopping users by a listener": _run(_user("pass", STOPPER), "-u", "2", "-t", "2s"),
     "dying in on_start": _run(DYING, *LONG),
     "quit in a listener to the start": _run(_user("pass", STARTED), *LONG),
 }
@@ -360,6 +371,12 @@ def test_no_listener_turns_a_broken_gate_into_a_success(name: str, runs: dict[st
     assert runs[name].code == 1, runs[name].said
     assert runs[name].last.startswith("FAIL")
     assert runs[name].last.endswith("exit 1")
+
+
+def test_a_listener_may_end_a_user(runs: dict[str, Ended]) -> None:
+    run = runs["stopping users by a listener"]
+    assert run.result is not None, run.said
+    assert 5 <= len(run.result.requests) < 20, "each user ends soon, not after 2 s"
 
 
 def test_a_listener_may_make_a_failure_of_a_run_that_is_none(runs: dict[str, Ended]) -> None:

@@ -1,0 +1,108 @@
+"""Answers that get their records a little later, so that their users' next requests go out first.
+
+Decoding an answer and making its record take longer than all else between it and the next request. When many
+answers end at once, each user would wait for the records of all before it. So a whole answer may wait here:
+some are decoded in a row, in pieces of the loop's time, or one at once where somebody looks at it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import gevent
+
+from llm_locust.client.http.timers import TURN
+from llm_locust.client.recording import Answer
+from llm_locust.core.record import RequestRecord
+from llm_locust.wire.draft import Reply
+
+#: Time in which answers gather.
+GATHER_S = 0.02
+
+#: Most answers that wait. With more, each is recorded before its user goes on.
+MOST_WAITING = 64
+
+#: Time after which other work has a turn.
+_PIECE_S = 0.002
+
+
+class Whole(Protocol):
+    """A call whose response is complete."""
+
+    def settle(self) -> None: ...
+
+    def conclude(self) -> Answer: ...
+
+
+class PendingAnswer(Answer):
+    """An answer whose record is made when one of its attributes is first read, or soon.
+
+    Args:
+        recorded: called once with the finished answer.
+    """
+
+    __slots__ = ("_answer", "_call", "_recorded", "error")
+    __setattr__ = object.__setattr__  # it is finished once
+
+    def __init__(self, call: Whole, recorded: Callable[[Answer], None]) -> None:
+        self.error: Exception | None = None  # that recording has raised, for the user to be told
+        self._call = call
+        self._recorded: Callable[[Answer], None] | None = recorded
+        self._answer: Answer | None = None
+
+    def finished(self) -> Answer:
+        """The finished answer (raises what recording it raises, once)."""
+        if self._answer is None:
+            self._call.settle()
+            self._answer = self._call.conclude()
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None:
+            recorded(self._answer)
+        return self._answer
+
+    @property
+    def record(self) -> RequestRecord:  # type: ignore[override]
+        return self.finished().record
+
+    @property
+    def reply(self) -> Reply:  # type: ignore[override]
+        return self.finished().reply
+
+    @property
+    def retry_after_s(self) -> float | None:  # type: ignore[override]
+        return self.finished().retry_after_s
+
+
+class PendingAnswers:
+    """Those of one process, in the order of their ends."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[PendingAnswer] = deque()
+        self._at_work = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._waiting) < MOST_WAITING
+
+    def add(self, call: Whole, recorded: Callable[[Answer], None]) -> PendingAnswer:
+        """Let an answer wait; see :class:`PendingAnswer`."""
+        answer = PendingAnswer(call, recorded)
+        self._waiting.append(answer)
+        if not self._at_work:
+            self._at_work = True
+            gevent.spawn_later(GATHER_S, self._finish_all)
+        return answer
+
+    def _finish_all(self) -> None:
+        until_s = time.monotonic() + _PIECE_S
+        while self._waiting:
+            answer = self._waiting.popleft()
+            try:
+                answer.finished()
+            except Exception as e:  # of a listener: it is for the user whose answer this is
+                answer.error = e
+            if time.monotonic() > until_s:
+                TURN.wait_for_next()
+                until_s = time.monotonic() + _PIECE_S
+        self._at_work = False
