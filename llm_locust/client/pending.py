@@ -62,15 +62,15 @@ class PendingAnswer(Answer):
         return self._answer
 
     @property
-    def record(self) -> RequestRecord:  # type: ignore[override]
+    def record(self) -> RequestRecord:
         return self.finished().record
 
     @property
-    def reply(self) -> Reply:  # type: ignore[override]
+    def reply(self) -> Reply:
         return self.finished().reply
 
     @property
-    def retry_after_s(self) -> float | None:  # type: ignore[override]
+    def retry_after_s(self) -> float | None:
         return self.finished().retry_after_s
 
 

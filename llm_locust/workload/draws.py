@@ -39,7 +39,8 @@ class _Key(ISeedSequence):
 
 def generator(seed: int, *key: int) -> np.random.Generator:
     """Create the generator of ``key`` under ``seed``, both non-negative integers. Takes about 2 µs."""
-    return np.random.Generator(np.random.PCG64(_Key((seed, *key))))
+    state: Any = _Key((seed, *key))  # numpy's types know no sequences of one's own
+    return np.random.Generator(np.random.PCG64(state))
 
 
 def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:

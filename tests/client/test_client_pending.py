@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import gevent
 import msgspec
 import pytest
-from calls import GOOD, HEAD, Caller, caller, chunk, token
+from calls import GOOD, HEAD, Caller, caller, token
 from gevent.event import Event
-from scripted import Script, ScriptedServer, Step, json_response, write
+from scripted import Script, ScriptedServer, Step, chunk, json_response, write
 
 from llm_locust.client import pending
 from llm_locust.client.pending import MOST_WAITING, PendingAnswer, PendingAnswers
