@@ -16,7 +16,7 @@ from zlib import crc32
 from llm_locust.client.http.target import Target
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.texts import listed, nearest
-from llm_locust.wire.foreign_text import public_url
+from llm_locust.wire.foreign_text import public_url, shown_text
 
 POLICIES = ("round_robin", "random", "least_inflight", "sticky")
 
@@ -220,7 +220,7 @@ class Arm:
         match = _NAMED.fullmatch(text.strip())
         if match is None:
             raise ArmError(
-                f"{public_url(text)[:80]!r} is not NAME=URL, such as {_EXAMPLE}, or {_EXAMPLE} share=2"
+                f"{shown_text(public_url(text))} is not NAME=URL, such as {_EXAMPLE}, or {_EXAMPLE} share=2"
             )
         name, url = match["name"], match["url"]
         share = None if match["share"] is None else _parsed_share(match["share"])

@@ -63,6 +63,9 @@ KEY_NAME = re.compile(
     re.IGNORECASE,
 )
 
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_MOST_SHOWN = 60
+
 #: What a variable of the environment is called, as a person would write it.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _KEY_LIKE = re.compile(r"(?=.*[a-z])(?=.*[0-9]).{16,}")
@@ -114,6 +117,25 @@ def url_secret(url: str) -> str | None:
 def is_key_name(name: str) -> bool:
     """Whether a header, setting or field of this name holds a key, such as ``Authorization``."""
     return bool(KEY_NAME.search(name))
+
+
+def shown_text(text: str) -> str:
+    """A text for an error, quoted: its start, up to the first name of a key, behind which one may stand."""
+    end = min(_key_end(text), _MOST_SHOWN)
+    return repr(text if len(text) <= end else text[:end] + "…")
+
+
+def shown_before(text: str, place: int) -> str:
+    """What a place of it is before, for an error; nothing where a key may stand there."""
+    if place >= len(text):
+        return ", at its end"
+    return "" if place >= _key_end(text) else f", before {text[place : min(place + 20, _key_end(text))]!r}"
+
+
+def _key_end(text: str) -> int:
+    """Where the first name of a key ends; the length without one."""
+    names = (word.end() for word in _WORD.finditer(text) if is_key_name(word[0]))
+    return next(names, len(text))
 
 
 def key_texts(value: object) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, Never
 import msgspec
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
+from llm_locust.wire.foreign_text import shown_before, shown_text
 from llm_locust.wire.images import in_json
 from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.text.prompts import Prompt, as_text, texts_of
@@ -84,18 +85,20 @@ def parse_body(text: str) -> dict[str, Any]:
         fields = json.loads(text, parse_constant=_no_constant)
         encoded(fields)
     except json.JSONDecodeError as e:
-        near = f"before {text[e.pos : e.pos + 20]!r}" if text[e.pos :] else "at its end"
-        raise BodyError(f"body {_short(text)}: {e.msg} at character {e.pos + 1}, {near}; {_EXAMPLE}") from e
+        near = shown_before(text, e.pos)
+        raise BodyError(f"body {shown_text(text)}: {e.msg} at character {e.pos + 1}{near}; {_EXAMPLE}") from e
     except (RecursionError, UnicodeEncodeError, ValueError) as e:
-        raise BodyError(f"body {_short(text)}: {e}; {_EXAMPLE}") from e
+        raise BodyError(f"body {shown_text(text)}: {e}; {_EXAMPLE}") from e
     if not isinstance(fields, dict):
-        raise BodyError(f"body {_short(text)} is {_KINDS[type(fields)]}; {_EXAMPLE}")
+        raise BodyError(f"body {shown_text(text)} is {_KINDS[type(fields)]}; {_EXAMPLE}")
     for name in _CONTENT_FIELDS:
         if name in fields:
-            raise BodyError(f"body {_short(text)}: {name!r} is what the workload fills; use a dataset for it")
-    check_choices(fields, f"body {_short(text)}")
+            raise BodyError(
+                f"body {shown_text(text)}: {name!r} is what the workload fills; use a dataset for it"
+            )
+    check_choices(fields, f"body {shown_text(text)}")
     if not isinstance(fields.get("stream_options") or {}, dict):
-        raise BodyError(f"body {_short(text)}: 'stream_options' is not an object")
+        raise BodyError(f"body {shown_text(text)}: 'stream_options' is not an object")
     return fields
 
 
@@ -126,10 +129,6 @@ _KINDS = {
 
 def _no_constant(name: str) -> Never:
     raise ValueError(f"{name} is not JSON")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def output_limit(fields: Mapping[str, Any], names: Iterable[str] = LIMIT_FIELDS) -> int | None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.deployment.discovery import Endpoint, EndpointError
+from llm_locust.deployment.targets import Arm, ArmError
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
@@ -24,6 +25,7 @@ from llm_locust.wire.foreign_text import (
     url_secret,
     without_keys,
 )
+from llm_locust.workload.body import BodyError, parse_body
 
 KEY = "sk-Abc/123+very=secret"
 
@@ -212,6 +214,27 @@ def test_a_key_where_the_name_of_a_variable_is_expected_is_not_shown() -> None:
         assert key not in shown_variable(key)
     for name in ("NO_SUCH_KEY", "OPENAI_API_KEY", "K", "my_key"):
         assert shown_variable(name) == repr(name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"api_key": "hush", "x": NaN}',
+        '{"headers": {"Authorization": "Bearer hush"}',
+        "api_key=hush",
+        '{"top_p": 1, "X-Token" "hush"}',
+        'bearer hush, {"a": 1}',
+    ],
+)
+def test_a_body_that_is_none_is_shown_up_to_the_name_of_a_key(text: str) -> None:
+    with pytest.raises(
+        BodyError, match=r"^body '.*(?i:key|authorization|token|bearer)…': .*; expected"
+    ) as said:
+        parse_body(text)
+    assert "hush" not in str(said.value)
+    with pytest.raises(ArmError) as refused:
+        Arm.parse(f"a=http://a:1 {text}")
+    assert "hush" not in str(refused.value)
 
 
 json_values = st.recursive(
