@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import ColumnSource, Requests
 from llm_locust.core.manifest import TrajectoryFacts
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import count, number, percent, plural, seconds, sentence
 from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot
@@ -333,9 +334,17 @@ def _inside(c: Columns, window: Window, begun: Floats, ended: Floats) -> Floats:
 LATE_S = 0.005
 
 
+def compute(run: Run) -> Agents | None:
+    """None of a run that walks through no trajectories."""
+    facts = run.manifest.trajectories
+    if facts is None:
+        return None
+    return agents(run.requests, run.m.c, run.m.window, facts, run.question.prices_of(run.manifest).gpus)
+
+
 def agents(
     requests: Requests, c: Columns, window: Window, facts: TrajectoryFacts, gpus: float | None
-) -> dict[str, Any]:
+) -> Agents:
     """Figures of the agents' requests that were scheduled in the window, and of the work done in it.
 
     Args:
@@ -348,36 +357,36 @@ def agents(
     tokens, took_s = c.output_tokens[ok], e2el(c)[ok]
     known = ~np.isnan(tokens) & (took_s > 0)
     e2e_speed = ordered(tokens[known] / took_s[known])
-    return {
-        "agents": len(np.unique(walks.agent[of_walk])),
-        "turns": int(of_walk.sum()),
-        "ok": int(ok.sum()),
-        "output_tokens_per_s_p25": _percentile(speed, 25),
-        "output_tokens_per_s_p50": _percentile(speed, 50),
-        "e2e_tokens_per_s_p10": _percentile(e2e_speed, 10),
-        "e2e_tokens_per_s_p25": _percentile(e2e_speed, 25),
-        "e2e_tokens_per_s_p50": _percentile(e2e_speed, 50),
-        "e2e_tokens_per_s_mean": _ratio(tokens[known].sum(), took_s[known].sum()),
-        "pauses": _pauses(c, of_walk, walks),
+    return Agents(
+        agents=len(np.unique(walks.agent[of_walk])),
+        turns=int(of_walk.sum()),
+        ok=int(ok.sum()),
+        output_tokens_per_s_p25=_percentile(speed, 25),
+        output_tokens_per_s_p50=_percentile(speed, 50),
+        e2e_tokens_per_s_p10=_percentile(e2e_speed, 10),
+        e2e_tokens_per_s_p25=_percentile(e2e_speed, 25),
+        e2e_tokens_per_s_p50=_percentile(e2e_speed, 50),
+        e2e_tokens_per_s_mean=_ratio(tokens[known].sum(), took_s[known].sum()),
+        pauses=_pauses(c, of_walk, walks),
         **jobs(c, walks, window, facts, gpus),
-        "cache": _cache(c, walks, ok, facts),
-    }
+        cache=_cache(c, walks, ok, facts),
+    )
 
 
-def _pauses(c: Columns, turns: Mask, walks: Walks) -> dict[str, Any]:
+def _pauses(c: Columns, turns: Mask, walks: Walks) -> AgentPauses:
     """How late turns began that were due at the end of a pause: all but the first of a walk."""
     late = schedule_delay(c)[turns & (walks.turn > 0)]
     late_ms = ordered(late) * 1e3
-    return {
-        "n": len(late_ms),
-        "late_ms_p50": _percentile(late_ms, 50),
-        "late_ms_p99": _percentile(late_ms, 99),
-        "late_ms_max": _percentile(late_ms, 100),
-        "late": int((late > LATE_S).sum()),
-    }
+    return AgentPauses(
+        n=len(late_ms),
+        late_ms_p50=_percentile(late_ms, 50),
+        late_ms_p99=_percentile(late_ms, 99),
+        late_ms_max=_percentile(late_ms, 100),
+        late=int((late > LATE_S).sum()),
+    )
 
 
-def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> dict[str, Any]:
+def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> AgentCache:
     """Over the turns whose prompt's and cached tokens the server counted: the same for both shares."""
     known = ok & ~np.isnan(walks.cached_tokens) & ~np.isnan(c.input_tokens)
     rows = np.flatnonzero(known)
@@ -385,11 +394,11 @@ def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> dict[s
     told = ~np.isnan(possible)
     rows, possible = rows[told], possible[told]
     inputs = c.input_tokens[rows]
-    return {
-        "turns": len(rows),
-        "achieved": _ratio(walks.cached_tokens[rows].sum(), inputs.sum()),
-        "possible": _ratio((possible * inputs).sum(), inputs.sum()),
-    }
+    return AgentCache(
+        turns=len(rows),
+        achieved=_ratio(walks.cached_tokens[rows].sum(), inputs.sum()),
+        possible=_ratio((possible * inputs).sum(), inputs.sum()),
+    )
 
 
 def _inverse(values: Floats) -> Floats:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
@@ -459,7 +460,7 @@ def _gated(m: Measured, figures: dict[str, Any], requests: Requests, manifest: M
     times = None if manifest.open_loop else user_time(asked(requests), m, are_all=False)
     return {
         "window": {"seconds": m.window.seconds},
-        "tokens": {"faults": faults(m.c, ok)},
+        "tokens": {"faults": structs.asdict(faults(m.c, ok))},
         "user_time": times,
         **figures,
     }

@@ -4,16 +4,21 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_high
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
 from llm_locust.figures.charts.distributions import FittedLine, load_while_streaming, theil_sen
+from llm_locust.figures.client import ClientFacts
+from llm_locust.figures.client import compute as client_of
 from llm_locust.figures.curve import UslFigures
 from llm_locust.figures.edge import SearchResult
 from llm_locust.figures.fairness import LikelyCause
+from llm_locust.figures.fairness import compute as deployment_of
+from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import Probe, Shown
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.servers import PREFILL, pool_sizes
 from llm_locust.figures.stages import Stage, over
 from llm_locust.figures.text import clean, number, percent, plural, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
 _ANSWERS = "ok and streamed, scheduled in the window"
+
+
+Limit = Literal["client", "balancer", "connection", "fixed", "prefill", "queue", "decode"]
 
 
 class TimeParts(SummaryPart, frozen=True):
@@ -52,7 +60,7 @@ class Bottleneck(SummaryPart, frozen=True):
     """Where the time of answers went: [where the time goes](definitions.md#where-the-time-goes)."""
 
     verdict: Annotated[
-        Literal["client", "balancer", "connection", "fixed", "prefill", "queue", "decode"],
+        Limit,
         key(
             "what the time of an answer is limited by: the client if it is invalid, else the balancer if a "
             "replica is out, slow or stuck to, else the largest of `parts_ms`; a queue is `prefill` from "
@@ -328,7 +336,7 @@ _LEAST_SPREAD = 0.1
 #: A delay is explained by what is this share of it.
 _MOST_OF = 0.9
 
-PARTS = ("connection", "fixed", "prefill", "queue", "decode")
+PARTS: tuple[Limit, ...] = ("connection", "fixed", "prefill", "queue", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,64 +352,67 @@ class _Split:
     always_queued: bool
 
 
+def compute(run: Run) -> Bottleneck | str:
+    prefills, causes = pool_sizes(run.server).get(PREFILL, 0), run.figure(deployment_of).fairness.causes
+    client = run.figure(client_of)
+    return bottleneck(run.m, client, causes, prefills, of_selection=run.of_selection)
+
+
 def bottleneck(
     m: Measured,
-    client: Mapping[str, Any],
+    client: ClientFacts,
     causes: Sequence[LikelyCause],
     prefills: int = 0,
     *,
     of_selection: bool = False,
-) -> dict[str, Any]:
-    """The ``bottleneck`` of a summary; ``{"missing": why}`` where the records cannot tell.
+) -> Bottleneck | str:
+    """Where the time went; why not where the records cannot tell.
 
     Args:
-        client: the part of the summary, for its ``verdict``.
         causes: of what is uneven among the replicas.
         prefills: servers that only prefill: prompts then delay each other there, and no decoding.
         of_selection: these are only some of the requests: who else waited is not known.
     """
     if of_selection:
-        return {"missing": "only some of the requests are looked at, and who else waited is unknown"}
+        return "only some of the requests are looked at, and who else waited is unknown"
     c, population = m.c, m.population(np.arange(len(m.c)))
     known = c.streamed & (c.events > 0) & ~np.isnan(c.sent_s)
     answers = _in_order(c, population.ok[known[population.ok]])
     scheduled = len(population.all)
     if why := _too_few(len(answers), scheduled):
-        return {"missing": why}
+        return why
     waiting = _waiting(c)
     split = _split(c, answers, known & c.ok, waiting)
     mean_s = {part: float(values.mean()) for part, values in split.parts.items()}
     if not (total_s := sum(mean_s.values())) > 0:
-        return {"missing": "the answers took no time"}
+        return "the answers took no time"
     busy = _prefill_busy(c, answers, split.slope, m.window.seconds, prefills)
     fault = next((cause for cause in causes if cause.kind in _FAULTS), None)
     # Rounded, because loads that differ by the rounding of sums alone have no slope.
     load, tpot_s = np.round(load_while_streaming(c)[answers], 6), m.values["tpot"][answers]
-    largest = max(PARTS, key=lambda part: mean_s[part])
+    largest: Limit = max(PARTS, key=lambda part: mean_s[part])
     if largest in ("queue", "decode") and busy is not None and not prefills and _are_delayed(busy, tpot_s):
         largest = "prefill"
-    if client["verdict"] == "invalid" and not (
-        largest == "connection" and _is_connecting(c, answers, client)
-    ):
+    if client.verdict == "invalid" and not (largest == "connection" and _is_connecting(c, answers, client)):
         largest = "client"
     elif fault is not None:
         largest = "balancer"
-    return {
-        "verdict": largest,
-        "answers": len(answers),
-        "left_out": scheduled - len(answers),
-        "mean_ms": _rounded(total_s * 1e3),
-        "parts_ms": {part: _rounded(mean_s[part] * 1e3) for part in PARTS},
-        "shares": {part: _rounded(mean_s[part] / total_s) for part in PARTS},
-        "always_queued": split.always_queued,
-        "waiting_mean": _rounded(float(waiting[answers].mean())),
-        "new_connections": _rounded(float((~c.reused[answers]).mean())),
-        "prefill_us_per_token": _slope(split.slope, 1e6),
-        "prefill_busy": None if busy is None else _rounded(busy),
-        "tpot_us_per_request": _slope(_line(load, tpot_s), 1e6),
-        "tpot_us_per_context_token": _slope(_line(_context(c, answers), tpot_s), 1e6),
-        "cause": fault.text if fault is not None else None,
-    }
+    return Bottleneck(
+        verdict=largest,
+        answers=len(answers),
+        left_out=scheduled - len(answers),
+        mean_ms=_rounded(total_s * 1e3),
+        parts_ms=TimeParts(**{part: _rounded(mean_s[part] * 1e3) for part in PARTS}),
+        shares=TimeParts(**{part: _rounded(mean_s[part] / total_s) for part in PARTS}),
+        always_queued=split.always_queued,
+        waiting_mean=_rounded(float(waiting[answers].mean())),
+        new_connections=_rounded(float((~c.reused[answers]).mean())),
+        prefill_us_per_token=_slope(split.slope, 1e6),
+        prefill_busy=None if busy is None else _rounded(busy),
+        tpot_us_per_request=_slope(_line(load, tpot_s), 1e6),
+        tpot_us_per_context_token=_slope(_line(_context(c, answers), tpot_s), 1e6),
+        cause=fault.text if fault is not None else None,
+    )
 
 
 def _too_few(answers: int, scheduled: int) -> str:
@@ -430,12 +441,12 @@ def _are_delayed(busy: float, tpot_s: Floats) -> bool:
     return bool(known.mean() >= np.percentile(known, 5) / (1 - BUSY))
 
 
-def _is_connecting(c: Columns, answers: Rows, client: Mapping[str, Any]) -> bool:
+def _is_connecting(c: Columns, answers: Rows, client: ClientFacts) -> bool:
     """Whether the client is called invalid only because requests were sent late, as connecting took long."""
     late_s = (c.sent_s - c.scheduled_s)[answers]
     connecting_s = np.where(c.reused, 0.0, np.nan_to_num(c.connected_s - c.started_s))[answers]
     explained = connecting_s.sum() >= _MOST_OF * late_s.sum() > 0
-    return bool(explained) and len(client["reasons"]) == 1 and client["schedule_delay_ms_p99"] is not None
+    return bool(explained) and len(client.reasons) == 1 and client.schedule_delay_ms_p99 is not None
 
 
 def _split(c: Columns, answers: Rows, known: Mask, waiting: Rows) -> _Split:
@@ -512,13 +523,13 @@ def _line(x: Floats, y: Floats) -> FittedLine | None:
     return theil_sen(x[chosen], y[chosen])
 
 
-def _slope(line: FittedLine | None, scale: float) -> dict[str, Any] | None:
+def _slope(line: FittedLine | None, scale: float) -> SlopeFigures | None:
     if line is None:
         return None
-    return {
-        "slope": _rounded(line.slope * scale),
-        "ci95": [_rounded(line.low * scale), _rounded(line.high * scale)],
-    }
+    return SlopeFigures(
+        slope=_rounded(line.slope * scale),
+        ci95=(_rounded(line.low * scale), _rounded(line.high * scale)),
+    )
 
 
 def _rounded(value: float) -> float:

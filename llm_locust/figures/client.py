@@ -22,6 +22,7 @@ from llm_locust.core.manifest import (
     worker_names,
 )
 from llm_locust.core.texts import quantity
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import clean, count, number, percent, plural, sentence, short
 from llm_locust.metrics.catalogue import schedule_delay
@@ -521,10 +522,15 @@ ENDING_S = 0.001
 _COLUMNS = ("worker", "started_ns", "ended_ns", "end_lag_ns")
 
 
+def law_of(run: Run) -> LittlesLaw:
+    of_some = run.of_selection or run.manifest.dropped is not None
+    return littles_law(run.m.c, run.m.window, run.requests, run.manifest, of_selection=of_some)
+
+
 def littles_law(
     c: Columns, window: Window, requests: Requests, manifest: Manifest, *, of_selection: bool
-) -> dict[str, Any]:
-    """The ``littles_law`` of a summary; None if a side is unknown.
+) -> LittlesLaw:
+    """Little's law of a window; None if a side is unknown.
 
     Args:
         of_selection: ``requests`` are some of the run's: the workers counted them all.
@@ -534,11 +540,11 @@ def littles_law(
     beyond = [] if over_window["difference"] is None else [over_window["difference"]]
     if counted is not None:
         beyond.append(counted.pop("beyond"))
-    return {
-        "holds": not any(LITTLES_LAW.severity(abs(each)) for each in beyond) if beyond else None,
+    return LittlesLaw(
+        holds=not any(LITTLES_LAW.severity(abs(each)) for each in beyond) if beyond else None,
         **over_window,
         **(counted or dict.fromkeys(("workers_in_flight_s", "records_in_flight_s", "workers_difference"))),
-    }
+    )
 
 
 def _over_window(c: Columns, window: Window) -> dict[str, Any]:
@@ -600,14 +606,14 @@ def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Float
         yield durations_s, np.nan_to_num(batch.floats("end_lag_ns")[theirs]) * 1e-9
 
 
-def law_text(law: Mapping[str, Any]) -> str:
+def law_text(law: LittlesLaw) -> str:
     """Both sides as a phrase."""
-    if law["workers_in_flight_s"] is None:
-        rate, time_s = quantity(law["sent_per_s"]), quantity(law["time_s"])
-        return f"{quantity(law['in_flight_mean'])} in flight, {rate}/s × {time_s} s"
+    if law.workers_in_flight_s is None:
+        rate, time_s = quantity(law.sent_per_s), quantity(law.time_s)
+        return f"{quantity(law.in_flight_mean)} in flight, {rate}/s × {time_s} s"
     return (
-        f"the workers counted {quantity(law['workers_in_flight_s'])} s of requests in flight, "
-        f"the records have {quantity(law['records_in_flight_s'])} s"
+        f"the workers counted {quantity(law.workers_in_flight_s)} s of requests in flight, "
+        f"the records have {quantity(law.records_in_flight_s)} s"
     )
 
 
@@ -786,14 +792,21 @@ class _Requests:
         ]
 
 
+def compute(run: Run) -> ClientFacts:
+    m = run.m
+    medians_ms = {metric: run.latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
+    scale = Scale.of(m.window, medians_ms)
+    return client_validity(m.c, run.population.judged, run.manifest, scale, m.judgement, run.figure(law_of))
+
+
 def client_validity(
     c: Columns,
     judged: Rows,
     manifest: Manifest,
     scale: Scale,
     judgement: Judgement | None = None,
-    law: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+    law: LittlesLaw | None = None,
+) -> ClientFacts:
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is as
@@ -818,24 +831,26 @@ def client_validity(
         *([_BLIND] if seen.own_times and blind else ()),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
-    return {
-        "verdict": findings[0][0] if findings else "ok",
-        "reasons": [text for _, text in findings],
-        "cause": cause,
+    return ClientFacts(
+        verdict=findings[0][0] if findings else "ok",
+        reasons=[text for _, text in findings],
+        cause=cause,
         **stamps(manifest, seen.kernel),
-        "first_tokens_wide": seen.wide / seen.first_tokens if seen.first_tokens else None,
-        "lag_ms_p50": lag_p50_ms,
-        "lag_ms_p99": lag_ms,
-        "end_lag_ms_p50": seen.end_lag_p50_ms,
-        "end_lag_ms_p99": _ms(c.end_lag_s[judged], 99.0),
-        "end_lag_share": seen.waits.share,
-        "schedule_delay_ms_p99": seen.delay_ms,
-        "bad_by_delay": seen.made_bad,
-        "clock_steps": stepped,
-        "misplaced": misplaced,
+        first_tokens_wide=seen.wide / seen.first_tokens if seen.first_tokens else None,
+        lag_ms_p50=lag_p50_ms,
+        lag_ms_p99=lag_ms,
+        end_lag_ms_p50=seen.end_lag_p50_ms,
+        end_lag_ms_p99=_ms(c.end_lag_s[judged], 99.0),
+        end_lag_share=seen.waits.share,
+        schedule_delay_ms_p99=seen.delay_ms,
+        bad_by_delay=seen.made_bad,
+        clock_steps=stepped,
+        misplaced=misplaced,
         **of_nodes,
-        "calibration": None if manifest.calibration is None else asdict(manifest.calibration),
-    }
+        calibration=None
+        if manifest.calibration is None
+        else ClientCalibration(**asdict(manifest.calibration)),
+    )
 
 
 def _ms(values_s: Floats, percent: float) -> float | None:
@@ -1041,8 +1056,8 @@ def _unmeasured(manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def _littles_law(law: Mapping[str, Any] | None) -> Iterator[Finding]:
-    if law is not None and law["holds"] is False:
+def _littles_law(law: LittlesLaw | None) -> Iterator[Finding]:
+    if law is not None and law.holds is False:
         yield (
             "suspect",
             f"Little's law does not hold: {law_text(law)}; records are missing, or their times are wrong",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts, worker_names
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, is_defined, number, plural, seconds, sentence, short
 from llm_locust.metrics.sections.completeness import _rows_and_dropped, known, requests_lost
@@ -154,7 +155,11 @@ class Completeness(SummaryPart, frozen=True):
         return worker_names(self.workers)
 
 
-def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
+def compute(run: Run) -> Completeness:
+    return completeness(run.manifest, run.rows)
+
+
+def completeness(manifest: Manifest, rows: int) -> Completeness:
     """Announced and received records, over all workers and for each one, by index.
 
     ``missing`` has each worker that lacks records, ``lost`` each lost one. ``in_flight_lost`` are the
@@ -169,69 +174,62 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     kind.
     """
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
-    return {
-        "complete": manifest.complete and _rows_and_dropped(manifest, rows) >= manifest.records_received,
-        "cut_short": manifest.cut_short,
-        "workers_expected": manifest.workers_expected,
-        "workers_seen": len(workers),
-        "workers_late": sum(w.late for w in workers),
-        "workers_left": sum(w.left for w in workers),
-        "workers_lost": manifest.workers_lost,
-        "records_announced": manifest.records_announced,
-        "records_received": manifest.records_received,
-        "records_stored": rows,
-        "records_lost": requests_lost(manifest, rows),
-        "records_dropped": sum(w.dropped for w in workers),
-        "batches_resent": sum(w.resent for w in workers),
-        "held_back": sum(w.held_back for w in workers),
-        "held_back_s_max": max((w.longest_held_ns for w in workers), default=0) * 1e-9,
-        **_backoff(manifest),
-        "unsent": sum(w.unsent for w in workers),
-        "in_flight_lost": sum(w.in_flight for w in workers if w.lost),
-        "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
-        "lost": sorted(w.id for w in workers if w.lost),
-        "torn": list(manifest.torn),
-        "faults": {w.id: list(w.faults) for w in sorted(workers, key=lambda w: w.id) if w.faults},
-        "messages_dropped": sum(sum(kinds.values()) for kinds in manifest.messages_dropped.values()),
-        "messages_dropped_by": {name: dict(kinds) for name, kinds in manifest.messages_dropped.items()},
-        "workers": [_worker(w, manifest) for w in workers],
-        "master": {"clock_steps": manifest.clock_steps, **_health(manifest.master)},
-    }
-
-
-def _backoff(manifest: Manifest) -> dict[str, Any]:
-    """Waits of users after failed requests: number, sum, and sum / duration of the load."""
-    waited_s = sum(w.backoff_ns for w in manifest.workers) * 1e-9
+    waited_s = sum(w.backoff_ns for w in workers) * 1e-9
     load_s = math.nan if manifest.stopped_ns is None else (manifest.stopped_ns - manifest.started_ns) * 1e-9
-    return {
-        "backoff_waits": sum(w.backoff_waits for w in manifest.workers),
-        "backoff_s": waited_s,
-        "backoff_users_mean": waited_s / load_s if load_s > 0 else None,
-    }
+    return Completeness(
+        complete=manifest.complete and _rows_and_dropped(manifest, rows) >= manifest.records_received,
+        cut_short=manifest.cut_short,
+        workers_expected=manifest.workers_expected,
+        workers_seen=len(workers),
+        workers_late=sum(w.late for w in workers),
+        workers_left=sum(w.left for w in workers),
+        workers_lost=manifest.workers_lost,
+        records_announced=manifest.records_announced,
+        records_received=manifest.records_received,
+        records_stored=rows,
+        records_lost=requests_lost(manifest, rows),
+        records_dropped=sum(w.dropped for w in workers),
+        batches_resent=sum(w.resent for w in workers),
+        held_back=sum(w.held_back for w in workers),
+        held_back_s_max=max((w.longest_held_ns for w in workers), default=0) * 1e-9,
+        backoff_waits=sum(w.backoff_waits for w in manifest.workers),
+        backoff_s=waited_s,
+        backoff_users_mean=waited_s / load_s if load_s > 0 else None,
+        unsent=sum(w.unsent for w in workers),
+        in_flight_lost=sum(w.in_flight for w in workers if w.lost),
+        missing={w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
+        lost=sorted(w.id for w in workers if w.lost),
+        torn=list(manifest.torn),
+        faults={w.id: list(w.faults) for w in sorted(workers, key=lambda w: w.id) if w.faults},
+        messages_dropped=sum(sum(kinds.values()) for kinds in manifest.messages_dropped.values()),
+        messages_dropped_by={name: dict(kinds) for name, kinds in manifest.messages_dropped.items()},
+        workers=[_worker(w, manifest) for w in workers],
+        master=MasterHealth(clock_steps=manifest.clock_steps, **_health(manifest.master)),
+    )
 
 
-def _worker(worker: WorkerFacts, manifest: Manifest) -> dict[str, Any]:
-    return {
-        "id": worker.id,
-        "index": worker.index,
-        "state": _state(worker, manifest),
-        "late": worker.late,
-        "joined_s": _after_start_s(worker.joined_ns, manifest),
-        "heard_s": _after_start_s(worker.heard_ns, manifest),
-        "announced": worker.announced,
-        "received": worker.received,
-        "missing": worker.missing,
-        "in_flight": worker.in_flight,
-        "unrecorded": worker.unrecorded,
-        "batches": worker.batches,
-        "batches_received": worker.received_seqs or None,
-        "resent": worker.resent,
-        "dropped": worker.dropped,
-        "held_back": worker.held_back,
-        "unsent": worker.unsent,
+def _worker(worker: WorkerFacts, manifest: Manifest) -> WorkerCompleteness:
+    return WorkerCompleteness(
+        id=worker.id,
+        index=worker.index,
+        state=_state(worker, manifest),
+        late=worker.late,
+        joined_s=_after_start_s(worker.joined_ns, manifest),
+        heard_s=_after_start_s(worker.heard_ns, manifest),
+        announced=worker.announced,
+        received=worker.received,
+        missing=worker.missing,
+        in_flight=worker.in_flight,
+        unrecorded=worker.unrecorded,
+        batches=worker.batches,
+        batches_received=worker.received_seqs or None,
+        resent=worker.resent,
+        dropped=worker.dropped,
+        held_back=worker.held_back,
+        unsent=worker.unsent,
         **_clock(worker.clock),
         **_health(worker.health),
-    }
+    )
 
 
 def _state(worker: WorkerFacts, manifest: Manifest) -> str:
@@ -248,7 +246,7 @@ def _after_start_s(at_ns: int | None, manifest: Manifest) -> float | None:
     return None if at_ns is None else (at_ns - manifest.started_ns) * 1e-9
 
 
-def _clock(clock: ClockFacts | None) -> dict[str, float | int | None]:
+def _clock(clock: ClockFacts | None) -> dict[str, Any]:
     return {
         "clock_offset_ms": None if clock is None else clock.offset_ns * 1e-6,
         "clock_error_ms": None if clock is None else clock.error_ns * 1e-6,
@@ -256,7 +254,7 @@ def _clock(clock: ClockFacts | None) -> dict[str, float | int | None]:
     }
 
 
-def _health(health: NodeHealth) -> dict[str, float | None]:
+def _health(health: NodeHealth) -> dict[str, Any]:
     return {
         "hub_lag_ms_p99": known(health.hub_lag_ms_p99),
         "hub_lag_ms_max": known(health.hub_lag_ms_max),

@@ -4,7 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from llm_locust.figures import sessions
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.sessions import Sessions
 from llm_locust.figures.text import number, plural, seconds, sentence
 from llm_locust.metrics.prices import Prices
 from llm_locust.metrics.structs import SummaryPart, key
@@ -62,10 +65,23 @@ _MILLION = 1e6
 _SHARED = "only some of the requests are looked at, and what GPUs cost cannot be shared out"
 
 
+def compute(run: Run) -> Cost | None:
+    prices, served = run.question.prices_of(run.manifest), run.figure(sessions.compute)
+    return cost(
+        prices, run.m.window.seconds, run.throughput, run.goodput, served, of_selection=run.of_selection
+    )
+
+
 def cost(
-    prices: Prices, seconds: float, figures: Mapping[str, Any], *, of_selection: bool = False
-) -> dict[str, Any]:
-    """The ``cost`` of a summary; nothing at all where no price and no number of GPUs is given.
+    prices: Prices,
+    seconds: float,
+    throughput: Mapping[str, Any],
+    goodput: Mapping[str, Any],
+    served: Sessions | None,
+    *,
+    of_selection: bool = False,
+) -> Cost | None:
+    """None where no price and no number of GPUs is given.
 
     The cost of the window is, by GPU, gpus × price of an hour × hours; by API, input tokens × their price +
     output tokens × theirs. Each figure is the whole cost / what came out in the window, so a figure by
@@ -75,17 +91,15 @@ def cost(
 
     Args:
         seconds: of the window.
-        figures: the parts of the summary; of these ``throughput``, ``goodput`` and ``sessions`` are read.
-        of_selection: they are of some of the requests only: what GPUs cost cannot be shared out then.
+        of_selection: figures are of some of the requests only: what GPUs cost cannot be shared out then.
 
     Returns:
         prices, hours, ``gpu`` and ``api`` with the same figures, ``per_gpu``, and ``missing``, which has for
         each figure that is None what it lacks.
     """
     if not prices:
-        return {}
-    throughput, goodput = figures["throughput"], figures["goodput"]
-    bases = _bases(seconds, throughput, goodput, figures["sessions"])
+        return None
+    bases = _bases(seconds, throughput, goodput, served)
     gpu, no_gpu = (None, {"gpu": _SHARED}) if of_selection else _gpu_cost(prices, seconds)
     api, no_api = _api_cost(
         prices, bases["per_million_input_tokens"].amount, bases["per_million_output_tokens"].amount
@@ -95,14 +109,16 @@ def cost(
         "goodput_requests_per_s": goodput["requests_per_s"],
         "goodput_output_tokens_per_s": goodput["output_tokens_per_s"],
     }
-    return {
-        "prices": GivenPrices(**asdict(prices)),
-        "hours": seconds / _HOUR_S,
-        "gpu": _over_bases(gpu, bases),
-        "api": _over_bases(api, bases),
-        "per_gpu": {key: None if of_selection else _over(rate, prices.gpus) for key, rate in per_gpu.items()},
-        "missing": no_gpu | no_api | {key: base.lacks for key, base in bases.items() if base.lacks},
-    }
+    return Cost(
+        prices=GivenPrices(**asdict(prices)),
+        hours=seconds / _HOUR_S,
+        gpu=_over_bases(gpu, bases),
+        api=_over_bases(api, bases),
+        per_gpu=RatesPerGpu(
+            **{name: None if of_selection else _over(rate, prices.gpus) for name, rate in per_gpu.items()}
+        ),
+        missing=no_gpu | no_api | {key: base.lacks for key, base in bases.items() if base.lacks},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +139,12 @@ class _Base:
 
 
 def _bases(
-    seconds: float, throughput: Mapping[str, Any], goodput: Mapping[str, Any], sessions: Mapping[str, Any]
+    seconds: float, throughput: Mapping[str, Any], goodput: Mapping[str, Any], ended: Sessions | None
 ) -> dict[str, _Base]:
     def count(rate: float | None) -> float | None:
         return None if rate is None else rate * seconds
 
-    served = sessions["completed"] + sessions["cut"] if sessions else None
+    served = None if ended is None else float(ended.completed + ended.cut)
     no_slo = "" if goodput["slo"] or goodput["slo_by_class"] else "no SLO was given"
     requests, good = count(throughput["requests_per_s"]), count(goodput["requests_per_s"])
     inputs, outputs = (count(throughput[f"{kind}_tokens_per_s"]) for kind in ("input", "output"))
@@ -174,8 +190,10 @@ def _not_given(names: list[str]) -> str:
     return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not given"
 
 
-def _over_bases(total: float | None, bases: Mapping[str, _Base]) -> dict[str, float | None]:
-    return {"total": total, **{key: _over(total, base.amount, base.unit) for key, base in bases.items()}}
+def _over_bases(total: float | None, bases: Mapping[str, _Base]) -> CostFigures:
+    return CostFigures(
+        total=total, **{name: _over(total, base.amount, base.unit) for name, base in bases.items()}
+    )
 
 
 def _over(amount: float | None, by: float | None, unit: float = 1.0) -> float | None:

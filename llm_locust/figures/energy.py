@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.server_metrics import gpu_of
 from llm_locust.figures.text import clean, number, plural, sentence
@@ -49,8 +50,14 @@ class Energy(SummaryPart, frozen=True):
 LEAST_COVERED = 0.9
 
 
-def energy(series: ServerSeries, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``energy`` of a summary.
+def compute(run: Run) -> Energy | str | None:
+    return energy(run.server, run.throughput, run.goodput) if run.server else None
+
+
+def energy(
+    series: ServerSeries, throughput: Mapping[str, Any], goodput: Mapping[str, Any]
+) -> Energy | str | None:
+    """What the answers took.
 
     ``joules`` is of all GPUs over the window: of each its mean power while it was watched × the window, by
     its energy counter where it has one (``by_counter`` of ``gpus``), else by the mean of its power samples.
@@ -61,39 +68,36 @@ def energy(series: ServerSeries, figures: Mapping[str, Any]) -> dict[str, Any]:
     - ``per_watt``: rates per second / ``power_w``; of tokens that is tokens per joule.
     - ``per_gpu``: the same rates / ``gpus``.
 
-    Args:
-        figures: the parts of the summary; ``throughput`` and ``goodput`` are read.
-
     Returns:
-        Nothing at all where no GPU tells energy or power; ``missing`` instead of figures where a GPU was
-        observed for less than :data:`LEAST_COVERED` of the window.
+        None where no GPU tells energy or power; why not where a GPU was observed for less than
+        :data:`LEAST_COVERED` of the window.
     """
     powers, by_counter, uncovered = _powers(series)
     if not powers and not uncovered:
-        return {}
+        return None
     if uncovered:
         names = ", ".join(sorted(uncovered))
-        return {"missing": f"observed for less than {100 * LEAST_COVERED:.0f} % of the window: {names}"}
+        return f"observed for less than {100 * LEAST_COVERED:.0f} % of the window: {names}"
     power_w, seconds = sum(powers.values()), series.seconds
     rates = {
-        "output_tokens_per_s": figures["throughput"]["output_tokens_per_s"],
-        "total_tokens_per_s": figures["throughput"]["total_tokens_per_s"],
-        "requests_per_s": figures["throughput"]["requests_per_s"],
-        "goodput_requests_per_s": figures["goodput"]["requests_per_s"],
-        "goodput_output_tokens_per_s": figures["goodput"]["output_tokens_per_s"],
+        "output_tokens_per_s": throughput["output_tokens_per_s"],
+        "total_tokens_per_s": throughput["total_tokens_per_s"],
+        "requests_per_s": throughput["requests_per_s"],
+        "goodput_requests_per_s": goodput["requests_per_s"],
+        "goodput_output_tokens_per_s": goodput["output_tokens_per_s"],
     }
-    return {
-        "gpus": len(powers),
-        "by_counter": by_counter,
-        "power_w": power_w,
-        "joules": power_w * seconds,
-        "joules_per_output_token": _energy_over(power_w, rates["output_tokens_per_s"]),
-        "joules_per_token": _energy_over(power_w, rates["total_tokens_per_s"]),
-        "joules_per_request": _energy_over(power_w, rates["requests_per_s"]),
-        "joules_per_good_request": _energy_over(power_w, rates["goodput_requests_per_s"]),
-        "per_watt": {key: _energy_over(rate, power_w) for key, rate in rates.items()},
-        "per_gpu": {key: _energy_over(rate, len(powers)) for key, rate in rates.items()},
-    }
+    return Energy(
+        gpus=len(powers),
+        by_counter=by_counter,
+        power_w=power_w,
+        joules=power_w * seconds,
+        joules_per_output_token=_energy_over(power_w, rates["output_tokens_per_s"]),
+        joules_per_token=_energy_over(power_w, rates["total_tokens_per_s"]),
+        joules_per_request=_energy_over(power_w, rates["requests_per_s"]),
+        joules_per_good_request=_energy_over(power_w, rates["goodput_requests_per_s"]),
+        per_watt=EnergyRates(**{name: _energy_over(rate, power_w) for name, rate in rates.items()}),
+        per_gpu=EnergyRates(**{name: _energy_over(rate, len(powers)) for name, rate in rates.items()}),
+    )
 
 
 def _powers(series: ServerSeries) -> tuple[dict[str, float], int, set[str]]:

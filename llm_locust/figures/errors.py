@@ -7,6 +7,7 @@ import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import MOST_ROWS
 from llm_locust.figures.parts import rows_left_out as _left_out
 from llm_locust.figures.section import Column, Section, Table, TableRow
@@ -39,6 +40,10 @@ MOST_KINDS = 50
 
 #: ``outcome`` of the last entry, which counts the kinds that are not listed.
 OTHER = "other"
+
+
+def compute(run: Run) -> list[ErrorKind]:
+    return failures(run.m.c, run.population.failed)
 
 
 def failures(c: Columns, failed: Rows) -> list[ErrorKind]:

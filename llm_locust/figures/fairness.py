@@ -14,7 +14,8 @@ from llm_locust.core import manifest as replica_headers
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED, probability, quantity
-from llm_locust.figures.autoscaling import autoscaling, lives
+from llm_locust.figures.autoscaling import Autoscaling, autoscaling, lives
+from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import LATENCY_COLUMNS, MOST_ROWS, having_figures
 from llm_locust.figures.parts import rows_left_out as _left_out
 from llm_locust.figures.parts import shown_label as _shown
@@ -355,7 +356,32 @@ AMOUNTS = {
 }
 
 
-def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: int | None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The replicas of a run, how even they were, and how their number changed, where it did."""
+
+    replicas: list[ReplicaFigures]
+    fairness: Fairness
+    autoscaling: Autoscaling | None
+
+
+def compute(run: Run) -> Deployment:
+    return deployment(run.requests, run.m, run.manifest, None if run.of_selection else run.unrecorded)
+
+
+def replicas_of(run: Run) -> list[ReplicaFigures]:
+    return run.figure(compute).replicas
+
+
+def fairness_of(run: Run) -> Fairness:
+    return run.figure(compute).fairness
+
+
+def autoscaling_of(run: Run) -> Autoscaling | None:
+    return run.figure(compute).autoscaling
+
+
+def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: int | None) -> Deployment:
     """The ``replicas`` and ``fairness`` of a summary, and ``autoscaling`` where their number changed.
 
     ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
@@ -380,7 +406,7 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     entries = [structs.replace(entry, **told[entry.name]) for entry in found]
     scaled = None if unrecorded is None else autoscaling(requests, m, manifest, unrecorded)
     evenness = fairness(entries, m, carriers, named_by, direct=direct, **_headers(manifest))
-    return {"replicas": entries, "fairness": evenness} | ({"autoscaling": scaled} if scaled else {})
+    return Deployment(entries, evenness, scaled or None)
 
 
 def _headers(manifest: Manifest) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A figure of a run: how it is computed from the run, and how a report shows it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,8 +10,10 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.figures.section import Section
+from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.window import Population
 
@@ -35,6 +37,9 @@ class Run:
         of_selection: they are some of the run's requests only.
         server: what was scraped of the servers, in the same window; None of a selection.
         live: the run's last live figures; None where they are of other requests.
+        answers: what the answers were worth.
+        whole: the latencies, counts, rates and goodput of all requests, and those of names and classes.
+        unrecorded: requests without a record that belong to these.
     """
 
     requests: Requests
@@ -45,6 +50,9 @@ class Run:
     of_selection: bool = False
     server: ServerSeries | None = None
     live: "LiveEnd | None" = None
+    answers: Answers | None = None
+    whole: Mapping[str, Any] = field(default_factory=dict)
+    unrecorded: int = 0
     _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -54,6 +62,27 @@ class Run:
     @cached_property
     def population(self) -> Population:
         return self.m.population(np.arange(len(self.m.c)))
+
+    @property
+    def latency_ms(self) -> Mapping[str, Mapping[str, Any]]:
+        """The figures of each latency, by its key."""
+        found: Mapping[str, Mapping[str, Any]] = self.whole["latency_ms"]
+        return found
+
+    @property
+    def throughput(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.whole["throughput"]
+        return found
+
+    @property
+    def goodput(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.whole["goodput"]
+        return found
+
+    @cached_property
+    def silences(self) -> Silences:
+        """The times in which nothing came though requests were under way."""
+        return Silences.of(self.m.c, self.m.holes, self.m.window, self.m.judgement)
 
     def figure(self, compute: "Callable[[Run], T]") -> T:
         """Another figure of this run; each is computed once."""

@@ -1,9 +1,10 @@
 """Images of requests: how many are read per second, and how long a first token takes behind them."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow
 from llm_locust.figures.text import count, counted, meaning_in, number
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -83,8 +84,12 @@ _EDGES = (0, 1, 2, 4, 8, 16, 32, 64)
 _LABELS = ("0", "1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "65+")
 
 
-def images(c: Columns, ok: Rows, credits: Credits, ttft_s: Floats) -> dict[str, Any] | None:
-    """Key ``images`` of a summary; None of a run whose requests have none.
+def compute(run: Run) -> Images | None:
+    return images(run.m.c, run.population.ok, run.m.credits, run.m.values["ttft"])
+
+
+def images(c: Columns, ok: Rows, credits: Credits, ttft_s: Floats) -> Images | None:
+    """None of a run whose requests have none.
 
     Rates are of all requests, whenever they were scheduled: images count when their prompt has been read, as
     its tokens do. All else is of the requests ``ok``.
@@ -97,13 +102,13 @@ def images(c: Columns, ok: Rows, credits: Credits, ttft_s: Floats) -> dict[str, 
     per_s = rate_of_having(credits, credits.images, np.arange(len(c)))
     pixels = float(c.pixels[having].sum())  # NaN where the size of one is not known
     per_image = pixels / amount if amount and not np.isnan(pixels) else None
-    return {
-        "images_per_s": per_s,
-        "pixels_per_s": None if per_s is None else _pixels_per_s(c, credits),
-        "per_request": {key: each[key] for key in ("n", "mean", "p50", "p99", "max")},
-        "pixels_per_image": per_image,
-        "by_number": _by_number(c, ok, ttft_s),
-    }
+    return Images(
+        images_per_s=per_s,
+        pixels_per_s=None if per_s is None else _pixels_per_s(c, credits),
+        per_request=ImageCounts(**{key: each[key] for key in ("n", "mean", "p50", "p99", "max")}),
+        pixels_per_image=per_image,
+        by_number=_by_number(c, ok, ttft_s),
+    )
 
 
 def _pixels_per_s(c: Columns, credits: Credits) -> float | None:
@@ -115,7 +120,10 @@ def _pixels_per_s(c: Columns, credits: Credits) -> float | None:
     return total / credits.window.seconds if credits.window.seconds > 0 else None
 
 
-def _by_number(c: Columns, ok: Rows, ttft_s: Floats) -> list[dict[str, Any]]:
+_FIRST_TOKENS = FirstTokens.__struct_fields__
+
+
+def _by_number(c: Columns, ok: Rows, ttft_s: Floats) -> list[ImagesOfNumber]:
     ok = ok[np.isnan(c.inputs[ok])]  # embeddings have neither images nor a first token
     place = np.searchsorted(_EDGES, np.nan_to_num(c.images[ok], nan=0.0))
     found = []
@@ -124,12 +132,12 @@ def _by_number(c: Columns, ok: Rows, ttft_s: Floats) -> list[dict[str, Any]]:
         ttft = summarise_ascending(ordered(ttft_s[rows] * 1e3))
         tokens = summarise_ascending(ordered(c.input_tokens[rows]))
         found.append(
-            {
-                "images": _LABELS[n_images],
-                "requests": len(rows),
-                "ttft_ms": {key: ttft[key] for key in ("n", "mean", "p50", "p99", "max")},
-                "input_tokens_mean": tokens["mean"],
-            }
+            ImagesOfNumber(
+                images=_LABELS[n_images],
+                requests=len(rows),
+                ttft_ms=FirstTokens(**{key: ttft[key] for key in _FIRST_TOKENS}),
+                input_tokens_mean=tokens["mean"],
+            )
         )
     return found
 

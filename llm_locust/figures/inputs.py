@@ -1,9 +1,11 @@
 """Inputs of requests that ask for a result of each: texts to embed, documents to rank."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec.structs import asdict
 
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Section, Table, TableRow
 from llm_locust.figures.text import clean, count, number
 from llm_locust.metrics.columns import Columns, Rows, groups
@@ -55,8 +57,12 @@ class Inputs(InputFigures, frozen=True):
 # --------------------
 
 
-def inputs(c: Columns, ok: Rows, credits: Credits) -> dict[str, Any] | None:
-    """Key ``inputs`` of a summary; None of a run whose requests all ask for one answer.
+def compute(run: Run) -> Inputs | None:
+    return inputs(run.m.c, run.population.ok, run.m.credits)
+
+
+def inputs(c: Columns, ok: Rows, credits: Credits) -> Inputs | None:
+    """None of a run whose requests all ask for one answer.
 
     Rates are of all requests, whenever they were scheduled; inputs count when their answer has come, as their
     tokens do. All else is of the requests ``ok``.
@@ -69,10 +75,10 @@ def inputs(c: Columns, ok: Rows, credits: Credits) -> dict[str, Any] | None:
         if (figures := _figures(c, rows, np.intersect1d(rows, ok, assume_unique=True), credits))
     }
     total = _figures(c, np.arange(len(c)), ok, credits)
-    return {**(total or {}), "by_name": by_name if len(by_name) > 1 else {}}
+    return None if total is None else Inputs(**asdict(total), by_name=by_name if len(by_name) > 1 else {})
 
 
-def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> dict[str, Any] | None:
+def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> InputFigures | None:
     has = rows[~np.isnan(c.inputs[rows])]
     if not len(has):
         return None
@@ -80,12 +86,12 @@ def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> dict[str, An
     each = summarise_ascending(ordered(c.inputs[ok]))
     known = ok[~np.isnan(c.inputs[ok]) & ~np.isnan(c.input_tokens[ok])]
     amount = float(c.inputs[known].sum())
-    return {
-        "inputs_per_s": inputs_per_s(credits, has),
-        "input_tokens_per_s": rate_per_s(tokens, finished, credits.window.seconds),
-        "per_request": {key: each[key] for key in ("n", "mean", "p50", "p99", "max")},
-        "tokens_per_input": float(c.input_tokens[known].sum()) / amount if amount else None,
-    }
+    return InputFigures(
+        inputs_per_s=inputs_per_s(credits, has),
+        input_tokens_per_s=rate_per_s(tokens, finished, credits.window.seconds),
+        per_request=InputCounts(**{key: each[key] for key in ("n", "mean", "p50", "p99", "max")}),
+        tokens_per_input=float(c.input_tokens[known].sum()) / amount if amount else None,
+    )
 
 
 # --------------------

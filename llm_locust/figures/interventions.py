@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.core.manifest import Manifest, ServerCall
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import clean, count, plural, seconds
 from llm_locust.metrics.structs import SummaryPart, key
@@ -69,6 +70,10 @@ class Interventions(SummaryPart, frozen=True):
 
 #: The paths between which a server's profiler runs.
 _START, _STOP = "/start_profile", "/stop_profile"
+
+
+def compute(run: Run) -> Interventions:
+    return interventions(run.manifest, run.m.window)
 
 
 def interventions(manifest: Manifest, window: Window) -> Interventions:

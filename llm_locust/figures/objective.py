@@ -467,4 +467,4 @@ def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
     judged = m.population(np.arange(len(m.c))).judged
     found = client_validity(m.c, judged, manifest, Scale.of(m.window, medians_ms), m.judgement)
-    return found["reasons"][0] if found["verdict"] == "invalid" else ""
+    return found.reasons[0] if found.verdict == "invalid" else ""

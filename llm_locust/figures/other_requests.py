@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated
 
+from llm_locust.core.other_requests import together
+from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import shown_label as _shown
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, number, short
@@ -27,6 +29,23 @@ class OtherRequestsPart(SummaryPart, frozen=True):
 
 
 _MESSAGE_LENGTH, _EXAMPLE_LENGTH, _NAME_LENGTH = 160, 2_000, 64
+
+
+def compute(run: Run) -> list[OtherRequestsPart] | None:
+    """What the workers counted of other users' requests, over the whole run; None without any."""
+    if run.of_selection:
+        return None
+    return [
+        OtherRequestsPart(
+            method=each.method,
+            name=each.name,
+            requests=each.requests,
+            failures=each.failures,
+            p50_ms=each.percentile_ms(50),
+            p95_ms=each.percentile_ms(95),
+        )
+        for each in together(each for worker in run.manifest.workers for each in worker.others)
+    ] or None
 
 
 def show(summary: "Summary") -> Section | None:

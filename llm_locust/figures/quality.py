@@ -259,7 +259,7 @@ def compute(run: Run) -> Quality:
     were scheduled before the window and had the server for themselves, if there are such.
     """
     c, judged, window, baseline = run.m.c, run.population.judged, run.m.window, run.question.quality_baseline
-    answers = run.figure(answers_of)
+    answers = run.answers or Answers.of(run.requests)
     rows = judged[complete(c)[judged]]
     right = answers.right(rows)
     over_time, by_load, effect, beside = [], [], None, None
@@ -285,10 +285,6 @@ def compute(run: Run) -> Quality:
 
 def right_answers(p: Proportion) -> RightAnswers:
     return RightAnswers(**summarise_proportion(p, "correct"))
-
-
-def answers_of(run: Run) -> Answers:
-    return Answers.of(run.requests)
 
 
 def quality_of_part(answers: Answers, c: Columns, judged: Rows) -> PartQuality:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import percent, plural, seconds, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
@@ -78,6 +79,11 @@ class OutageSpan(SummaryPart, frozen=True):
     others: Annotated[
         int, key("how often another replica began or ended an answer meanwhile", "the others' requests")
     ]
+
+
+def compute(run: Run) -> Reliability:
+    m = run.m
+    return reliability(run.requests, m.c, run.population, m.judgement, m.window, run.silences)
 
 
 def reliability(

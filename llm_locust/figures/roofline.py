@@ -3,20 +3,20 @@
 Every prompt and every token needs its operations, whatever the engine does: they are counted. What was read
 is a lower bound."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from llm_locust.core.batch import Labels, Ragged, Requests
-from llm_locust.core.manifest import Manifest
+from llm_locust.figures.figure import Run
 from llm_locust.figures.routing import Carriers, replica_labels
 from llm_locust.figures.section import Line, Section, Tone
+from llm_locust.figures.servers import pool_sizes
 from llm_locust.figures.text import clean, count, number, percent, plural, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, pieces
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.throughput import prefilled_s
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.roofline.bounds import Bound, Roof, decode_bound, prefill_bound
@@ -205,33 +205,22 @@ def _tokens_and_contexts(c: Columns, events: _Events) -> tuple[Floats, Floats]:
     return np.maximum(0.0, tokens - (events.place == 0)), context
 
 
-def roofline(
-    requests: Requests,
-    m: Measured,
-    manifest: Manifest,
-    question: Question,
-    pools: Mapping[str, int],
-    *,
-    of_selection: bool,
-) -> dict[str, Any]:
-    """The ``roofline`` of a summary: nothing without a roof, and why where there are no figures.
-
-    Args:
-        pools: how many servers have each role in disaggregated serving.
-    """
+def compute(run: Run) -> Roofline | str | None:
+    """None without a roof, and why where there are no figures."""
+    manifest, question = run.manifest, run.question
     roof = question.roof_of(manifest)
     if roof is None and question.lacks_shape(manifest):
-        return {"missing": "the run has only the name of a file for the model's shape: give --model-shape"}
+        return "the run has only the name of a file for the model's shape: give --model-shape"
     if roof is None:
-        return {}
+        return None
     if len({arm.model for arm in manifest.arms if arm.model}) > 1:
-        return {"missing": "the arms have several models, and the GPUs are given with the shape of one"}
-    if of_selection:
-        return {"missing": "only some of the requests are looked at, and GPUs cannot be shared out"}
-    return utilisation(requests, m, roof, sum(pools.values()))
+        return "the arms have several models, and the GPUs are given with the shape of one"
+    if run.of_selection:
+        return "only some of the requests are looked at, and GPUs cannot be shared out"
+    return utilisation(run.requests, run.m, roof, sum(pool_sizes(run.server).values()))
 
 
-def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -> dict[str, Any]:
+def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -> Roofline:
     """What the run reached of what ``roof`` allows, in the window.
 
     - ``mfu`` = operations of the prompts computed and the tokens generated / (peak × seconds). A prompt
@@ -255,25 +244,25 @@ def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -
     work = decode_work(requests, m, engines, roof.model)
     output_flops = work.flops + _unseen_flops(m, roof.model)
     seconds = m.window.seconds if m.window.seconds > 0 else None
-    return {
-        "model": roof.model.name,
-        "weights": roof.model.weights,
-        "gpu": roof.gpu.name,
-        "gpus": roof.gpus,
-        "models_asked": _models_asked(requests),
-        "peak_flops": roof.peak_flops,
-        "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
+    return Roofline(
+        model=roof.model.name,
+        weights=roof.model.weights,
+        gpu=roof.gpu.name,
+        gpus=roof.gpus,
+        models_asked=_models_asked(requests),
+        peak_flops=roof.peak_flops,
+        bandwidth_bytes_per_s=roof.bandwidth_bytes_per_s,
         **_arithmetic(prompts.flops(roof.model), output_flops, roof, seconds if prompts.are_known else None),
         **_reads(work, roof, seconds if work.events or not prompts.answered else None),
-        "engines": engines.count,
-        "batch_mean": _over(work.events, work.steps),
-        "context_mean": _over(work.contexts, work.decoded),
+        engines=engines.count,
+        batch_mean=_over(work.events, work.steps),
+        context_mean=_over(work.contexts, work.decoded),
         **_bounds(work, prompts, Roof(roof.model, roof.gpu, roof.gpus / (servers or engines.count))),
-        "prompts": prompts.answered,
-        "prompts_unknown": prompts.answered - len(prompts.tokens),
-        "prompts_cache_unknown": int(np.isnan(prompts.cached).sum()),
-        "cached_share": _over(float(np.nansum(prompts.cached)), float(prompts.tokens.sum())),
-    }
+        prompts=prompts.answered,
+        prompts_unknown=prompts.answered - len(prompts.tokens),
+        prompts_cache_unknown=int(np.isnan(prompts.cached).sum()),
+        cached_share=_over(float(np.nansum(prompts.cached)), float(prompts.tokens.sum())),
+    )
 
 
 def _models_asked(requests: Requests) -> int:

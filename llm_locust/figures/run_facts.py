@@ -2,9 +2,12 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, convert
 
+from llm_locust.figures.figure import Run
+from llm_locust.metrics.sections.steady import left_out
 from llm_locust.metrics.structs import SummaryPart, key
+from llm_locust.metrics.window import iso, run_window, why_empty
 
 if TYPE_CHECKING:
     pass
@@ -126,3 +129,36 @@ class AnalysisFacts(SummaryPart, frozen=True):
         list[str] | None, key("percentiles asked for; null for the usual ones", "the report")
     ]
     by: Annotated[list[str], key("dimensions that figures are broken down by", "the report")]
+
+
+def run_of(run: Run) -> RunFacts:
+    manifest = run.manifest
+    return RunFacts(
+        id=manifest.id,
+        name=manifest.name,
+        started=iso(manifest.started_ns),
+        host=manifest.host,
+        model=manifest.model,
+        scenario=manifest.scenario,
+        seed=manifest.seed,
+        versions=dict(manifest.versions),
+        stop_reason=manifest.stop_reason or None,
+        task_exceptions=convert(manifest.task_exceptions, list[TaskExceptionKind], from_attributes=True),
+        skipped_lines=dict(manifest.skipped_lines) if manifest.skipped_lines else UNSET,
+        insecure=True if manifest.options.get("insecure") is True else UNSET,
+        is_sweep=True if manifest.is_sweep else UNSET,
+    )
+
+
+def window_of(run: Run) -> WindowFacts:
+    m = run.m
+    of_run = run_window(m.c, run.manifest, run.warmup_s)
+    steady = run.question.window_of(run.manifest) == "steady"
+    return WindowFacts(
+        start=iso(m.window.start_ns),
+        end=iso(m.window.end_ns),
+        seconds=m.window.seconds,
+        rule=m.window.rule,
+        left_out=LeftOut(**left_out(m.c, of_run, m.window, m.judgement)) if steady else None,
+        why_empty=why_empty(m.c, m.window, run.warmup_s),
+    )

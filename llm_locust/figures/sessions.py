@@ -7,13 +7,14 @@ a finished one."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from re import compile as compile_pattern
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Echo
+from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import LATENCY_COLUMNS
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import (
@@ -193,7 +194,12 @@ def _session_labels(batch: RecordBatch) -> Labels:
     return RecordBatch(table.set_column(place, "session", encoded)).labels("session")
 
 
-def sessions(requests: Requests, c: Columns, window: Window, header: str | None = None) -> dict[str, Any]:
+def compute(run: Run) -> Sessions | None:
+    header = run.manifest.options.get("session_header")
+    return sessions(run.requests, run.m.c, run.m.window, header if isinstance(header, str) else None)
+
+
+def sessions(requests: Requests, c: Columns, window: Window, header: str | None = None) -> Sessions | None:
     """Figures of the sessions that started in the window, and by turn of the requests scheduled in it.
 
     ``completed`` + ``abandoned`` + ``failed`` + ``cut`` = ``n``. ``turns`` and ``output_tokens`` are of the
@@ -203,29 +209,29 @@ def sessions(requests: Requests, c: Columns, window: Window, header: str | None 
         header: that the session's next request gives back, as the run's options name it.
 
     Returns:
-        An empty result if no request is a turn.
+        None if no request is a turn.
     """
     turns = Turns.of(requests)
     if not len(turns):
-        return {}
+        return None
     found = _Sessions.of(c, turns, window)
     completed = found.inside & ~found.failed & ~found.abandoned & ~found.cut
     ended = found.inside & (completed | found.failed | found.abandoned)
-    return {
-        "n": int(found.inside.sum()),
-        "completed": int(completed.sum()),
-        "abandoned": int((found.inside & found.abandoned & ~found.failed).sum()),
-        "failed": int((found.inside & found.failed).sum()),
-        "cut": int((found.inside & ~ended).sum()),
-        "turns": _amounts(found.done[ended]),
-        "output_tokens": _amounts(found.output_tokens[ended]),
-        "duration_s": _times(found.duration_s[completed], found.begun_s[completed], 1.0),
-        "by_turn": _by_turn(c, turns, window),
-        "header": None if header is None else {"name": header, **_header(c, turns, window)},
-    }
+    return Sessions(
+        n=int(found.inside.sum()),
+        completed=int(completed.sum()),
+        abandoned=int((found.inside & found.abandoned & ~found.failed).sum()),
+        failed=int((found.inside & found.failed).sum()),
+        cut=int((found.inside & ~ended).sum()),
+        turns=_amounts(found.done[ended]),
+        output_tokens=_amounts(found.output_tokens[ended]),
+        duration_s=_times(found.duration_s[completed], found.begun_s[completed], 1.0),
+        by_turn=_by_turn(c, turns, window),
+        header=None if header is None else _header(header, c, turns, window),
+    )
 
 
-def _header(c: Columns, turns: Turns, window: Window) -> dict[str, Any]:
+def _header(name: str, c: Columns, turns: Turns, window: Window) -> SessionHeaderPart:
     """What follow-up turns had of the header, and how many that had it stayed at the session's replica.
 
     Of turns that were sent. ``same_replica`` is the share of the ``placed`` ones: those that gave it back,
@@ -239,7 +245,7 @@ def _header(c: Columns, turns: Turns, window: Window) -> dict[str, Any]:
     placed &= (inside & (turns.echo == _ECHOES.index(Echo.ECHOED)))[order[1:]]
     same = placed & (replica[1:] == replica[:-1])
     n = int(placed.sum())
-    return {**counts, "placed": n, "same_replica": int(same.sum()) / n if n else None}
+    return SessionHeaderPart(name=name, **counts, placed=n, same_replica=int(same.sum()) / n if n else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,35 +291,36 @@ class _Sessions:
         )
 
 
-def _by_turn(c: Columns, turns: Turns, window: Window) -> list[dict[str, Any]]:
-    """One entry per turn turn that occurs; ``from_here_on`` in the one of all later turns."""
+def _by_turn(c: Columns, turns: Turns, window: Window) -> list[TurnPart]:
+    """One entry per turn's number that occurs; ``from_here_on`` in the one of all later turns."""
     scheduled = window.scheduled(c)
     apart = np.minimum(turns.number, TURNS_APART)
     entries = []
     for turn in range(TURNS_APART + 1):
         chosen = np.flatnonzero((apart == turn) & scheduled[turns.row])
         if len(chosen):
-            figures = _turn(c, turns, chosen, scheduled)
-            entries.append({"turn": turn, "from_here_on": turn == TURNS_APART, **figures})
+            entries.append(_turn(turn, c, turns, chosen, scheduled))
     return entries
 
 
-def _turn(c: Columns, turns: Turns, chosen: Rows, scheduled: Mask) -> dict[str, Any]:
+def _turn(turn: int, c: Columns, turns: Turns, chosen: Rows, scheduled: Mask) -> TurnPart:
     rows = turns.row[chosen]
     population = Population.of(c, scheduled, rows)
     ok, begun_s = population.ok, c.scheduled_s[population.ok]
-    return {
-        "requests": len(rows),
-        "ok": len(ok),
-        "failed": len(population.failed),
-        "abandoned": int(c.abandoned[population.cancelled].sum()),
-        "left_out": len(population.given_up(c)),
-        "ttft_ms": _times(ttft(c)[ok], begun_s, 1e3),
-        "tpot_ms": _times(tpot(c)[ok], begun_s, 1e3),
-        "e2el_ms": _times(e2el(c)[ok], begun_s, 1e3),
-        "input_tokens": _amounts(c.input_tokens[ok]),
-        "cached_share": _cached_share(c, turns, chosen),
-    }
+    return TurnPart(
+        turn=turn,
+        from_here_on=turn == TURNS_APART,
+        requests=len(rows),
+        ok=len(ok),
+        failed=len(population.failed),
+        abandoned=int(c.abandoned[population.cancelled].sum()),
+        left_out=len(population.given_up(c)),
+        ttft_ms=_times(ttft(c)[ok], begun_s, 1e3),
+        tpot_ms=_times(tpot(c)[ok], begun_s, 1e3),
+        e2el_ms=_times(e2el(c)[ok], begun_s, 1e3),
+        input_tokens=_amounts(c.input_tokens[ok]),
+        cached_share=_cached_share(c, turns, chosen),
+    )
 
 
 def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
@@ -325,16 +332,16 @@ def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
     return float(cached[known].sum()) / asked if asked else None
 
 
-def _times(values_s: Floats, begun_s: Floats, scale: float) -> dict[str, Any]:
+def _times(values_s: Floats, begun_s: Floats, scale: float) -> SessionTimes:
     """Figures of times, whose course follows the starts ``begun_s``."""
     course = in_order(values_s[np.lexsort((values_s, begun_s))])
     figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES, course=course)
-    return {key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95", "n_effective")}
+    return SessionTimes(**{key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95", "n_effective")})
 
 
-def _amounts(values: Floats) -> dict[str, Any]:
+def _amounts(values: Floats) -> Amounts:
     figures = summarise_ascending(ordered(values), places={"p50": 50.0})
-    return {key: figures[key] for key in ("n", "mean", "p50", "max")}
+    return Amounts(**{key: figures[key] for key in ("n", "mean", "p50", "max")})
 
 
 # --------------------

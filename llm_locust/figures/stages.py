@@ -11,7 +11,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.agents import agents
-from llm_locust.figures.client import Scale, client_validity
+from llm_locust.figures.client import ClientFacts, Scale, client_validity
 from llm_locust.figures.goodput import limits
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
@@ -300,8 +300,8 @@ def stage_verdict(
     if lengths is not None and lengths.reason:
         found.append(lengths.reason)
     found += () if prefix is None else prefix.reasons
-    if is_clients := client["verdict"] == "invalid":
-        found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
+    if is_clients := client.verdict == "invalid":
+        found.append(f"{CLIENT_LIMITED}{client.reasons[0]}")
     few = begun < FEWEST_FOR_LATENCIES
     notes = [FEW] if few else []
     if lengths is not None and lengths.note:
@@ -312,7 +312,7 @@ def stage_verdict(
         steady=False if overload or changes else None if few or none_ok else True,
         all_failed=none_ok and bool(len(population.failed)) and not stage.fault and not is_clients,
         saturated=bool(overload) if course.open_loop else None,
-        client=client["verdict"],
+        client=client.verdict,
         reasons=tuple(found),
         notes=tuple(notes),
         lengths=lengths,
@@ -320,7 +320,7 @@ def stage_verdict(
     )
 
 
-def _client(m: Measured, manifest: Manifest) -> dict[str, Any]:
+def _client(m: Measured, manifest: Manifest) -> ClientFacts:
     population = m.population(np.arange(len(m.c)))
     medians_ms = {
         "itl": _median_ms(m.gaps.ascending()),

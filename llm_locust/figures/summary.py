@@ -6,7 +6,31 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from llm_locust.figures import compat, drift, live_check, quality, steadiness
+from llm_locust.figures import agents as agents_
+from llm_locust.figures import (
+    bottleneck,
+    client,
+    compat,
+    completeness,
+    cost,
+    drift,
+    energy,
+    errors,
+    fairness,
+    interventions,
+    live_check,
+    quality,
+    reliability,
+    roofline,
+    run_facts,
+    sessions,
+    steadiness,
+    tokens,
+)
+from llm_locust.figures import images as images_
+from llm_locust.figures import inputs as inputs_
+from llm_locust.figures import other_requests as other_requests_
+from llm_locust.figures import user_time as user_time_
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.arms import ArmSummary
 from llm_locust.figures.autoscaling import Autoscaling
@@ -100,8 +124,8 @@ class Summary(SummaryPart, frozen=True):
             "and `report` read the records, and give all runs the present meaning"
         ),
     ]
-    run: RunFacts
-    window: WindowFacts
+    run: Annotated[RunFacts, Figure(run_facts.run_of)]
+    window: Annotated[WindowFacts, Figure(run_facts.window_of)]
     latency_ms: dict[str, LatencyTable]
     latency_ms_adjusted: dict[str, LatencyTable]
     throughput: Throughput
@@ -109,26 +133,26 @@ class Summary(SummaryPart, frozen=True):
     goodput: Goodput
     by_name: dict[str, RequestPart]
     by_class: dict[str, RequestPart]
-    sessions: Sessions | None
-    tokens: Tokens
-    client: ClientFacts
-    littles_law: LittlesLaw
-    completeness: Completeness
+    sessions: Annotated[Sessions | None, Figure(sessions.compute)]
+    tokens: Annotated[Tokens, Figure(tokens.compute)]
+    client: Annotated[ClientFacts, Figure(client.compute)]
+    littles_law: Annotated[LittlesLaw, Figure(client.law_of)]
+    completeness: Annotated[Completeness, Figure(completeness.compute)]
     steadiness: Annotated[Steadiness, Figure(steadiness.compute, steadiness.show)]
     drift: Annotated[Drift, Figure(drift.compute, drift.show)]
-    reliability: Reliability
-    replicas: list[ReplicaFigures]
-    fairness: Fairness
-    bottleneck: Bottleneck | str
+    reliability: Annotated[Reliability, Figure(reliability.compute)]
+    replicas: Annotated[list[ReplicaFigures], Figure(fairness.replicas_of)]
+    fairness: Annotated[Fairness, Figure(fairness.fairness_of)]
+    bottleneck: Annotated[Bottleneck | str, Figure(bottleneck.compute)]
     quality: Annotated[Quality, Figure(quality.compute, quality.sections)]
-    errors: list[ErrorKind]
+    errors: Annotated[list[ErrorKind], Figure(errors.compute)]
     compat: Annotated[Compat, Figure(compat.compute)]
-    interventions: Interventions
+    interventions: Annotated[Interventions, Figure(interventions.compute)]
     gates: list[GateOutcome]
-    cost: Cost | None
+    cost: Annotated[Cost | None, Figure(cost.compute)]
     server: Servers | None
-    energy: Energy | str | None
-    roofline: Roofline | str | None
+    energy: Annotated[Energy | str | None, Figure(energy.compute)]
+    roofline: Annotated[Roofline | str | None, Figure(roofline.compute)]
     live_check: Annotated[LiveCheck | None, Figure(live_check.compute)]
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
@@ -155,12 +179,12 @@ class Summary(SummaryPart, frozen=True):
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1
 
-    agents: Agents | None = None
-    autoscaling: Autoscaling | None = None
-    inputs: Inputs | None = None
-    images: Images | None = None
-    user_time: UserTime | None = None
-    other_requests: list[OtherRequestsPart] | None = None
+    agents: Annotated[Agents | None, Figure(agents_.compute)] = None
+    autoscaling: Annotated[Autoscaling | None, Figure(fairness.autoscaling_of)] = None
+    inputs: Annotated[Inputs | None, Figure(inputs_.compute)] = None
+    images: Annotated[Images | None, Figure(images_.compute)] = None
+    user_time: Annotated[UserTime | None, Figure(user_time_.compute)] = None
+    other_requests: Annotated[list[OtherRequestsPart] | None, Figure(other_requests_.compute)] = None
 
     def curve_of(self, lengths: str) -> CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""

@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from llm_locust.core.record import TokenSource
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.agents import COMMON
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import count, number, percent, plural, sentence
 from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
 from llm_locust.metrics.gates import ODD_COUNTS
+from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps
 from llm_locust.metrics.requests.tokens import (
     ESTIMATE,
@@ -193,7 +195,18 @@ _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 _MERGED = 1.05
 
 
-def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
+def compute(run: Run) -> Tokens:
+    m, ok = run.m, run.population.ok
+    found, latency_ms = tokens(m.c, ok, m.credits.output_tokens), run.latency_ms
+    tpot_ms, for_each_ms = latency_ms["tpot"]["p50"], held_ms(m.c, ok)
+    # A client that read late merges events itself, if it was as late as these are apart.
+    lag_ms = float(np.median(m.c.client_lag_s[ok])) * 1e3 if len(ok) else 0.0
+    late = lag_ms >= max(LATE_S * 1e3, (tpot_ms or for_each_ms or 0.0) / 2)
+    times = None if late else latency_ms["itl"]["p50"], tpot_ms, for_each_ms
+    return replace(found, delivery=delivery(found.tokens_per_event, *times, found.unread.share))
+
+
+def tokens(c: Columns, ok: Rows, credited: Floats) -> Tokens:
     """Token counts of the requests ``ok``.
 
     ``input.error`` is that of the prompts' asked lengths, see
@@ -206,31 +219,34 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     ``chars_per_token`` is Σ characters / Σ tokens.
     """
     output, order = c.output_tokens[ok], order_cells(c, ok)
-    return {
-        "input": _lengths(c.input_tokens[ok])
-        | {"error": length_error(c.asked_input_tokens[ok], c.input_tokens[ok])},
-        "output": _lengths(output),
-        "tokens_per_event": tokens_per_event(c, ok),
-        "opening": _opening(c, ok),
-        "source": source_shares(c, credited),
-        "hidden": _hidden(c, ok),
-        "faults": faults(c, ok),
-        "unread": _unread(c, ok),
-        "user_tps": _speeds(user_tps(c)[ok], order),
-        "chars_per_s": _speeds(chars_per_s(c)[ok], order),
-        "chars_per_token": chars_per_token(c, ok),
-        "chars_per_event": _chars_per_event(c, ok),
-    }
+    return Tokens(
+        input=InputTokenCounts(
+            **_lengths(c.input_tokens[ok]),
+            error=length_error(c.asked_input_tokens[ok], c.input_tokens[ok]),
+        ),
+        output=TokenCounts(**_lengths(output)),
+        tokens_per_event=tokens_per_event(c, ok),
+        opening=_opening(c, ok),
+        source=CountedBy(**source_shares(c, credited)),
+        hidden=_hidden(c, ok),
+        faults=faults(c, ok),
+        unread=_unread(c, ok),
+        user_tps=_speeds(user_tps(c)[ok], order),
+        chars_per_s=_speeds(chars_per_s(c)[ok], order),
+        chars_per_token=chars_per_token(c, ok),
+        chars_per_event=_chars_per_event(c, ok),
+        delivery=None,
+    )
 
 
-def _hidden(c: Columns, ok: Rows) -> dict[str, Any]:
+def _hidden(c: Columns, ok: Rows) -> HiddenTokens:
     """Of how many requests reasoning was hidden, its tokens, and their share in all output tokens."""
     hidden, total = c.hidden_tokens[ok], float(np.nansum(c.output_tokens[ok]))
-    return {
-        "requests": int((hidden > 0).sum()),
-        "tokens": int(hidden.sum()),
-        "share": float(hidden.sum()) / total if total else None,
-    }
+    return HiddenTokens(
+        requests=int((hidden > 0).sum()),
+        tokens=int(hidden.sum()),
+        share=float(hidden.sum()) / total if total else None,
+    )
 
 
 def _opening(c: Columns, ok: Rows) -> float | None:
@@ -239,24 +255,24 @@ def _opening(c: Columns, ok: Rows) -> float | None:
     return float(c.opening_tokens[told].sum()) / len(told) if len(told) else None
 
 
-def faults(c: Columns, ok: Rows) -> dict[str, Any]:
+def faults(c: Columns, ok: Rows) -> CountFaults:
     """Answers by what does not fit about their count, and the share of those whose count is not used."""
     codes = c.count_fault.codes[ok]
     names = {name: code for code, name in enumerate(c.count_fault.names)}
     n = {fault.value: int((codes == names.get(fault, -2)).sum()) for fault in CountFault}
     mended = [names.get(fault, -2) for fault in (CountFault.REASONING, CountFault.TOTAL)]
     not_used = (codes >= 0) & ~(np.isin(codes, mended) & (c.source[ok] == SOURCES.index(TokenSource.USAGE)))
-    return n | {"not_used": int(not_used.sum()) / len(ok) if len(ok) else None}
+    return CountFaults(**n, not_used=int(not_used.sum()) / len(ok) if len(ok) else None)
 
 
-def _unread(c: Columns, ok: Rows) -> dict[str, Any]:
+def _unread(c: Columns, ok: Rows) -> UnreadText:
     """The most frequent field whose text is not read, and the share of answers that have one."""
     codes = c.unread.codes[ok]
     if not (n := int((codes >= 0).sum())):
-        return {"field": None, "share": 0.0 if len(ok) else None}
+        return UnreadText(field=None, share=0.0 if len(ok) else None)
     each = np.bincount(codes[codes >= 0], minlength=len(c.unread.names))
     most = min(range(len(each)), key=lambda code: (-each[code], c.unread.names[code]))
-    return {"field": c.unread.names[most], "share": n / len(ok)}
+    return UnreadText(field=c.unread.names[most], share=n / len(ok))
 
 
 def _chars_per_event(c: Columns, ok: Rows) -> float | None:
@@ -307,10 +323,10 @@ def _lengths(values: Floats) -> dict[str, Any]:
     return {key: figures[key] for key in ("n", "mean", "p50", "p99", "max")}
 
 
-def _speeds(values: Floats, order: Order) -> dict[str, Any]:
+def _speeds(values: Floats, order: Order) -> Pace:
     places = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
     figures = summarise_ascending(ordered(values), places=places, course=Observed(order, values))
-    return {key: figures[key] for key in ("n", "mean", *places, "ci95", "n_effective")}
+    return Pace(**{key: figures[key] for key in ("n", "mean", *places, "ci95", "n_effective")})
 
 
 def show(summary: "Summary") -> Section:
@@ -442,7 +458,7 @@ def _delivery_remark(part: Tokens) -> Iterator[Line]:
 # --------------------
 
 
-def length_error(asked: Floats, counted: Floats) -> dict[str, Any]:
+def length_error(asked: Floats, counted: Floats) -> LengthErrors:
     """Relative error of prompt lengths: (counted − asked) / asked.
 
     Args:
@@ -458,13 +474,13 @@ def length_error(asked: Floats, counted: Floats) -> dict[str, Any]:
     error = (counted[known] - asked[known]) / asked[known]
     sizes = summarise_ascending(ordered(np.abs(error)), places={"p50": 50.0, "p99": 99.0})
     n = len(error)
-    return {
-        "n": n,
-        "mean_relative": float(error.mean()) if n else None,
-        "p50": sizes["p50"],
-        "p99": sizes["p99"],
-        "share_within_1_percent": float(np.mean(np.abs(error) <= 0.01)) if n else None,
-    }
+    return LengthErrors(
+        n=n,
+        mean_relative=float(error.mean()) if n else None,
+        p50=sizes["p50"],
+        p99=sizes["p99"],
+        share_within_1_percent=float(np.mean(np.abs(error) <= 0.01)) if n else None,
+    )
 
 
 def source_shares(c: Columns, credited: Floats) -> dict[str, float | None]:

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from llm_locust.core.batch import Requests
+from llm_locust.figures.figure import Run
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.latency import begun_s
@@ -86,6 +87,13 @@ _SIGMAS = 2.58
 
 #: Fewest users whose latest request tells of a moment: of a few the slow requests are the latest for longer.
 _FEWEST_USERS = 5
+
+
+def compute(run: Run) -> UserTime | None:
+    """None of a part of the requests, of a sweep, and of an open loop."""
+    if run.of_selection or run.manifest.is_sweep or run.manifest.open_loop:
+        return None
+    return user_time(run.requests, run.m, run.silences)
 
 
 def user_time(

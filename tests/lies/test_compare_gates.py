@@ -190,7 +190,7 @@ def test_no_gate_holds_for_a_part_of_a_run(lack: str, lacking: str) -> None:
 @pytest.mark.parametrize("late", ["base", "new"])
 def test_no_gate_holds_by_the_figures_of_a_client_that_was_too_slow(late: str) -> None:
     whole, slow = made_run(1), made_run(1, late_ns=90_000_000)
-    assert slow.client()["verdict"] == "invalid"
+    assert slow.client().verdict == "invalid"
     base, new = (slow, whole) if late == "base" else (whole, slow)
     result = judged("p50_ttft<=+5%", base, new)
     assert (result.state, result.passed(), result.passed("pass")) == (State.CLIENT_INVALID, False, True)

@@ -42,13 +42,13 @@ def doubts(run: Compared) -> list[str]:
     """What stands against comparing a run with any other; each sentence is without its subject."""
     found = []
     client = run.client()
-    if client["verdict"] != "ok":
-        found.append(f"its client is {client['verdict']}: {'; '.join(client['reasons'])}")
+    if client.verdict != "ok":
+        found.append(f"its client is {client.verdict}: {'; '.join(client.reasons)}")
     records = completeness(run.manifest, len(run.c))
-    if not records["complete"]:
-        lost = f"{records['records_lost']} requests have no record"
-        found.append(f"it is incomplete: {lost}, {records['workers_lost']} workers were lost")
-    if records["cut_short"]:
+    if not records.complete:
+        lost = f"{records.records_lost} requests have no record"
+        found.append(f"it is incomplete: {lost}, {records.workers_lost} workers were lost")
+    if records.cut_short:
         found.append(f"it was cut short: {run.manifest.stop_reason or 'a fault'}")
     return found
 

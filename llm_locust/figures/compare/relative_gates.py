@@ -176,7 +176,7 @@ def doubt_on(base: Compared, new: Compared) -> State | None:
     if base.is_part or new.is_part:
         return State.OF_A_PART
     # A base that its client made slow lets a slow new one hold, as does a new client that sent too little.
-    is_invalid = any(run.client()["verdict"] == "invalid" for run in (base, new))
+    is_invalid = any(run.client().verdict == "invalid" for run in (base, new))
     return State.CLIENT_INVALID if is_invalid else None
 
 

@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.client import Scale, client_validity
+from llm_locust.figures.client import ClientFacts, Scale, client_validity
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, View, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.gates import SLO_METRICS, MetricKind
@@ -169,7 +168,7 @@ class Compared:
         ended = float(self.measured.credits.finished.sum())
         return self.users / max(1.0, ended) / math.sqrt(12)
 
-    def client(self) -> dict[str, Any]:
+    def client(self) -> ClientFacts:
         """The verdict on the client, see :mod:`llm_locust.figures.client`."""
         values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
         medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}

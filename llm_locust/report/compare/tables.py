@@ -386,7 +386,7 @@ def _data_run(run: ComparedRun) -> dict[str, Any]:
         "window_s": run.compared.window.seconds,
         "ok": len(population.ok),
         "failed": len(population.failed),
-        "client_verdict": run.compared.client()["verdict"],
+        "client_verdict": run.compared.client().verdict,
     }
 
 

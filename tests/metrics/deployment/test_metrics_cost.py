@@ -1,17 +1,26 @@
 """What answers cost, and what one GPU gave."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import batch, failed, manifest, request
+from metrics_cases import batch, failed, manifest, plain, request
 
-from llm_locust.figures.cost import cost
+from llm_locust.figures.cost import cost as cost_of
 from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.prices import PriceError, Prices
 from llm_locust.metrics.question import Question
+
+
+def cost(*given: Any, **more: Any) -> Any:
+    prices, seconds, figures = given
+    served = SimpleNamespace(**figures["sessions"]) if figures["sessions"] else None
+    found = cost_of(prices, seconds, figures["throughput"], figures["goodput"], served, **more)  # type: ignore[arg-type]
+    return {} if found is None else plain(found)
+
 
 #: Half an hour with 3,600 answers of 100 + 50 tokens, half of them good.
 SECONDS = 1800.0
@@ -26,7 +35,7 @@ NO_SLO: dict[str, Any] = {"slo": {}, "slo_by_class": {}, "requests_per_s": None,
 SESSIONS = {"n": 500, "completed": 360, "cut": 40, "failed": 60, "abandoned": 40}
 
 
-def of(prices: Prices, of_selection: bool = False, **changed: Any) -> dict[str, Any]:
+def of(prices: Prices, of_selection: bool = False, **changed: Any) -> Any:
     figures: dict[str, Any] = {"throughput": RATES, "goodput": GOOD, "sessions": SESSIONS}
     return cost(prices, SECONDS, figures | changed, of_selection=of_selection)
 
@@ -152,7 +161,7 @@ def test_free_tokens_cost_nothing_and_that_is_no_unknown() -> None:
 
 @given(st.floats(0.01, 100), st.integers(1, 512), st.floats(0.01, 100))
 def test_twice_the_price_is_twice_the_cost(price: float, gpus: int, token_price: float) -> None:
-    def made(times: float) -> dict[str, Any]:
+    def made(times: float) -> Any:
         token = {"input_token_price": times * token_price, "output_token_price": times * token_price}
         return of(Prices(gpu_hour_cost=times * price, gpus=gpus, **token))
 

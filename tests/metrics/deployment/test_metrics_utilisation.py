@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import batch, failed, manifest, ns, request
+from metrics_cases import batch, failed, manifest, ns, plain, request
 from roofline_cases import plain_roof
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.roofline import utilisation
+from llm_locust.figures.roofline import utilisation as utilisation_of
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 from llm_locust.roofline.bounds import Roof
+
+
+def utilisation(*given: Any, **more: Any) -> Any:
+    found: Any = plain(utilisation_of(*given, **more))
+    return found
+
 
 TEN_SECONDS = Window(ns(0.0), ns(10.0), "test")
 
@@ -24,7 +30,7 @@ TOKEN, CONTEXT, WEIGHTS, KV = 2e9, 40_000, 2e9, 80_000
 
 def found(
     *records: RequestRecord, roof: Roof | None = None, window: Window = TEN_SECONDS, servers: int = 0
-) -> dict[str, Any]:
+) -> Any:
     rows = batch(*records)
     measured = measure(rows, manifest(), Question(slo="", window=window, warmup_s=0.0))
     return utilisation(rows, measured, roof or plain_roof(), servers)

@@ -4,16 +4,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import columns, failed, ns, request
+from metrics_cases import columns, failed, ns, plain, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.images import images
+from llm_locust.figures.images import images as images_of
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.window import Window
 
 
-def of(*records: RequestRecord) -> dict[str, Any] | None:
+def images(*given: Any, **more: Any) -> Any:
+    found: Any = plain(images_of(*given, **more))
+    return found
+
+
+def of(*records: RequestRecord) -> Any:
     c = columns(*records)
     ok = np.flatnonzero(c.ok)
     return images(c, ok, Credits.of(c, Window(ns(2.0), ns(6.0), "test")), per_request(c)["ttft"])

@@ -4,15 +4,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import columns, failed, ns, request
+from metrics_cases import columns, failed, ns, plain, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.inputs import inputs
+from llm_locust.figures.inputs import inputs as inputs_of
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.window import Window
 
 
-def of(*records: RequestRecord) -> dict[str, Any] | None:
+def inputs(*given: Any, **more: Any) -> Any:
+    found: Any = plain(inputs_of(*given, **more))
+    return found
+
+
+def of(*records: RequestRecord) -> Any:
     c = columns(*records)
     return inputs(c, np.flatnonzero(c.ok), Credits.of(c, Window(ns(2.0), ns(6.0), "test")))
 

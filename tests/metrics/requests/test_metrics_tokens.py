@@ -4,15 +4,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import batch, columns, manifest, request
+from metrics_cases import batch, columns, manifest, plain, request
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures.summarise import summarise
-from llm_locust.figures.tokens import delivery, held_ms, tokens
+from llm_locust.figures.tokens import delivery, held_ms
+from llm_locust.figures.tokens import tokens as tokens_of
 from llm_locust.metrics.requests.tokens import with_estimates
 
 
-def of(*records: RequestRecord) -> dict[str, Any]:
+def tokens(*given: Any, **more: Any) -> Any:
+    found: Any = plain(tokens_of(*given, **more))
+    return found
+
+
+def of(*records: RequestRecord) -> Any:
     """The figures of all records, each of which the window got as a whole."""
     c = columns(*records)
     return tokens(c, np.arange(len(c)), c.output_tokens)

@@ -6,18 +6,24 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import manifest, ns
+from metrics_cases import manifest, ns, plain
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
-from llm_locust.figures.completeness import Completeness, completeness
+from llm_locust.figures.completeness import Completeness
+from llm_locust.figures.completeness import completeness as completeness_of
 from llm_locust.metrics.sections.completeness import known, largest, requests_lost
+
+
+def completeness(*given: Any, **more: Any) -> Any:
+    found: Any = plain(completeness_of(*given, **more))
+    return found
 
 
 def worker(index: int = 0, announced: int | None = 5, received: int = 5, **facts: Any) -> WorkerFacts:
     return WorkerFacts(id=f"w{index}", index=index, announced=announced, received=received, **facts)
 
 
-def of(*workers: WorkerFacts, rows: int | None = None, **facts: Any) -> dict[str, Any]:
+def of(*workers: WorkerFacts, rows: int | None = None, **facts: Any) -> Any:
     made = manifest(
         workers=list(workers), **{"workers_expected": len(workers), "ended_ns": ns(11.0), **facts}
     )

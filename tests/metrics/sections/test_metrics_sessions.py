@@ -5,18 +5,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
+from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, plain, request
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Echo, Outcome, RequestRecord
 from llm_locust.figures.section import Tone
-from llm_locust.figures.sessions import TURNS_APART, by_turn, planned_turns, session_name, sessions
+from llm_locust.figures.sessions import TURNS_APART, by_turn, planned_turns, session_name
+from llm_locust.figures.sessions import sessions as sessions_of
 from llm_locust.figures.sessions import show as section
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.window import Window
+
+
+def sessions(*given: Any, **more: Any) -> Any:
+    found: Any = plain(sessions_of(*given, **more))
+    return found
+
 
 WINDOW = Window(ns(0.0), ns(10.0), "")
 LEFT: dict[str, Any] = {"outcome": Outcome.CANCELLED, "abandoned": True}
@@ -31,7 +38,7 @@ def turn(
     return request(at, arrivals, session=session, turn=number, **fields)
 
 
-def figures(*records: RequestRecord, window: Window = WINDOW) -> dict[str, Any]:
+def figures(*records: RequestRecord, window: Window = WINDOW) -> Any:
     return sessions(batch(*records), columns(*records), window)
 
 
@@ -150,7 +157,7 @@ def test_abandoned_requests_are_counted_apart_among_the_cancelled() -> None:
 def test_records_from_before_there_were_sessions_have_none() -> None:
     old = batch(request(1.0)).table.drop_columns(["session", "turn", "abandoned"])
     read = RecordBatch.from_table(old, SCHEMA.names)
-    assert sessions(read, Part.from_batch(read, ORIGIN_NS), WINDOW) == {}
+    assert sessions(read, Part.from_batch(read, ORIGIN_NS), WINDOW) is None
     assert not Part.from_batch(read, ORIGIN_NS).abandoned.any()
 
 

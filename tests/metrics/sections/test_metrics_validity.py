@@ -6,16 +6,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import columns, failed, manifest, ns, request
+from metrics_cases import columns, failed, manifest, ns, plain, request
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.client import THRESHOLDS, Scale, client_validity, nodes
+from llm_locust.figures.client import THRESHOLDS, Scale, nodes
+from llm_locust.figures.client import client_validity as client_validity_of
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
+
+
+def client_validity(*given: Any, **more: Any) -> Any:
+    found: Any = plain(client_validity_of(*given, **more))
+    return found
 
 
 def verdict(
@@ -29,7 +35,7 @@ def verdict(
     clocks: tuple[ClockFacts | None, ...] = (),
     window_s: float = 10.0,
     **facts: Any,
-) -> dict[str, Any]:
+) -> Any:
     c = columns(*records)
     health = [
         NodeHealth(cpu_percent_max=None if cpu is None else 1.0),
@@ -161,7 +167,7 @@ def test_a_late_client_was_starved_or_busy_and_is_told_what_to_do(
     worker = WorkerFacts(id="w", index=0, announced=2, received=2, health=NodeHealth(**of_worker))
     scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
 
-    def judged(record: RequestRecord) -> dict[str, Any]:
+    def judged(record: RequestRecord) -> Any:
         return client_validity(columns(record), np.arange(1), manifest(workers=[worker]), scale)
 
     late = judged(ended_late(10))
@@ -365,7 +371,7 @@ def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
 
 def run_of(
     *records: RequestRecord, open_loop: bool = False, slo: str = "", window_s: float = 60.0, **health: Any
-) -> dict[str, Any]:
+) -> Any:
     """The verdict on a run of 60 s with this SLO, whose worker measured this of itself."""
     worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=NodeHealth(**health))
     made = manifest(open_loop=open_loop, workers=[worker])
