@@ -208,6 +208,9 @@ CONTENTS = (
 )
 
 
+#: The chapter of a section that has no entry and names none.
+_LAST_CHAPTER = "load"
+
 #: Sections of a run without a request in its window: the others would be tables of dashes.
 _OF_NO_REQUEST = frozenset({"other_requests", "interventions", "servers", "client", "records", "nodes"})
 
@@ -220,6 +223,8 @@ def sections(summary: Summary) -> list[Section]:
         shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]
     of_figures = [section for name, figure in FIGURES.items() for section in _shown(name, figure, summary)]
     made = [section for entry in shown for section in _made(entry, summary, of_figures)]
+    if not summary.is_empty:
+        made += _without_a_place(of_figures)
     return explained_once([section for section in made if not section.alarm])
 
 
@@ -227,6 +232,14 @@ def _shown(name: str, figure: Figure, summary: Summary) -> Iterator[Section]:
     """The sections of a figure; one without a key has that of the figure."""
     for section in _each(figure.show and figure.show(summary)):
         yield replace(section, key=section.key or name)
+
+
+def _without_a_place(of_figures: Sequence[Section]) -> Iterator[Section]:
+    """The sections that have no entry: they come last."""
+    placed = {entry.key for entry in CONTENTS}
+    for section in of_figures:
+        if section.key not in placed:
+            yield replace(section, chapter=section.chapter or _LAST_CHAPTER)
 
 
 def _each(made: Made) -> Iterable[Section]:
