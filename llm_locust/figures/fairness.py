@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ from llm_locust.metrics.stats.proportions import (
     median_interval,
     same_distribution,
 )
-from llm_locust.metrics.structs import SummaryPart, key
+from llm_locust.metrics.structs import Interval, SummaryPart, key
 
 if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
@@ -242,12 +242,27 @@ def _slow(e: Evidence) -> Iterator[LikelyCause]:
     steady = [entry for entry in e.entries if not entry.outages]
     for entry, then in zip(e.entries, e.together, strict=True):
         if len(steady) > 1 and not entry.outages:
-            yield from _slower(entry, steady, "")
+            yield from slower(entry, steady)
         else:
-            yield from _slower(then, e.together, ", while all served")
+            yield from slower(then, e.together, ", while all served")
 
 
-def _slower(entry: ReplicaFigures, among: Sequence[ReplicaFigures], when: str) -> Iterator[LikelyCause]:
+class Paced(Protocol):
+    """The median latencies of a replica, with their intervals, and its share of the requests."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def share(self) -> float | None: ...
+
+    @property
+    def ci95(self) -> Mapping[str, Interval]: ...
+
+    def figure(self, name: str, /) -> float | None: ...
+
+
+def slower(entry: Paced, among: Sequence[Paced], when: str = "") -> Iterator[LikelyCause]:
     """By its pace, else by its first token; beyond chance, as the 95 % intervals of the medians tell, and
     beyond what it has more to do: a step takes longer with its batch, a queue may grow without bound."""
     others = [other for other in among if other is not entry]
@@ -276,7 +291,7 @@ def _slower(entry: ReplicaFigures, among: Sequence[ReplicaFigures], when: str) -
             return
 
 
-def _busier(entry: ReplicaFigures, others: Sequence[ReplicaFigures]) -> float:
+def _busier(entry: Paced, others: Sequence[Paced]) -> float:
     """How many times the requests of another it had."""
     usual = median(other.share or 0.0 for other in others)
     return (entry.share or 0.0) / usual if usual else 1.0

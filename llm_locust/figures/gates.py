@@ -594,6 +594,8 @@ def _latency_undetermined(case: _Case) -> dict[str, Any]:
     if statistic in stats["beyond"]:
         return {"passed": False, "reason": _on_a_failure(case)}
     bound = stats["at_least"].get(statistic)
+    if bound is None and gate.is_upper and (why := came_at_once(gate, case.summary)) is not None:
+        return case.unknown(why)
     if bound is None:
         return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
     unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""

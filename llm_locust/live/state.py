@@ -32,6 +32,7 @@ from llm_locust.figures.client import (
     waiting_findings,
     wide_findings,
 )
+from llm_locust.figures.fairness import slower
 from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.user_time import HungUsers
@@ -44,6 +45,8 @@ from llm_locust.metrics.requests.latency import MeasuredFrom
 from llm_locust.metrics.sections.completeness import largest
 from llm_locust.metrics.sections.standstill import longest_usual_s
 from llm_locust.metrics.server_series import FIGURES, ServerNow
+from llm_locust.metrics.stats.proportions import median_bounds
+from llm_locust.metrics.structs import Interval
 
 # --------------------
 # Counts of a span as figures of a table's row or a chart's point. Undefined ones are None.
@@ -508,6 +511,37 @@ def _usual_s(counts: Counts, streamed: bool) -> float:
     if counts.ok < FEWEST_ANSWERS:
         return math.inf
     return longest_usual_s(counts.sketch("ttft" if streamed else "e2el"), counts.sketch("itl"))
+
+
+# --------------------
+# Replicas that are slower than the others, by the rule of the report.
+# --------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """Its median latencies, ms, and their intervals, as those of the report's replicas."""
+
+    name: str
+    share: float
+    p50_ms: Mapping[str, float]
+    ci95: Mapping[str, Interval]
+
+    def figure(self, name: str, /) -> float | None:
+        return self.p50_ms.get(name)
+
+
+def slow_replicas(by_replica: Mapping[str, Counts]) -> tuple[str, ...]:
+    """What the report would say of these answers: the replicas that are slow, beyond chance."""
+    total = sum(counts.judged for counts in by_replica.values())
+    found = []
+    for name, counts in by_replica.items():
+        sketches = {f"{metric}_p50_ms": counts.sketch(metric) for metric in ("tpot", "ttft")}
+        p50_ms = {key: some.percentile(50.0) * 1e3 for key, some in sketches.items() if len(some)}
+        bounds = {key: median_bounds(some) for key, some in sketches.items()}
+        ci95 = {key: None if ends is None else (ends[0] * 1e3, ends[1] * 1e3) for key, ends in bounds.items()}
+        found.append(_Replica(name, counts.judged / max(total, 1), p50_ms, ci95))
+    return tuple(cause.text for each in found for cause in slower(each, found))
 
 
 # --------------------

@@ -17,6 +17,7 @@ from llm_locust.live.counts import (
     MOST_OF_REPORT,
     MOST_SUM,
     NOTHING,
+    OTHERS,
     Counts,
     KeyLimit,
     LiveKey,
@@ -39,6 +40,7 @@ from llm_locust.live.state import (
     hung_users,
     marks_between,
     rounded,
+    slow_replicas,
     verdict,
 )
 from llm_locust.metrics.columns import Floats
@@ -346,8 +348,8 @@ class Snapshot:
 
     ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
     order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
-    ``hung`` are the users that hang now. ``full`` are sums that are larger than can be told, see
-    :attr:`~llm_locust.live.store.LiveStore.full`.
+    ``hung`` are the users that hang now, ``slow`` replicas that are slower than the others, in words.
+    ``full`` are sums that are larger than can be told, see :attr:`~llm_locust.live.store.LiveStore.full`.
     """
 
     end_s: float
@@ -359,6 +361,7 @@ class Snapshot:
     verdict: LiveVerdict
     missed: int
     hung: HungUsers
+    slow: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
     relative_error: float = SKETCH_ERROR
 
@@ -377,6 +380,9 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
     seen = store.observation or _NOBODY
     limits = store.run.limits
 
+    by_replica = _by(lambda key: LiveKey("", "", key.replica), by_key)
+    replicas = {key.replica: counts for key, counts in by_replica.items() if key.replica not in ("", OTHERS)}
+
     def table(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
         if not rows:
             return ()
@@ -392,6 +398,7 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
         missed=store.missed,
         hung=hung_users(store.content.totals, seen, store.began_s + store.run.warmup_s),
+        slow=slow_replicas(replicas) if rows else (),
         full=store.full,
     )
 

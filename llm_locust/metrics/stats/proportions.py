@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.stats.censoring import Ascending
 
 # --------------------
 # Shares of counted things, with intervals that hold for few of them and near 0 and 1.
@@ -176,7 +177,11 @@ def _ranks(values: Floats) -> tuple[Floats, NDArray[np.float64]]:
 
 def median_interval(values: Floats) -> tuple[float, float] | None:
     """The 95 % interval of the median of independent samples, NaN being none; None for fewer than 6."""
-    ascending = np.sort(values[~np.isnan(values)])
+    return median_bounds(np.sort(values[~np.isnan(values)]))
+
+
+def median_bounds(ascending: Floats | Ascending) -> tuple[float, float] | None:
+    """The same of samples in ascending order."""
     n = len(ascending)
     reach = 0.98 * math.sqrt(n)
     low, high = math.floor(n / 2 - reach), math.ceil(n / 2 + reach)  # before the first, and the last, rank

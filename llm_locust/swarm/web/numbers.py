@@ -232,6 +232,7 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "reasons": list(recent.verdict.reasons),
         "cause": recent.verdict.cause,
         "hung": whole.hung.text(seen.users),
+        "slow": [clean(text) for text in recent.slow],
         "alarms": list(alarms),
         "missed": whole.missed,
         "relative_error": whole.relative_error,

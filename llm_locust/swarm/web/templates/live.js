@@ -395,7 +395,7 @@
     el("state").replaceChildren(...heading(now));
     el("tiles").replaceChildren(...tiles(now));
     tables(now, state.data.marks);
-    const alarms = [...(now.hung ? [`${now.hung}: their requests are under way, and in none of the figures below`] : []), ...now.alarms.map((text) => `Drift: ${text}`)];
+    const alarms = [...(now.hung ? [`${now.hung}: their requests are under way, and in none of the figures below`] : []), ...now.slow.map((text) => `Last ${now.recent_s} s: ${text}`), ...now.alarms.map((text) => `Drift: ${text}`)];
     el("alarms").hidden = !alarms.length;
     el("alarms").className = now.hung ? "banner bad" : "banner warn";
     el("alarms").replaceChildren(...alarms.map((text) => element("li", { textContent: text })));

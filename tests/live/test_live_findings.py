@@ -1,4 +1,4 @@
-"""Users that hang while the run goes on: told by the report's rule, before the report is there."""
+"""Users that hang, and replicas that are slow, while the run goes on: by the report's rules."""
 
 import pytest
 from live_cases import START_S, Run, observation, worker
@@ -65,3 +65,27 @@ def test_it_is_said_from_when_on_without_the_warm_up_as_in_the_report() -> None:
 
 def test_what_a_lost_worker_had_said_is_no_news() -> None:
     assert told([QUICK] * 40, silent(32), MISSING).whole.hung.n == 0
+
+
+def served(replica: str, pace_s: float, n: int = 20) -> list[RequestRecord]:
+    arrivals = tuple(0.1 + pace_s * k for k in range(10))
+    return [request(arrivals=arrivals, replica=replica) for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("paces_s", "n", "said"),
+    [
+        ((0.01, 0.03, 0.01), 20, "b is 3.0 times slower than the others: TPOT p50 29.9 ms against 9.95 ms"),
+        ((0.01, 0.03), 20, "b is 3.0 times slower than a: "),
+        ((0.01, 0.014, 0.01), 20, ""),
+        ((0.01, 0.03, 0.01), 5, ""),  # chance may have made it
+        ((0.01,), 20, ""),
+    ],
+)
+def test_a_replica_that_is_slower_than_the_others_is_named(
+    paces_s: tuple[float, ...], n: int, said: str
+) -> None:
+    answers = [each for name, pace_s in zip("abc", paces_s, strict=False) for each in served(name, pace_s, n)]
+    found = told(answers, []).whole.slow
+    assert (found[0] if found else "").startswith(said)
+    assert len(found) == bool(said)
