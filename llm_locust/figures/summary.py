@@ -34,6 +34,7 @@ from llm_locust.figures import user_time as user_time_
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.arms import ArmSummary
 from llm_locust.figures.autoscaling import Autoscaling
+from llm_locust.figures.autoscaling import show as show_autoscaling
 from llm_locust.figures.bottleneck import Bottleneck
 from llm_locust.figures.client import ClientFacts, LittlesLaw
 from llm_locust.figures.compat import Compat
@@ -133,26 +134,26 @@ class Summary(SummaryPart, frozen=True):
     goodput: Goodput
     by_name: dict[str, RequestPart]
     by_class: dict[str, RequestPart]
-    sessions: Annotated[Sessions | None, Figure(sessions.compute)]
-    tokens: Annotated[Tokens, Figure(tokens.compute)]
-    client: Annotated[ClientFacts, Figure(client.compute)]
+    sessions: Annotated[Sessions | None, Figure(sessions.compute, sessions.show)]
+    tokens: Annotated[Tokens, Figure(tokens.compute, tokens.show)]
+    client: Annotated[ClientFacts, Figure(client.compute, client.show)]
     littles_law: Annotated[LittlesLaw, Figure(client.law_of)]
     completeness: Annotated[Completeness, Figure(completeness.compute)]
     steadiness: Annotated[Steadiness, Figure(steadiness.compute, steadiness.show)]
     drift: Annotated[Drift, Figure(drift.compute, drift.show)]
-    reliability: Annotated[Reliability, Figure(reliability.compute)]
-    replicas: Annotated[list[ReplicaFigures], Figure(fairness.replicas_of)]
-    fairness: Annotated[Fairness, Figure(fairness.fairness_of)]
-    bottleneck: Annotated[Bottleneck | str, Figure(bottleneck.compute)]
+    reliability: Annotated[Reliability, Figure(reliability.compute, reliability.show)]
+    replicas: Annotated[list[ReplicaFigures], Figure(fairness.replicas_of, fairness.show_replicas)]
+    fairness: Annotated[Fairness, Figure(fairness.fairness_of, fairness.show)]
+    bottleneck: Annotated[Bottleneck | str, Figure(bottleneck.compute, bottleneck.show)]
     quality: Annotated[Quality, Figure(quality.compute, quality.sections)]
-    errors: Annotated[list[ErrorKind], Figure(errors.compute)]
+    errors: Annotated[list[ErrorKind], Figure(errors.compute, errors.show)]
     compat: Annotated[Compat, Figure(compat.compute)]
-    interventions: Annotated[Interventions, Figure(interventions.compute)]
+    interventions: Annotated[Interventions, Figure(interventions.compute, interventions.show)]
     gates: list[GateOutcome]
-    cost: Annotated[Cost | None, Figure(cost.compute)]
+    cost: Annotated[Cost | None, Figure(cost.compute, cost.show)]
     server: Servers | None
-    energy: Annotated[Energy | str | None, Figure(energy.compute)]
-    roofline: Annotated[Roofline | str | None, Figure(roofline.compute)]
+    energy: Annotated[Energy | str | None, Figure(energy.compute, energy.show)]
+    roofline: Annotated[Roofline | str | None, Figure(roofline.compute, roofline.show)]
     live_check: Annotated[LiveCheck | None, Figure(live_check.compute)]
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
@@ -179,12 +180,14 @@ class Summary(SummaryPart, frozen=True):
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1
 
-    agents: Annotated[Agents | None, Figure(agents_.compute)] = None
-    autoscaling: Annotated[Autoscaling | None, Figure(fairness.autoscaling_of)] = None
-    inputs: Annotated[Inputs | None, Figure(inputs_.compute)] = None
-    images: Annotated[Images | None, Figure(images_.compute)] = None
+    agents: Annotated[Agents | None, Figure(agents_.compute, agents_.show)] = None
+    autoscaling: Annotated[Autoscaling | None, Figure(fairness.autoscaling_of, show_autoscaling)] = None
+    inputs: Annotated[Inputs | None, Figure(inputs_.compute, inputs_.show)] = None
+    images: Annotated[Images | None, Figure(images_.compute, images_.show)] = None
     user_time: Annotated[UserTime | None, Figure(user_time_.compute)] = None
-    other_requests: Annotated[list[OtherRequestsPart] | None, Figure(other_requests_.compute)] = None
+    other_requests: Annotated[
+        list[OtherRequestsPart] | None, Figure(other_requests_.compute, other_requests_.show)
+    ] = None
 
     def curve_of(self, lengths: str) -> CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""

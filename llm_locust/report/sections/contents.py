@@ -6,42 +6,26 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET, UnsetType
 
 from llm_locust.figures import (
-    client,
     counts,
-    energy,
-    errors,
-    fairness,
     gates,
     goodput,
     latency,
-    other_requests,
     parts,
     parts_of_run,
-    reliability,
     servers,
     sessions,
     since_start,
     stages,
     throughput,
-    tokens,
 )
 from llm_locust.figures.agents import agents_by_load
-from llm_locust.figures.agents import show as agents
 from llm_locust.figures.arms import show as arms
-from llm_locust.figures.autoscaling import show as autoscaling
-from llm_locust.figures.bottleneck import show as bottleneck
 from llm_locust.figures.client import ClientFacts, calibration_text
 from llm_locust.figures.completeness import nodes
 from llm_locust.figures.completeness import show as completeness
-from llm_locust.figures.cost import show as cost
 from llm_locust.figures.curve import show as curve
 from llm_locust.figures.curve import show_prefix_hits as prefix_hits
-from llm_locust.figures.fairness import show as fairness_section
 from llm_locust.figures.figure import Figure, Made
-from llm_locust.figures.images import show as images
-from llm_locust.figures.inputs import show as inputs
-from llm_locust.figures.interventions import show as interventions
-from llm_locust.figures.roofline import show as roofline
 from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
 from llm_locust.figures.search import show as search
 from llm_locust.figures.section import Line, Section, Table, Tone
@@ -172,37 +156,37 @@ CONTENTS = (
     Entry("curve", "stages", curve),
     Entry("spike", "stages", spikes),
     Entry("goodput", "verdict", goodput.show, of_one_load=True),
-    Entry("reliability", "verdict", reliability.show, of_one_load=True),
+    Entry("reliability", "verdict", of_one_load=True),
     Entry("warmup", "verdict", of_one_load=True),
     Entry("latency", "latency", latency.show, of_one_load=True),
     Entry("intervals", "latency", latency.intervals, of_one_load=True),
-    Entry("bottleneck", "latency", bottleneck, of_one_load=True),
+    Entry("bottleneck", "latency", of_one_load=True),
     Entry("throughput", "load", throughput.show, of_one_load=True),
-    Entry("inputs", "load", inputs, of_one_load=True),
-    Entry("images", "load", images, of_one_load=True),
-    Entry("tokens", "load", tokens.show),
-    Entry("cost", "cost", cost, of_one_load=True),
-    Entry("roofline", "cost", roofline, of_one_load=True),
+    Entry("inputs", "load", of_one_load=True),
+    Entry("images", "load", of_one_load=True),
+    Entry("tokens", "load"),
+    Entry("cost", "cost", of_one_load=True),
+    Entry("roofline", "cost", of_one_load=True),
     Entry("drift", "verdict", of_one_load=True),
     Entry("quality", "quality"),
-    Entry("sessions", "sessions", sessions.show),
-    Entry("agents", "sessions", agents, of_one_load=True),
+    Entry("sessions", "sessions"),
+    Entry("agents", "sessions", of_one_load=True),
     Entry("agents_by_load", "sessions", agents_by_load),
     Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
-    Entry("errors", "", errors.show),
+    Entry("errors", ""),
     Entry("by_name", "groups", parts.by_name, of_one_load=True),
     Entry("by_class", "groups", parts.by_class, of_one_load=True),
-    Entry("other_requests", "groups", other_requests.show),
-    Entry("interventions", "groups", interventions),
-    Entry("replicas", "groups", fairness.show_replicas, of_one_load=True),
-    Entry("autoscaling", "groups", autoscaling),
-    Entry("fairness", "groups", fairness_section, of_one_load=True),
+    Entry("other_requests", "groups"),
+    Entry("interventions", "groups"),
+    Entry("replicas", "groups", of_one_load=True),
+    Entry("autoscaling", "groups"),
+    Entry("fairness", "groups", of_one_load=True),
     Entry("pools", "servers", pools),
     Entry("servers", "servers", servers.show),
-    Entry("energy", "cost", energy.show, of_one_load=True),
+    Entry("energy", "cost", of_one_load=True),
     Entry("breakdowns", "groups", parts.breakdowns, of_one_load=True),
     Entry("left_open", "load", counts.left_open),
-    Entry("client", "", client.show),
+    Entry("client", ""),
     Entry("records", "", completeness),
     Entry("nodes", "groups", nodes),
 )
@@ -221,7 +205,13 @@ def sections(summary: Summary) -> list[Section]:
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
     if summary.is_empty:
         shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]
-    of_figures = [section for name, figure in FIGURES.items() for section in _shown(name, figure, summary)]
+    hidden = {entry.key for entry in CONTENTS} - {entry.key for entry in shown}
+    of_figures = [
+        section
+        for name, figure in FIGURES.items()
+        if name not in hidden
+        for section in _shown(name, figure, summary)
+    ]
     made = [section for entry in shown for section in _made(entry, summary, of_figures)]
     if not summary.is_empty:
         made += _without_a_place(of_figures)
