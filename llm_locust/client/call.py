@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import gevent
 from gevent.lock import BoundedSemaphore
@@ -24,7 +24,7 @@ from llm_locust.client.http.errors import (
 from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.target import Target
-from llm_locust.client.http.timers import DECODING_S, LONG_ANSWER_BYTES, TURN, Timeouts
+from llm_locust.client.http.timers import DECODING_S, LONG_ANSWER_BYTES, TURN, OneTimer, Timeouts
 from llm_locust.client.outcome import Asked, error_text, hushed, is_left_open, judge, retry_after_s
 from llm_locust.client.pending import PendingAnswers
 from llm_locust.client.recording import (
@@ -43,9 +43,6 @@ from llm_locust.wire.draft import Reply
 from llm_locust.wire.ends import AnswerEnd
 from llm_locust.wire.headers import header_lines
 
-if TYPE_CHECKING:
-    from gevent._types import _TimerWatcher
-
 __all__ = ["LiveCall", "LlmClient", "Trace"]
 
 
@@ -63,31 +60,24 @@ class Patience:
         has_token: returns whether a token event, including reasoning, was read.
     """
 
-    __slots__ = ("_connection", "_has_token", "_limit_s", "_timer", "lost")
+    __slots__ = ("_alarm", "_connection", "_has_token", "_limit_s", "lost")
 
     def __init__(self, limit_s: float, has_token: Callable[[], bool]) -> None:
         self.lost = False  # whether the user has left
         self._limit_s = limit_s
         self._has_token = has_token
         self._connection: Connection | None = None
-        self._timer: _TimerWatcher | None = None
+        self._alarm = OneTimer()
 
     def watch(self, connection: Connection) -> None:
         """Start, just before the request is sent on ``connection``; a second call replaces the first."""
-        self.stop()
         self._connection = connection
-        self._arm(self._limit_s)
+        self._alarm.arm(self._limit_s, self._on_timer)
 
     def stop(self) -> None:
         """Stop at the end of the call."""
-        timer, self._timer, self._connection = self._timer, None, None
-        if timer is not None:
-            timer.stop()
-            timer.close()
-
-    def _arm(self, seconds: float) -> None:
-        self._timer = timer = gevent.get_hub().loop.timer(max(seconds, 0.001))
-        timer.start(self._on_timer)
+        self._connection = None
+        self._alarm.disarm()
 
     def _on_timer(self) -> None:
         connection = self._connection
@@ -95,11 +85,10 @@ class Patience:
         sent = connection.sent
         # The loop's clock may be behind: its timers count from the start of its turn.
         waited_s = 0.0 if sent is None else (time.monotonic_ns() - sent.monotonic_ns) * 1e-9
-        self.stop()
         if waited_s < self._limit_s:
-            self._connection = connection
-            self._arm(self._limit_s - waited_s)
+            self._alarm.arm(self._limit_s - waited_s, self._on_timer)
             return
+        self.stop()
         connection.poll()
         if not self._has_token() and not connection.closed:
             self.lost = True

@@ -18,7 +18,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.wire.draft import Reply
 
 #: Time in which answers gather.
-GATHER_S = 0.02
+GATHER_S = 0.005
 
 #: Most answers that wait. With more, each is recorded before its user goes on.
 MOST_WAITING = 64
@@ -47,15 +47,17 @@ class PendingAnswer(Answer):
 
     def __init__(self, call: Whole, recorded: Callable[[Answer], None]) -> None:
         self.error: Exception | None = None  # that recording has raised, for the user to be told
-        self._call = call
+        self._call: Whole | None = call
         self._recorded: Callable[[Answer], None] | None = recorded
         self._answer: Answer | None = None
 
     def finished(self) -> Answer:
         """The finished answer (raises what recording it raises, once)."""
         if self._answer is None:
-            self._call.settle()
-            self._answer = self._call.conclude()
+            call = self._call
+            assert call is not None
+            call.settle()
+            self._answer, self._call = call.conclude(), None
         recorded, self._recorded = self._recorded, None
         if recorded is not None:
             recorded(self._answer)
@@ -96,13 +98,15 @@ class PendingAnswers:
 
     def _finish_all(self) -> None:
         until_s = time.monotonic() + _PIECE_S
-        while self._waiting:
-            answer = self._waiting.popleft()
-            try:
-                answer.finished()
-            except Exception as e:  # of a listener: it is for the user whose answer this is
-                answer.error = e
-            if time.monotonic() > until_s:
-                TURN.wait_for_next()
-                until_s = time.monotonic() + _PIECE_S
-        self._at_work = False
+        try:
+            while self._waiting:
+                answer = self._waiting.popleft()
+                try:
+                    answer.finished()
+                except Exception as e:  # of a listener: it is for the user whose answer this is
+                    answer.error = e
+                if time.monotonic() > until_s:
+                    TURN.wait_for_next()
+                    until_s = time.monotonic() + _PIECE_S
+        finally:
+            self._at_work = False

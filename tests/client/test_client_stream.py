@@ -489,7 +489,10 @@ def test_others_have_their_turn_while_the_rest_of_a_long_answer_is_decoded(
     client = SimpleNamespace(count_tokens=None)
     gevent.spawn(seen.append, "other")
     call.LiveCall.settle(
-        cast(Any, SimpleNamespace(_answer=None, _end=lambda: None, _exchange=exchange, _client=client))
+        cast(
+            Any,
+            SimpleNamespace(_answer=None, _error=None, _end=lambda: None, _exchange=exchange, _client=client),
+        )
     )
     assert seen == ["step", "other", "step"]
 
