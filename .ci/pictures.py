@@ -38,8 +38,8 @@ BURSTS = "\n".join(
     for k in range(6 if second % 20 < 5 else 1)
 )
 
-#: Runs until one has a client that is ``ok``; seconds of the run with the web UI before its pictures.
-TRIES, LIVE_AFTER_S = 5, 60
+#: Runs until one has a client that is ``ok``; the run with the web UI, and seconds of it before its pictures.
+TRIES, LIVE_FOR, LIVE_AFTER_S = 5, "100s", 60
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def _pictures_of_the_web_ui(browser: Browser, out: Path) -> bool:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [*RUN, "--sim", *LIMITS, "--ui", "--users", "6", "--for", "100s", "--out", str(out)]
+    command = [*RUN, "--sim", *LIMITS, "--for", LIVE_FOR, "--ui", "--users", "6", "--out", str(out)]
     with _started([*command, "--", "--web-port", port], "web interface", stderr=subprocess.PIPE):
         url = f"http://127.0.0.1:{port}"
         _wait_for(int(port))
@@ -131,9 +131,11 @@ def _pictures_of_the_web_ui(browser: Browser, out: Path) -> bool:
         _take(browser, "ui-llm", f"{url}/?tab=llm", height=460)
         page = browser.new_page()
         page.goto(f"{url}/llm/reports")
-        page.get_by_role("link", name="report.html").wait_for(timeout=120e3)
+        while not page.get_by_role("link", name="report.html").count():
+            page.wait_for_timeout(2000)
+            page.reload()
         page.close()
-        _take(browser, "ui-reports", f"{url}/?tab=llm-reports", height=300)
+        _take(browser, "ui-reports", f"{url}/?tab=llm-reports", height=264)
     return is_ok
 
 

@@ -231,7 +231,7 @@ LATENCIES: Final = (
         short="TPOT",
         definition="(last token − first) / (n − k), n = output tokens that could arrive: without hidden "
         "reasoning; k = those that came with the first event: 1 unless the server counts in each event. The "
-        "last token is that of the last token event, or an end without text",
+        "last token came with the last token event, or was an end without text",
         undefined="n ≤ k, or all tokens came at one time (an answer in one event)",
         formula=tpot,
         views=frozenset(View),

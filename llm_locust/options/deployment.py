@@ -77,7 +77,7 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
 
     targets: tuple[str, ...] = option(
         "--targets",
-        "send requests directly to these instead of -H, commas between (repeatable); "
+        "send requests directly to these, commas between (repeatable); "
         "dns+http://service:8000 stands for all addresses of a name",
         parse_urls,
         "URLS",
@@ -86,14 +86,14 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
     )
     target_policy: str = option(
         "--target-policy",
-        "which of the targets is next (default round_robin)",
+        "how the target of the next request is chosen (default round_robin)",
         choices=POLICIES,
         otherwise="round_robin",
     )
     arms: tuple[Arm, ...] = option(
         "--arm",
         "compare targets in one run (repeatable): each request or conversation goes to one of them at "
-        "random, instead of -H; gateway=http://HOST:8000 share=2 gets twice as many as one without share; "
+        "random; gateway=http://HOST:8000 share=2 gets twice as many as one without share; "
         "headers, body or prompts of its own are in the scenario's arms",
         Arm.parse,
         "NAME=URL",
@@ -117,7 +117,7 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
     )
     expect_replicas: int | None = option(
         "--expect-replicas",
-        "no load before N replicas have answered a request of one token through the host",
+        "start the load once N replicas have answered a request of one token through the host",
         parse_count,
         "N",
     )
@@ -148,7 +148,7 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
     )
     metrics_interval_s: float = option(
         "--metrics-interval",
-        "between scrapes (default 2s)",
+        "time between scrapes (default 2s)",
         parse_time,
         "TIME",
         otherwise=DEFAULT_METRICS_INTERVAL_S,
@@ -166,7 +166,7 @@ class DeploymentSettings(Group, frozen=True, kw_only=True):
     )
     profile: ProfileSpan | None = option(
         "--profile-server",
-        "the servers' own profiler on every replica: 30s@120s is 30 s, from 120 s after the start",
+        "run the servers' own profiler on every replica: 30s@120s is 30 s, from 120 s after the start",
         ProfileSpan.parse,
         "SPAN",
     )

@@ -23,8 +23,8 @@ class ReportSettings(Group, frozen=True, kw_only=True):
 
     progress: ProgressMode = option(
         "--progress",
-        "of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
-        "auto takes the panel on a terminal (default auto)",
+        "what a headless run shows: a live panel (rich), a line every 10 s (plain), or Locust's table "
+        "(locust); auto takes the panel on a terminal (default auto)",
         choices=PROGRESS_MODES,
         record=None,
         otherwise="auto",
@@ -115,25 +115,25 @@ class ReportSettings(Group, frozen=True, kw_only=True):
     )
     full: bool = option(
         "--full",
-        "the printed report with all its sections",
+        "print the report with all its sections",
         kind="truth",
         record=None,
     )
     print_summary: bool = option(
         "--print-summary",
-        "summary.json as the last line on standard output",
+        "print summary.json as the last line on standard output",
         kind="truth",
         record=None,
     )
     require_valid: bool = option(
         "--require-valid",
-        "exit code 3 when the client's verdict is 'invalid'",
+        "end with exit code 3 if the client's verdict is 'invalid'",
         kind="truth",
         is_load=False,
     )
     allow_incomplete: bool = option(
         "--allow-incomplete",
-        "no exit code 4 when records are missing",
+        "do not end with exit code 4 if records are missing",
         kind="truth",
         is_load=False,
     )

@@ -93,7 +93,7 @@ class RequestSettings(Group, frozen=True, kw_only=True):
     )
     agent_history: History = option(
         "--agent-history",
-        "what an agent's turn has of the answers before it: the recorded ones, or the server's own "
+        "earlier answers that an agent's turn repeats: the recorded ones, or the server's own "
         "(default recorded)",
         choices=HISTORIES,
         otherwise="recorded",
@@ -126,7 +126,7 @@ class RequestSettings(Group, frozen=True, kw_only=True):
     )
     dataset_order: Order | None = option(
         "--dataset-order",
-        "of the dataset's lines (default sequential)",
+        "order of the dataset's lines (default sequential)",
         choices=ORDERS,
     )
     tokenizer: str | None = option(

@@ -96,7 +96,7 @@ class RunSettings(Group, frozen=True, kw_only=True):
     )
     window: str | FromTo = option(
         "--window",
-        "part of the run that the report and the gates are of: run, without warm-up and drain; steady, the "
+        "part of the run that the report and the gates cover: run, without warm-up and drain; steady, the "
         "longest span in which the load stays on its plateau; 30s-90s, a span after the start (default run)",
         parse_window,
         "WINDOW",
