@@ -165,6 +165,9 @@ _UNREAD_EVENTS = 2
 MAX_SECOND_TRIES = 1000
 
 
+#: The end of an answer has fewer bytes, but for what may follow ``[DONE]``.
+_MOST_END_BYTES = 64
+
 #: Events after the end of an answer that may have its usage.
 _MOST_LATE_EVENTS = 4
 
@@ -523,7 +526,8 @@ def read_leniently(
     refused already it costs little, for a server can send thousands of such events in one packet.
     """
     data = event.data
-    if data.strip(_AROUND_DONE).upper() == b"DONE" or data.lstrip().upper().startswith(b"[DONE]"):
+    begin = data[:_MOST_END_BYTES].lstrip().upper()  # an event may have a mebibyte
+    if begin.startswith(b"[DONE]") or (len(data) < _MOST_END_BYTES and begin.strip(_AROUND_DONE) == b"DONE"):
         draft.closed = True
         draft.decide(event.end)
         return

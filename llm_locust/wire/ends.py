@@ -242,7 +242,7 @@ def says_error(value: Any) -> bool:
     if isinstance(value, dict):
         said = {name: each for name, each in value.items() if not (name in _CODE_KEYS and _is_good(each))}
         return any(bool(each) if isinstance(each, dict) else says_error(each) for each in said.values())
-    return _GOOD_TEXT.fullmatch(value) is None if isinstance(value, str) else bool(value)
+    return not _is_good_text(value) if isinstance(value, str) else bool(value)
 
 
 def bad_result(value: dict[str, Any], *, sure: bool = False) -> str | None:
@@ -252,7 +252,7 @@ def bad_result(value: dict[str, Any], *, sure: bool = False) -> str | None:
         sure: a code that is a text must tell of a failure.
     """
     said = next((text for key in _CODE_TEXTS if (text := name_of(value.get(key))) is not None), None)
-    if said is None or _GOOD_TEXT.fullmatch(said) is not None:
+    if said is None or _is_good_text(said):
         return None
     codes = [value.get(key) for key in _CODE_KEYS]
     return said if any(_is_bad_code(code) and (not sure or _is_sure(code)) for code in codes) else None
@@ -281,6 +281,10 @@ def _is_bad_code(code: Any) -> bool:
 
 def _is_good(code: Any) -> bool:
     return _GOOD_CODE.fullmatch(str(code)) is not None
+
+
+def _is_good_text(text: str) -> bool:
+    return len(text) <= _MAX_CHARS and _GOOD_TEXT.fullmatch(text) is not None
 
 
 def _is_sure(code: Any) -> bool:

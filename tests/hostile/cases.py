@@ -312,7 +312,9 @@ def _large() -> Iterator[Case]:
         yield Case(f"60 MiB of {what}", body, ("invalid",), "characters of text", tokens=1)
     halves = [*once(b'data: {"choices":[{"delta":{"content":"'), (b"\\ud800", 20_000), *once(b'"}}]}\n\n')]
     yield Case("surrogates", framed([*halves * 100, *once(STOP)], "end"), ("ok",), tokens=100)
-    numbered = (b'data: {"choices":[{"index":%d,"delta":{"content":"a"}}]}\n\n' % n for n in range(20_000))
+    numbered = (
+        b'data: {"choices":[{"index":%d,"delta":{"content":"a"}}]}\n\n' % (2 * n) for n in range(20_000)
+    )
     body = framed(once(b"".join(numbered)), "end")
     yield Case("a choice an event", body, ("invalid",), "1,024 choices", tokens=20_000)
     objects = [*once(b'{"usage":[{}'), (b",{}", 300_000), *once(b"]}")]

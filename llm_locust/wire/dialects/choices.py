@@ -98,7 +98,7 @@ def lenient_delta(draft: Draft, value: Any, carrier: Carrier) -> tuple[Delta | N
 def _divided(content: Any) -> tuple[Any, str]:
     """A content without its parts of reasoning, and the text of these."""
     parts = [content] if isinstance(content, dict) else content
-    if not isinstance(parts, list):
+    if not isinstance(parts, list) or len(parts) > MAX_PARTS:
         return content, ""
     left, thoughts = [], ""
     for part in parts:
