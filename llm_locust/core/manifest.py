@@ -401,7 +401,7 @@ class HealthCell:
     ``cpu_percent`` is the largest mean of an interval in it; the other figures cover all of it.
     ``steal_percent`` is a share of the CPU time that the machine wanted, ``throttled_percent`` of the periods
     of its CPU limit, ``run_queue_percent`` the time in which its threads waited for a core, of the time that
-    went by.
+    went by. ``paused_ms_max`` is the longest time in which no thread of it ran at all; short ones are 0.
     """
 
     at_s: Measure
@@ -409,6 +409,7 @@ class HealthCell:
     cpu_percent: Measure
     hub_lag_ms_p99: Measure | None = None
     hub_lag_ms_max: Measure | None = None
+    paused_ms_max: Measure | None = None
     steal_percent: Measure | None = None
     throttled_percent: Measure | None = None
     run_queue_percent: Measure | None = None
@@ -431,6 +432,7 @@ class HealthCell:
             cpu_percent=max(self.cpu_percent, after.cpu_percent),
             hub_lag_ms_p99=most(self.hub_lag_ms_p99, after.hub_lag_ms_p99),
             hub_lag_ms_max=most(self.hub_lag_ms_max, after.hub_lag_ms_max),
+            paused_ms_max=most(self.paused_ms_max, after.paused_ms_max),
             steal_percent=mean(self.steal_percent, after.steal_percent),
             throttled_percent=mean(self.throttled_percent, after.throttled_percent),
             run_queue_percent=mean(self.run_queue_percent, after.run_queue_percent),
@@ -446,6 +448,7 @@ class NodeHealth:
 
     hub_lag_ms_p99: Measure | None = None
     hub_lag_ms_max: Measure | None = None
+    paused_ms_max: Measure | None = None
     cpu_percent_max: Measure | None = None
     rss_mib_max: Measure | None = None
     rss_mib: Annotated[list[Point], Meta(max_length=MOST_POINTS)] = field(default_factory=list)

@@ -346,7 +346,8 @@ STANDSTILL = Threshold(
     "the window",
     0.02,
     None,
-    "a worker sent nothing for so long; where its whole machine was paused, what came then is timed late",
+    "a worker sent nothing for so long; where its process or machine was paused, what came then may be timed "
+    "late",
     floor=1000.0,
 )
 STANDSTILL_OF_LOAD = Threshold(
@@ -671,6 +672,7 @@ def _health(health: NodeHealth, clock: ClockFacts | None, window: Window | None)
         cpu_percent_max=largest(cell.cpu_percent for cell in cells),
         hub_lag_ms_p99=largest(cell.hub_lag_ms_p99 for cell in cells),
         hub_lag_ms_max=largest(cell.hub_lag_ms_max for cell in cells),
+        paused_ms_max=largest(cell.paused_ms_max for cell in cells),
         steal_percent=_mean((cell.seconds, cell.steal_percent) for cell in cells),
         throttled_percent=_mean((cell.seconds, cell.throttled_percent) for cell in cells),
         run_queue_percent=_mean((cell.seconds, cell.run_queue_percent) for cell in cells),
@@ -777,15 +779,17 @@ class _Requests:
         """Whether enough timestamps are the program's to move a p99."""
         return self.kernel is not None and 1 - self.kernel > PROGRAM_SHARE
 
-    def late(self, scale: Scale, of_nodes: Mapping[str, Any], still_ms: float | None) -> list[Finding]:
-        """What shows that the client was late; ``still_ms`` is as of :func:`mean_standstill_ms`."""
+    def late(
+        self, scale: Scale, of_nodes: Mapping[str, Any], still_ms: float | None, paused_ms: float | None
+    ) -> list[Finding]:
+        """What shows that the client was late; the last two are as for :func:`standstill_findings`."""
         gap = usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
         first = usual(TTFT=scale.ttft_ms, E2EL=scale.e2el_ms)
         return [
             *wide_findings(self.wide, self.first_tokens),
             *(_lag(self.program_lag_ms, *gap) if self.own_times else ()),
             *(() if self.open_loop else waiting_findings(self.waits, self.end_lag_p50_ms)),
-            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s, still_ms),
+            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s, still_ms, paused_ms),
             *(hub_lag_findings(of_nodes["hub_lag_ms_p99"], *gap) if self.own_times else ()),
             *delay_findings(self.delay_ms, *first, scale.window_s),
             *made_bad_findings(self.made_bad or 0, self.n),
@@ -816,8 +820,9 @@ def client_validity(
     seen, of_nodes = _Requests.of(c, judged, manifest.open_loop, judgement), nodes(manifest, scale.window)
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
     stepped, misplaced = int(c.stepped[judged].sum()), misplaced_requests(c, manifest)
-    late = seen.late(scale, of_nodes, mean_standstill_ms(manifest, scale.window))
-    cause = explain(late, of_nodes)
+    paused_ms = largest(_health(w.health, w.clock, scale.window).paused_ms_max for w in manifest.workers)
+    late = seen.late(scale, of_nodes, mean_standstill_ms(manifest, scale.window), paused_ms)
+    cause = explain(late, of_nodes, paused_ms)
     blind = lag_ms is of_nodes["hub_lag_ms_p99"] is of_nodes["cpu_percent_max"] is None
     findings = [
         *late,
@@ -925,18 +930,36 @@ def mean_standstill_ms(manifest: Manifest, window: Window | None) -> float | Non
 
 
 def standstill_findings(
-    hub_max_ms: float | None, window_s: float, mean_ms: float | None = None
+    hub_max_ms: float | None,
+    window_s: float,
+    mean_ms: float | None = None,
+    paused_ms: float | None = None,
 ) -> Iterator[Finding]:
-    """The finding on an event loop that stood still: for how long at most, and in the mean of all workers."""
+    """The finding on an event loop that stood still: for how long at most, and in the mean of all workers.
+
+    ``paused_ms`` is the longest time in which all threads of a worker did; None if that is not known.
+    """
     window_ms = window_s * 1e3
     found = STANDSTILL_OF_LOAD.severity(mean_ms, window_ms) or STANDSTILL.severity(hub_max_ms, window_ms)
     if window_s > 0 and found:
+        how = "; if its whole machine was paused, what came then is timed late"
+        if paused_ms is not None:
+            how = ", while other threads of it went on"
+        if is_paused(paused_ms):
+            how = (
+                f". For {quantity((paused_ms or 0) * 1e-3)} s no thread of a worker ran: its process was "
+                "stopped, or its container or machine was paused, which may time late what came then"
+            )
         yield (
             found,
-            f"{LOAD_LATE}a worker's event loop stood still for "
-            f"{quantity((hub_max_ms or 0) * 1e-3)} s of a window of {quantity(window_s)} s and sent nothing; "
-            "if its whole machine was paused, what came then is timed late",
+            f"{LOAD_LATE}a worker's event loop stood still for {quantity((hub_max_ms or 0) * 1e-3)} s of a "
+            f"window of {quantity(window_s)} s and sent nothing{how}",
         )
+
+
+def is_paused(paused_ms: float | None) -> bool:
+    """Whether all threads of a worker stood still for a time that counts."""
+    return paused_ms is not None and paused_ms >= STANDSTILL.floor
 
 
 def hub_lag_findings(hub_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:
@@ -974,12 +997,14 @@ def made_bad_findings(made_bad: int, n: int) -> Iterator[Finding]:
         )
 
 
-def explain(late: list[Finding], of_nodes: Mapping[str, Any]) -> Cause | None:
+def explain(late: list[Finding], of_nodes: Mapping[str, Any], paused_ms: float | None = None) -> Cause | None:
     """Why the client was late; the worst of the findings, now the first, is told it with what to do."""
     if not late:
         return None
     late.sort(key=lambda finding: finding[0])
     cause, remedy = _cause(of_nodes)
+    if is_paused(paused_ms):
+        cause, remedy = "late", "Look for what stopped the process, or paused its container or machine"
     late[0] = (late[0][0], f"{late[0][1]}. {remedy}")
     return cause
 

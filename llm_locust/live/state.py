@@ -619,4 +619,4 @@ def _stood_still(now: list[HealthCell]) -> Iterator[Finding]:
     """Of the worst worker."""
     worst = max(now, key=lambda cell: cell.hub_lag_ms_max or 0.0, default=None)
     if worst is not None:
-        yield from standstill_findings(worst.hub_lag_ms_max, worst.seconds)
+        yield from standstill_findings(worst.hub_lag_ms_max, worst.seconds, paused_ms=worst.paused_ms_max)

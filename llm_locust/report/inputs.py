@@ -170,7 +170,7 @@ def _failure(manifest: Manifest) -> str:
 
 #: What a process was at its worst.
 _WORST = (
-    *("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"),
+    *("hub_lag_ms_p99", "hub_lag_ms_max", "paused_ms_max", "cpu_percent_max", "rss_mib_max"),
     *("steal_percent", "throttled_percent", "run_queue_percent"),
 )
 

@@ -58,13 +58,31 @@ def test_workers_are_called_by_their_numbers_or_in_order_where_these_name_none(
 
 def test_two_cells_are_one_of_their_time_by_its_worst_and_its_means() -> None:
     first = HealthCell(
-        at_s=9.0, seconds=9.0, cpu_percent=80.0, hub_lag_ms_p99=4.0, hub_lag_ms_max=90.0, steal_percent=3.0
+        at_s=9.0,
+        seconds=9.0,
+        cpu_percent=80.0,
+        hub_lag_ms_p99=4.0,
+        hub_lag_ms_max=90.0,
+        steal_percent=3.0,
+        paused_ms_max=0.0,
     )
     after = HealthCell(
-        at_s=12.0, seconds=3.0, cpu_percent=20.0, hub_lag_ms_p99=None, hub_lag_ms_max=100.0, steal_percent=7.0
+        at_s=12.0,
+        seconds=3.0,
+        cpu_percent=20.0,
+        hub_lag_ms_p99=None,
+        hub_lag_ms_max=100.0,
+        steal_percent=7.0,
+        paused_ms_max=80.0,
     )
     assert first.joined(after) == HealthCell(
-        at_s=12.0, seconds=12.0, cpu_percent=80.0, hub_lag_ms_p99=4.0, hub_lag_ms_max=100.0, steal_percent=4.0
+        at_s=12.0,
+        seconds=12.0,
+        cpu_percent=80.0,
+        hub_lag_ms_p99=4.0,
+        hub_lag_ms_max=100.0,
+        steal_percent=4.0,
+        paused_ms_max=80.0,
     )
     new = replace(after, seconds=0.0, run_queue_percent=5.0)
     assert first.joined(new).run_queue_percent == 5.0, "the first did not know its own"

@@ -5,6 +5,7 @@ import time
 import gevent
 import numpy as np
 import psutil
+from gevent.monkey import get_original
 
 from llm_locust.core.manifest import HealthCell, NodeHealth
 from llm_locust.host import CpuTaken, Taken
@@ -25,10 +26,54 @@ MOST_MEMORY_POINTS = 64
 CELL_S = 9.0
 MOST_CELLS = 32
 
+#: Interval of the thread that shows whether the process runs at all.
+BEAT_S = 0.1
+
+#: A delay of so much is a pause of the whole process if that thread was silent for most of it and the process
+#: did not compute: code that does not let go of the interpreter silences the thread too.
+PAUSE_S, _MOST_OF_IT, _COMPUTING = 1.0, 0.8, 0.5
+
 #: Most samples that one delay stands for.
 _MOST_HELD = 10_000
 
 _MIB = 1 << 20
+
+
+class Beat:
+    """A thread that only wakes up again and again, and what it has not lived through.
+
+    It is silent while the process is stopped, its container frozen, its machine paused, or while no core is
+    free. Only the system's clock of the time since the boot goes on while a machine sleeps.
+    """
+
+    def __init__(self) -> None:
+        self._sleep = get_original("time", "sleep")
+        self._last_ns, self._longest_ns, self._asleep_ns = time.monotonic_ns(), 0, _asleep_ns()
+        self.going = True
+        try:
+            get_original("_thread", "start_new_thread")(self._run, ())
+        except RuntimeError:  # no thread can be started
+            self.going = False
+
+    def take_ns(self) -> tuple[int, int]:
+        """The longest silence, and the sleep of the machine, since the last call."""
+        silent_ns, self._longest_ns = max(self._longest_ns, time.monotonic_ns() - self._last_ns), 0
+        asleep_ns, before_ns = _asleep_ns(), self._asleep_ns
+        self._asleep_ns = asleep_ns
+        return silent_ns, max(0, asleep_ns - before_ns)
+
+    def _run(self) -> None:
+        while self.going:
+            self._sleep(BEAT_S)
+            now_ns = time.monotonic_ns()
+            self._longest_ns, self._last_ns = max(self._longest_ns, now_ns - self._last_ns), now_ns
+
+
+def _asleep_ns() -> int:
+    """How long the machine has slept since its boot."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
 
 
 class Health:
@@ -44,12 +89,15 @@ class Health:
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._taken = CpuTaken()
+        self._beat = Beat()
         self._timer = gevent.get_hub().loop.timer(LAG_INTERVAL_S, LAG_INTERVAL_S, ref=False)
         self.begin()
 
     def begin(self) -> None:
         """Start a new run: forget all samples."""
         self._lag = self._cell_lag = merge([])
+        self._paused_ms = self._cell_paused_ms = 0.0
+        self._beat.take_ns()
         self._new_lags_ns: list[int] = []  # since the last interval, not in the histogram yet
         self._cpu_percent_max: float | None = None
         self._cell_cpu_percent: float | None = None
@@ -66,6 +114,7 @@ class Health:
 
     def close(self) -> None:
         """Stop sampling."""
+        self._beat.going = False
         self._timer.stop()
         self._timer.close()
 
@@ -78,6 +127,7 @@ class Health:
         return NodeHealth(
             hub_lag_ms_p99=_lag_ms(self._lag, 99.0),
             hub_lag_ms_max=_lag_ms(self._lag, 100.0),
+            paused_ms_max=round(self._paused_ms, 3) if self._beat.going else None,
             cpu_percent_max=round(cpu_percent, 1),
             rss_mib_max=round(self._rss_mib_max, 1),
             rss_mib=list(self._rss_mib),
@@ -89,12 +139,20 @@ class Health:
 
     def _ask(self) -> None:
         self._due_ns = time.monotonic_ns() + round(LAG_INTERVAL_S * 1e9)
+        self._asked_cpu_s = time.process_time()
         # From now on: not from when it was due, nor from the loop's cached time.
         self._timer.again(self._on_timer, update=True)
 
     def _on_timer(self) -> None:
         # A loop's timer may run a little early, because it uses its own clock.
-        self._new_lags_ns.append(max(0, time.monotonic_ns() - self._due_ns))
+        silent_ns, asleep_ns = self._beat.take_ns()
+        lag_ns = max(0, time.monotonic_ns() - self._due_ns) + asleep_ns
+        self._new_lags_ns.append(lag_ns)
+        computing_ns = (time.process_time() - self._asked_cpu_s) * 1e9
+        silent = silent_ns >= _MOST_OF_IT * (lag_ns - asleep_ns) and computing_ns < _COMPUTING * lag_ns
+        if lag_ns >= PAUSE_S * 1e9 and self._beat.going and silent:
+            self._paused_ms = max(self._paused_ms, lag_ns * 1e-6)
+            self._cell_paused_ms = max(self._cell_paused_ms, lag_ns * 1e-6)
         if time.monotonic() - self._interval_began_s >= COST_INTERVAL_S:
             self._cpu_percent_max = max(self._cpu_percent_max or 0.0, self._cpu_percent())
             self._cell_cpu_percent = max(self._cell_cpu_percent or 0.0, self._cpu_percent())
@@ -137,6 +195,7 @@ class Health:
     def _begin_cell(self) -> None:
         self._cell_began_s = time.monotonic()
         self._cell_lag = merge([])
+        self._cell_paused_ms = 0.0
         self._cell_cpu_percent = None
         self._cell_taken: Taken = self._taken.read()
 
@@ -149,6 +208,7 @@ class Health:
             cpu_percent=round(cpu_percent, 1),
             hub_lag_ms_p99=_lag_ms(self._cell_lag, 99.0),
             hub_lag_ms_max=_lag_ms(self._cell_lag, 100.0),
+            paused_ms_max=round(self._cell_paused_ms, 3) if self._beat.going else None,
             steal_percent=_rounded(taken.steal_percent(self._cell_taken)),
             throttled_percent=_rounded(taken.throttled_percent(self._cell_taken)),
             run_queue_percent=_rounded(taken.run_queue_percent(self._cell_taken)),

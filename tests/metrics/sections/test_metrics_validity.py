@@ -10,13 +10,16 @@ from metrics_cases import columns, failed, manifest, ns, plain, request
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.client import THRESHOLDS, Scale, nodes
+from llm_locust.figures.client import THRESHOLDS, Scale, explain, nodes, standstill_findings
 from llm_locust.figures.client import client_validity as client_validity_of
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
+
+#: What a worker may have been short of.
+_CAUSES = ("run_queue_percent_max", "cpu_percent_max", "throttled_percent_max", "steal_percent_max")
 
 
 def client_validity(*given: Any, **more: Any) -> Any:
@@ -147,6 +150,23 @@ def test_an_event_loop_that_stood_still_for_a_part_of_the_window_sent_nothing(
 ) -> None:
     found = verdict(request(), hub_lag=stood_still_ms / 2, window_s=window_s)
     assert (found["hub_lag_ms_max"], found["verdict"]) == (stood_still_ms, expected)
+
+
+@pytest.mark.parametrize(
+    ("paused_ms", "how", "remedy"),
+    [
+        (None, "if its whole machine was paused", "what holds its event loop"),
+        (0.0, "while other threads of it went on", "what holds its event loop"),
+        (3000.0, "For 3 s no thread of a worker ran", "what stopped the process"),
+    ],
+)
+def test_a_pause_of_the_whole_process_is_told_from_a_loop_that_is_held(
+    paused_ms: float | None, how: str, remedy: str
+) -> None:
+    findings = list(standstill_findings(3000.0, 30.0, paused_ms=paused_ms))
+    assert how in findings[0][1]
+    explain(findings, dict.fromkeys(_CAUSES), paused_ms)
+    assert remedy in findings[0][1]
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ print(json.dumps(asdict(health.snapshot())), flush=True)
 
 
 def test_a_process_that_was_stopped_shows_one_lag_of_that_length() -> None:
-    stopped_s = 0.5
+    stopped_s = 1.5
     child = subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -215,3 +215,32 @@ def test_a_process_that_was_stopped_shows_one_lag_of_that_length() -> None:
         child.communicate()
     assert said.hub_lag_ms_max is not None
     assert said.hub_lag_ms_max >= (stopped_s - module.LAG_INTERVAL_S) * 1e3 - 50
+    assert said.paused_ms_max == said.hub_lag_ms_max
+
+
+@pytest.mark.parametrize("hold", [time.sleep, use_cpu])
+def test_a_loop_that_is_held_is_no_pause_of_the_process(
+    health: Health, hold: Callable[[float], None]
+) -> None:
+    hold(1.2)
+    run_until(lambda: lag_ms_max(health) > 1000)
+    assert health.snapshot().paused_ms_max == 0
+
+
+def test_a_machine_that_slept_was_paused_though_its_clock_was_too(
+    health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_ns = module._asleep_ns()
+    monkeypatch.setattr(module, "_asleep_ns", lambda: before_ns + 5_000_000_000)
+    run_until(lambda: lag_ms_max(health) > 1000)
+    assert 5000 <= (health.snapshot().paused_ms_max or 0) < 6000
+
+
+def test_without_a_thread_to_tell_a_pause_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "get_original", lambda *_: full)
+    health = Health()
+    assert health.snapshot().paused_ms_max is None
+    health.close()
