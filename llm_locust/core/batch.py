@@ -126,7 +126,7 @@ class RecordBatch:
         schema = pa.schema([SCHEMA.field(name) for name in columns], SCHEMA.metadata)
         try:
             found = table.select(columns).cast(schema).unify_dictionaries().combine_chunks()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
+        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
         _check_arrivals(found, columns)
         batch = cls(found)

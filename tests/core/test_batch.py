@@ -193,6 +193,12 @@ def test_a_table_without_a_column_is_refused_with_its_name() -> None:
         RecordBatch.from_table(table.drop_columns(["outcome", "worker"]))
 
 
+def test_a_table_that_has_a_column_twice_is_refused() -> None:
+    table = RecordBatch.from_records([record(7)], "w1").table
+    with pytest.raises(BatchError, match="exists 2 times"):
+        RecordBatch.from_table(table.append_column("status", table.column("status")))
+
+
 def test_a_table_with_a_column_of_another_type_is_refused() -> None:
     table = RecordBatch.from_records([record(7)], "w1").table
     place = table.column_names.index("status")
