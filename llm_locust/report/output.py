@@ -10,8 +10,11 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.figures.text import clean
+from llm_locust.figures.text import clean, short
 from llm_locust.wire.foreign_text import CONTROL
+
+#: Of an error, which may quote a file.
+_MOST_CHARACTERS = 3_000
 
 #: Of what may wait while a run goes on.
 _NICENESS = 10
@@ -29,7 +32,7 @@ def printing() -> Iterator[None]:
 
 def one_line(error: Exception | str) -> str:
     """The text of an error as one line that a terminal can show (:func:`~llm_locust.figures.text.clean`)."""
-    return clean(error) or type(error).__name__
+    return short(clean(error), _MOST_CHARACTERS) or type(error).__name__
 
 
 def done_beside(work: Callable[[], object]) -> int:

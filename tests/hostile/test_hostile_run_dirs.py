@@ -121,3 +121,16 @@ def test_live_figures_that_are_none_are_refused_in_one_line(
     err = capsys.readouterr().err
     assert "holds no live figures; remove it" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("price", ["-", "a" * 100_000])
+@pytest.mark.parametrize("command", ["report", "compare"])
+def test_a_price_that_is_none_is_refused_in_a_short_line_or_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], price: str, command: str
+) -> None:
+    other, run = write_run(tmp_path / "other", id="other"), write_run(tmp_path / "run")
+    forge(run / MANIFEST_FILE, lambda manifest: manifest["options"].update(gpu_hour_cost=price))
+    code = main([command, *([str(other)] if command == "compare" else []), str(run)])
+    err = capsys.readouterr().err
+    assert len(err) < 4_000
+    assert code == (2 if command == "report" else 0)

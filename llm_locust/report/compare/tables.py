@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
+from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.compare.comparison import (
     CONFIDENCE,
@@ -21,7 +22,7 @@ from llm_locust.figures.compare.sides import figure_label
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.metrics.gates import MetricKind
-from llm_locust.metrics.prices import Prices
+from llm_locust.metrics.prices import PriceError, Prices
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.stats.estimates import MOST, Difference
 from llm_locust.metrics.window import iso
@@ -53,7 +54,7 @@ _OPEN_LOOP = (
 def scaled(outcome: ComparedRuns) -> dict[str, list[Scaled]]:
     """Rate -> its scaling over the runs; nothing of a rate that a run does not have, nor where fewer than two
     numbers of GPUs are known."""
-    gpus = [Prices.of_options(run.compared.manifest.options).gpus for run in outcome.runs]
+    gpus = [_gpus(run.compared.manifest) for run in outcome.runs]
     found = {}
     for name in _RATES:
         rates = _rates(outcome, name)
@@ -63,6 +64,14 @@ def scaled(outcome: ComparedRuns) -> dict[str, list[Scaled]]:
         except ScalingError:
             continue
     return found
+
+
+def _gpus(manifest: Manifest) -> float | None:
+    """None also where the manifest has no such numbers, which `llm-locust report` of the run refuses."""
+    try:
+        return Prices.of_options(manifest.options).gpus
+    except PriceError:
+        return None
 
 
 def section(outcome: ComparedRuns) -> Section | None:
