@@ -1,13 +1,10 @@
 """What the command line says of every class's keys, beside the top level of a scenario and its classes."""
 
-import argparse
 from typing import Any
 
 import pytest
+from parsed_settings import settings_of
 
-from llm_locust.options.settings import SCENARIO_TEXT, parse_settings
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import parse_scenario
 from llm_locust.workload.spec import WorkloadSpec
 
 TOP = """
@@ -23,9 +20,7 @@ classes:
 
 
 def specs(text: str, **given: Any) -> list[WorkloadSpec]:
-    scenario = parse_scenario(text, "s.yaml", GRAMMAR).text_for_workers()
-    found = parse_settings(argparse.Namespace(**{SCENARIO_TEXT: scenario}, **given), {})
-    return [kind.spec for kind in found.kinds]
+    return [kind.spec for kind in settings_of(text, **given).kinds]
 
 
 def told(spec: WorkloadSpec) -> tuple[tuple[str, ...], int, bool]:

@@ -1,25 +1,19 @@
 """Options that say how files are read reach every reader: of the run, and of each class of a scenario."""
 
-import argparse
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+from parsed_settings import settings, settings_of
 
-from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import parse_scenario
+from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.run.load_watch import checked_trace, tell_files
 from llm_locust.workload.traces import trace as plausible
 from llm_locust.workload.trajectories.trajectory import Turn
 
 LINES = '{"prompt": "a", "domain": "x", "lora": 7}\n{\n{"prompt": "b", "domain": "y"}\n'
-
-
-def settings(**given: Any) -> Settings:
-    return parse_settings(argparse.Namespace(**given), {})
 
 
 @pytest.fixture
@@ -41,10 +35,7 @@ def test_bad_lines_are_skipped_and_keys_are_sent_wherever_a_dataset_is_named(lin
         text = f"dataset: {{file: {lines}, format: jsonl}}"
         if form == "class":
             text = f"classes:\n  a: {{dataset: {lines}}}\n  b: {{dataset: {{file: {lines}}}}}"
-        scenario = parse_scenario(text, "s.yaml", GRAMMAR)
-        if form == "scenario":
-            given["dataset"] = str(lines)
-        return settings(**{SCENARIO_TEXT: scenario.text_for_workers()}, **given)
+        return settings_of(text, **given)
 
     with pytest.raises(UsageError, match=r"lines\.jsonl:2: "):
         made()
@@ -58,8 +49,7 @@ def test_bad_lines_are_skipped_and_keys_are_sent_wherever_a_dataset_is_named(lin
 def test_how_files_were_read_is_said_once_for_each(lines: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     text = f"classes:\n  a: {{dataset: {lines}}}\n  b: {{dataset: {lines}}}\n  c: {{input_tokens: 5}}"
-    scenario = parse_scenario(text, "s.yaml", GRAMMAR).text_for_workers()
-    found = settings(**{SCENARIO_TEXT: scenario}, skip_bad_lines=3)
+    found = settings_of(text, skip_bad_lines=3)
     caplog.clear()
     assert tell_files(found) == (None, {str(lines): 1})
     (said,) = caplog.messages

@@ -8,21 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed_settings import settings as parse
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.access import access_headers, parse_header_env, take_default_key
 from llm_locust.options.option import parse_header, parse_size, parse_timeouts
-from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
+from llm_locust.options.settings import Settings, UsageError, with_roofline
 from llm_locust.store import read_manifest
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
-
-
-def parse(environ: dict[str, str] | None = None, **options: Any) -> Settings:
-    return parse_settings(argparse.Namespace(**options), environ or {})
 
 
 def refusal(environ: dict[str, str] | None = None, **options: Any) -> str:

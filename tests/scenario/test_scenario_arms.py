@@ -1,13 +1,13 @@
 """Arms of a scenario: what is read, what is refused, and what becomes of it in a run's settings."""
 
-import argparse
 from typing import Any
 
 import msgspec
 import pytest
+from parsed_settings import settings_of
 
 from llm_locust.deployment.targets import Arm
-from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
+from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, parse_scenario
 from llm_locust.scenario.request_kind import request_form
@@ -35,9 +35,7 @@ def of(text: str) -> Scenario:
 
 
 def settings(text: str, environ: dict[str, str] | None = None, **given: Any) -> Settings:
-    scenario_text = of(text).text_for_workers()
-    options = argparse.Namespace(**{"host": HOST, **given, SCENARIO_TEXT: scenario_text})
-    return parse_settings(options, environ or {})
+    return settings_of(text, environ, **{"host": HOST, **given})
 
 
 def test_an_arm_has_every_field_and_a_name_alone_is_the_run_itself() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed_settings import settings, settings_of
 
-from llm_locust.options.settings import Settings, UsageError, parse_settings
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import parse_scenario
+from llm_locust.options.settings import UsageError, parse_settings
 from llm_locust.scenario.request_kind import parse_prefix, slo_headers
 
 CLASSES = """
@@ -24,14 +23,8 @@ classes:
 """
 
 
-def settings(text: str, **given: Any) -> Settings:
-    scenario = parse_scenario(text, "s.yaml", GRAMMAR)
-    options = argparse.Namespace(**{**scenario.options, **given}, llm_scenario=scenario.text_for_workers())
-    return parse_settings(options, {})
-
-
 def test_each_class_names_its_own_limits_or_else_those_of_the_run() -> None:
-    found = settings(CLASSES)
+    found = settings_of(CLASSES)
     assert found.slo_headers("chat") == {"x-llm-d-slo-ttft-ms": "350", "x-llm-d-slo-tpot-ms": "12.5"}
     assert found.slo_headers("batch") == {"x-llm-d-slo-ttft-ms": "2000"}
     assert found.slo_headers("free") == {}  # its limit is of neither
@@ -40,9 +33,9 @@ def test_each_class_names_its_own_limits_or_else_those_of_the_run() -> None:
 
 def test_the_command_line_alone_is_enough_and_without_the_option_nothing_is_sent() -> None:
     given = {"slo": "ttft=0.5s tpot=50ms", "slo_headers": "X-SLO"}
-    found = parse_settings(argparse.Namespace(**given), {})
+    found = settings(**given)
     assert found.slo_headers("") == {"x-slo-ttft-ms": "500", "x-slo-tpot-ms": "50"}
-    assert parse_settings(argparse.Namespace(slo=given["slo"]), {}).slo_headers("") == {}
+    assert settings(slo=given["slo"]).slo_headers("") == {}
 
 
 @given(st.floats(1e-6, 1e5, allow_nan=False))
@@ -74,7 +67,7 @@ def test_a_header_of_a_class_or_an_arm_that_says_it_too_is_refused() -> None:
         "host: 'http://h:1', arms: {a: , b: {headers: {x-slo-ttft-ms: 5}}}",
     ):
         with pytest.raises(UsageError, match="is given too"):
-            settings(text % more)
+            settings_of(text % more)
 
 
 def test_lines_of_a_dataset_that_are_judged_by_other_limits_are_refused(tmp_path: Path) -> None:
@@ -82,11 +75,11 @@ def test_lines_of_a_dataset_that_are_judged_by_other_limits_are_refused(tmp_path
     file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(UsageError, match="a line of the dataset is of class 'batch', whose limits differ"):
-        settings(CLASSES.replace("{slo: {ttft", f"{{dataset: '{file}', slo: {{ttft"))
+        settings_of(CLASSES.replace("{slo: {ttft", f"{{dataset: '{file}', slo: {{ttft"))
     alike = CLASSES.replace("350ms, tpot: 12.5ms", "2s").replace(
         "{slo: {ttft", f"{{dataset: '{file}', slo: {{ttft"
     )
-    assert settings(alike).slo_headers("chat") == {"x-llm-d-slo-ttft-ms": "2000"}
+    assert settings_of(alike).slo_headers("chat") == {"x-llm-d-slo-ttft-ms": "2000"}
 
 
 def test_a_prefix_loses_its_last_dash() -> None:

@@ -1,6 +1,5 @@
 """Splits of a load over models: what their texts mean, and which model is next."""
 
-import argparse
 from collections import Counter
 from itertools import islice
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed_settings import settings, settings_of
 
-from llm_locust.options.settings import UsageError, parse_settings
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import parse_scenario
+from llm_locust.options.settings import UsageError
 from llm_locust.workload.parts import MOST_MODELS, ModelChooser, ModelSplitError, models_text, parse_models
 
 NAMES = st.lists(
@@ -86,14 +84,8 @@ def test_many_models_have_a_short_name() -> None:
     assert models_text(tuple(map(str, range(10)))).endswith("7 and 2 more")
 
 
-def settings(text: str = "users: 1", **given: Any) -> Any:
-    scenario = parse_scenario(text, "s.yaml", GRAMMAR)
-    options = argparse.Namespace(**{**scenario.options, **given}, llm_scenario=scenario.text_for_workers())
-    return parse_settings(options, {})
-
-
 def test_a_class_may_have_models_of_its_own_and_the_others_ask_for_the_runs() -> None:
-    found = settings("{model: m, classes: {a: {models: {base: 1, lora: 3}}, b: {models: [x]}, c: {}}}")
+    found = settings_of("{model: m, classes: {a: {models: {base: 1, lora: 3}}, b: {models: [x]}, c: {}}}")
     assert [kind.spec.models and kind.spec.models.names for kind in found.kinds] == [
         ("base", "lora"),
         ("x",),
@@ -116,4 +108,4 @@ def test_a_class_may_have_models_of_its_own_and_the_others_ask_for_the_runs() ->
 )
 def test_models_that_are_said_in_two_places_are_refused(text: str, given: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        settings(text, **given)
+        settings_of(text, **given)

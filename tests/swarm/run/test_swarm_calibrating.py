@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from parsed_settings import settings
 from swarm_process import Result, locust, simulation
 
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.doctor.calibration import Calibrated
-from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.run import preflight
 from llm_locust.swarm.run.preflight import calibrate_run
 
@@ -21,10 +22,6 @@ class Scheduled:
     @staticmethod
     def follows_schedule(_: Settings) -> bool:
         return True
-
-
-def settings(**given: Any) -> Settings:
-    return parse_settings(argparse.Namespace(**given), {})
 
 
 @pytest.fixture

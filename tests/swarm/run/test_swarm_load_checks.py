@@ -1,22 +1,16 @@
 """Gates and loads that do not fit each other are refused before anything is sent."""
 
-import argparse
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from parsed_settings import settings, settings_of
 
-from llm_locust.options.settings import SCENARIO_TEXT, Settings, UsageError, parse_settings
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import parse_scenario
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.run.load_watch import _check_images, check_load
 from llm_locust.swarm.run.preflight import host_of
 
 FIND = "max concurrency under p99_ttft<1s"
-
-
-def settings(**given: Any) -> Settings:
-    return parse_settings(argparse.Namespace(**given), {})
 
 
 def test_two_hosts_of_two_classes_are_refused_with_what_loads_both_and_one_host_is_taken() -> None:
@@ -66,8 +60,7 @@ def test_arms_say_nothing_of_requests_that_a_user_class_builds_itself() -> None:
     class OfPrompts:
         endpoint = "chat"
 
-    text = parse_scenario("arms: {a: , b: {body: {seed: 1}}}", "s.yaml", GRAMMAR).text_for_workers()
-    found = settings(host="http://127.0.0.1:1", **{SCENARIO_TEXT: text})
+    found = settings_of("arms: {a: , b: {body: {seed: 1}}}", host="http://127.0.0.1:1")
     check_load(found, [OfPrompts])
     with pytest.raises(UsageError, match="the arm 'b' says what requests are like, and object builds"):
         check_load(found, [object])
