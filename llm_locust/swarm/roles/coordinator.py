@@ -10,8 +10,7 @@ import gevent
 from locust import log
 from locust.env import Environment
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
-from llm_locust.figures.summary import Summary, as_json
+from llm_locust.figures.summary import as_json
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
@@ -24,7 +23,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop, wait_until
 from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
-from llm_locust.swarm.roles.outcome import with_code_on_error, with_faults, without_gates
+from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
@@ -258,8 +257,7 @@ class RunCoordinator:
 
     def settle_code(self) -> None:
         """Set the exit code, after all listeners: the run's own, or a listener's where that is 0."""
-        own = self.verdict().code
-        self.environment.process_exit_code = own or self.environment.process_exit_code or 0
+        self.environment.process_exit_code = self.verdict().code
 
     def _leave_listeners(self) -> None:
         """End the process although a listener to its end has not returned."""
@@ -298,8 +296,6 @@ class RunCoordinator:
         is_autostarted, self._printed = self._options.autostart and self._printed is None, run
         ends = self.headless or is_autostarted
         own = self.verdict() if ends else run.report.verdict
-        if ends and not (own and own.code) and (given := self.environment.process_exit_code):
-            own = RunVerdict(given, "the locustfile has set it (process_exit_code)")
         found = verdict(run.report.summary, own)
         if not ends:
             found = replace(found, code=None)
@@ -309,23 +305,24 @@ class RunCoordinator:
         sys.stdout.flush()
 
     def verdict(self) -> RunVerdict:
-        """Verdict on the last requested run. Without a run that is usage, unless it was to come from the web
-        UI."""
+        """Verdict on the last requested run, which the process ends with."""
         run = self.run
-        if self._refused:
-            return RunVerdict(EXIT_USAGE, "the run was refused: the log says why")
-        if run is None and self.headless:
-            return RunVerdict(EXIT_USAGE, "no load was sent")
-        if run is None:
-            return RunVerdict(0)
-        if run.report is None:
-            return RunVerdict(EXIT_INCOMPLETE, "there is no report")
-        found = run.report.verdict or self._without_gates(run.report.summary)
-        found = with_code_on_error(found, int(self._options.exit_code_on_error))
-        return with_faults(found, part_failed=log.unhandled_greenlet_exception, uploaded=run.uploaded)
-
-    def _without_gates(self, summary: Summary) -> RunVerdict:
-        return without_gates(summary.requests.failed, stood_still(summary) or users_hung(summary))
+        report = None if run is None else run.report
+        judged = None
+        if report is not None:
+            still = stood_still(report.summary) or users_hung(report.summary)
+            judged = report.verdict or without_gates(report.summary.requests.failed, still)
+        end = RunEnd(
+            is_refused=self._refused,
+            has_run=run is not None,
+            was_to_run=self.headless,
+            judged=judged,
+            code_on_error=int(self._options.exit_code_on_error),
+            part_failed=log.unhandled_greenlet_exception,
+            is_uploaded=None if run is None else run.uploaded,
+            given=self.environment.process_exit_code,
+        )
+        return exit_verdict(end)
 
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""

@@ -38,8 +38,7 @@ from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
 from llm_locust.swarm.process.loops import every, wait_until
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
-from llm_locust.swarm.roles.departed import note_departed, note_rate
-from llm_locust.swarm.roles.desertion import note_desertion
+from llm_locust.swarm.roles.lost_workers import note_rate, note_undelivered
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.earlier import EarlierParts
 from llm_locust.swarm.soak.going_on import earlier_parts
@@ -283,7 +282,8 @@ class MasterRole:
             return
         run.stopped()
         self._runs.expect_end(self._stopping, self._on_test_stop)
-        note_desertion(self._runner, run, self._runs.ends_by_itself(run))
+        if not self._runner.worker_count and not run.stop_reason:
+            self._note_no_worker(run)
         # No ramp or shape may spawn users from now on. Locust sets the same state right after this.
         self._runner.update_state(STATE_STOPPING)
         if run.settings.run.drain_s:
@@ -295,9 +295,19 @@ class MasterRole:
         self._await_last_words(run)
         run.drained()
 
+    def _note_no_worker(self, run: ActiveRun) -> None:
+        """Note that a run ends because its last worker is gone: Locust stops it as if a user had."""
+        missing = sum(client.state == STATE_MISSING for client in self._runner.clients.all)
+        if missing:
+            run.cut(f"no worker was left: {missing} of {len(list(run.roster))} went silent at the end")
+        else:
+            run.stop_reason = "no worker was left: the last one quit"
+            run.cut_short = self._runs.ends_by_itself(run)
+        logger.error("the run ends early: %s", run.stop_reason)
+
     def _on_test_stop(self, **_: object) -> None:
         if self._runs.run is not None:
-            note_departed(self._runs.run)
+            note_undelivered(self._runs.run)
         self._runs.finish()
 
     def _await_last_words(self, run: ActiveRun) -> None:

@@ -27,7 +27,7 @@ def note_rate(run: ActiveRun | None, message: RateMessage | StageMessage) -> Non
         run.rates[message.at_ns] = 0.0 if drained else message.rate
 
 
-def note_departed(run: ActiveRun) -> None:
+def note_undelivered(run: ActiveRun) -> None:
     """Count what workers that left, or were lost, had still to send; with some, the run is cut short.
 
     Call it when all final counts are in. In an open loop these requests are unsent: those due before the end

@@ -18,7 +18,7 @@ from llm_locust.swarm.channel.messages import (
     StageMessage,
 )
 from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
-from llm_locust.swarm.roles.departed import note_departed, note_rate
+from llm_locust.swarm.roles.lost_workers import note_rate, note_undelivered
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.workload.arrivals import Process, TraceFile, parse_rate
@@ -70,7 +70,7 @@ def ended(run: ActiveRun, at_s: float, **load: Any) -> ActiveRun:
     run.clock.at_s = at_s  # type: ignore[attr-defined]
     run.stopped()
     run.roster.done("a", counts(until_ns=round(at_s * S), **load), stopped=True)
-    note_departed(run)
+    note_undelivered(run)
     return run
 
 
