@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import json
+from msgspec import to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
@@ -165,7 +165,7 @@ def _done(manifest: Manifest, m: Measured) -> float | None:
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = json.decode(json.encode(summary))
+    plain: dict[str, Any] = to_builtins(summary)
     return {name: plain[name] for name in Summary.__struct_fields__ if name in plain}
 
 

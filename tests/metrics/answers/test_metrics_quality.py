@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_cases import batch, columns, failed, manifest, request
+from metrics_cases import batch, columns, failed, manifest, plain, request
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
@@ -23,7 +23,7 @@ from llm_locust.metrics.question import Question
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:
-    found = summarise(batch(*records), manifest(**facts))["quality"]
+    found = plain(summarise(batch(*records), manifest(**facts))["quality"])
     assert isinstance(found, dict)
     return found
 
