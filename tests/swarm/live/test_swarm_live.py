@@ -22,10 +22,9 @@ from llm_locust.metrics.window import Window
 
 #: A locustfile that writes at its process's end what the live numbers were.
 LOCUSTFILE = """
-import json
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from locust import events, task
 
 from llm_locust import ChatUser
@@ -49,11 +48,11 @@ def on_init(environment, **_):
     @environment.events.quit.add_listener
     def on_quit(**_):
         told = {
-            "snapshot": asdict(snapshot(store)),
-            "series": asdict(Charts(store).series("5m")),
+            "snapshot": snapshot(store),
+            "series": Charts(store).series("5m"),
             "marks": [mark.kind for mark in store.marks],
         }
-        Path("live.json").write_text(json.dumps(told))
+        Path("live.json").write_bytes(msgspec.json.encode(told))
 """
 
 USUAL = (
