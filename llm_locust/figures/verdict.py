@@ -124,7 +124,9 @@ def users_hung(summary: Summary) -> str:
 
 def nothing_measured(summary: Summary, why: str | None = None) -> str:
     """That no request is in the window, and why."""
-    return f"nothing was measured: {why or summary.window.why_empty or 'no request is in the window'}"
+    asked = summary.analysis.where if summary.analysis is not None else None
+    none = "no request is in the window" if asked is None else f"no request matches {asked}"
+    return f"nothing was measured: {why or summary.window.why_empty or none}"
 
 
 def _gap(summary: Summary, part: Completeness) -> str:
