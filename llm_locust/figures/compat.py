@@ -6,7 +6,7 @@ tools' figures for one run is one of definition. All are of the ok requests sche
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from llm_locust.metrics.requests.latency import itl
 from llm_locust.metrics.requests.throughput import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.structs import SummaryPart, key
-
-if TYPE_CHECKING:
-    pass
 
 _TOOL = "as the tool has it"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
@@ -18,9 +18,6 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 from llm_locust.metrics.structs import SummaryPart, key
-
-if TYPE_CHECKING:
-    pass
 
 # --------------------
 # The live figures beside the records, and the run in other tools' definitions.

@@ -6,7 +6,7 @@ a prompt) go to one replica more often than their shares alone would make them, 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from llm_locust.metrics.requests.throughput import Credits, Spans, rate_per_s
 from llm_locust.metrics.sections.steady import Stuck
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Population, Window
-
-if TYPE_CHECKING:
-    pass
 
 # --------------------
 # Replicas, and how evenly they were used.

@@ -1,6 +1,6 @@
 """What ran, in which window, and what was asked of it."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import UNSET, UnsetType, convert
 
@@ -8,9 +8,6 @@ from llm_locust.figures.figure import Run
 from llm_locust.metrics.sections.steady import left_out
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import iso, run_window, why_empty
-
-if TYPE_CHECKING:
-    pass
 
 _RUN = "the run"
 

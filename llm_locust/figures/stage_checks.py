@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.structs import Interval, SummaryPart, key
-
-if TYPE_CHECKING:
-    pass
 
 _OF_STAGE = "the stage"
 _OK_REQUESTS = "the stage's ok requests"

@@ -1,8 +1,8 @@
 """``summary.json`` as a whole: its type, how it is written and read, and its JSON schema."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, get_type_hints
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
@@ -77,36 +77,6 @@ from llm_locust.metrics.structs import PERCENTILE, LatencyKeys, LatencyTable, Su
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
 #: that ended in the window. Keys of 1 that kept their names have other values in such runs.
 SUMMARY_SCHEMA = 2
-
-#: Sections of which a run may have nothing: ``{}`` in the file, None here.
-OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
-
-#: Sections that may say why there is nothing: ``{"missing": why}`` in the file, a str here.
-EXPLAINED = ("bottleneck", "energy", "roofline")
-
-#: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = (
-    "analysis",
-    "by",
-    "stages",
-    "repeats",
-    "outside_stages",
-    "search",
-    "curve",
-    "curves",
-    "prefix_cache",
-    "spike",
-    "parts",
-    "since_start",
-    "dropped",
-    "arms",
-    "agents",
-    "autoscaling",
-    "inputs",
-    "images",
-    "user_time",
-    "other_requests",
-)
 
 
 class SummaryError(ValueError):
@@ -209,6 +179,19 @@ class Summary(SummaryPart, frozen=True):
         """Whether requests had a schedule of their own: only then is a delay against it judged."""
         return self.client.schedule_delay_ms_p99 is not None
 
+
+_TYPES = get_type_hints(Summary)
+
+#: Keys that only some runs or reports have, by their default: no key in the file, None here.
+ASKED = tuple(field.name for field in msgspec.structs.fields(Summary) if not field.required)
+
+#: The others of which a run may have nothing: ``{}`` in the file, None here.
+OPTIONAL = tuple(name for name, kind in _TYPES.items() if name not in ASKED and NoneType in get_args(kind))
+
+#: Those that may say why there is nothing: ``{"missing": why}`` in the file, a str here.
+EXPLAINED = tuple(
+    name for name, kind in _TYPES.items() if isinstance(kind, UnionType) and str in get_args(kind)
+)
 
 # msgspec learns a type at its first use, and the process crashes if two threads do so at once: so, at import.
 # A master with a web page reads the summary in a thread for the page, and in another for the report.

@@ -6,7 +6,7 @@ share of the fast ones."""
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,9 +19,6 @@ from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
-
-if TYPE_CHECKING:
-    pass
 
 _OF_USERS = "requests of users, in the window"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from llm_locust.core.texts import nearest
 from llm_locust.metrics.gates import parse_slo
@@ -45,10 +45,6 @@ from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
 from llm_locust.workload.trajectories.pool import TrajectoryPool, load_pool
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Where a process's options have the scenario's text: Locust sends it to workers, which have no file.
 SCENARIO_TEXT = "llm_scenario"

@@ -61,12 +61,7 @@ FORMATS = (
         lambda analysis: shown_json(as_json(analysis.summary), indent=2) + "\n",
         scope="any run",
     ),
-    Format(
-        "md",
-        "the report as Markdown",
-        lambda analysis: markdown(analysis.summary, _told(analysis), analysis.manifest),
-        scope="any run",
-    ),
+    Format("md", "the report as Markdown", _markdown, scope="any run"),
     Format("junit", "verdict and gates as test cases", _junit, "junit.xml", scope="any run"),
     Format("vllm", "result file of vllm bench serve", vllm_json, "vllm.json"),
     Format("llmd", "Benchmark Report 0.2.1 of llm-d", llmd, "benchmark_report.yaml"),

@@ -2,14 +2,10 @@
 
 import math
 import sys
-from typing import TYPE_CHECKING
 
 from llm_locust.host import descriptors_for, file_limits, raise_file_limit
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import RunInfo
-
-if TYPE_CHECKING:
-    pass
 
 
 def ensure_descriptors(run: RunInfo, workers: int, max_in_flight: int | None, *, open_loop: bool) -> None:
