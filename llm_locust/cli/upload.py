@@ -11,7 +11,7 @@ from llm_locust.core.texts import positive
 from llm_locust.report.output import one_line
 from llm_locust.store.files import StoreError
 from llm_locust.store.upload.destination import UploadError
-from llm_locust.store.upload.transfer import RetryPolicy, upload_run
+from llm_locust.store.upload.transfer import RetryPolicy, SlowStoreError, upload_run
 
 DESCRIPTION = (
     "Copy a run directory to TO/<run id>, the manifest last. Files that are there are not sent again. "
@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
         with _libraries_unheard():
             done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
     except (UploadError, StoreError) as e:
-        print(f"llm-locust upload: {one_line(e)}", file=sys.stderr)
+        print(f"llm-locust upload: {one_line(e)}", file=sys.stderr, flush=True)
+        if isinstance(e, SlowStoreError):
+            os._exit(2)  # Python, and Arrow, would wait for the thread that waits for the store
         return 2
     print(done)
     return 0

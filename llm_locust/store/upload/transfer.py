@@ -9,10 +9,12 @@ import fcntl
 import hashlib
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyarrow import fs
 
 from llm_locust.core.manifest import MANIFEST_DECODER, Manifest
 from llm_locust.store.files import FRAMES_FILE, MANIFEST_FILE, REQUESTS_FILE, check_folder_name, read_manifest
@@ -70,6 +73,15 @@ class UploadPart:
     path: Path
     start: int = 0
     stop: int | None = None
+
+    def most_bytes(self) -> int:
+        """Its size now, in bytes; 0 if it is gone."""
+        if self.stop is not None:
+            return self.stop - self.start
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def is_as(self, stored: Stored) -> bool:
         """Whether it has this content. For a slice the size is enough: frames are never changed."""
@@ -253,6 +265,10 @@ _MOST_LISTED = 100_000
 
 LONGEST_PAUSE_S = 30.0
 
+#: Time that an attempt of a step may take at a store: a constant, and the pace of its bytes. A store's client
+#: has a limit on silence only, and a byte a second is none.
+STEP_WITHIN_S, SLOWEST_BYTES_PER_S = 120.0, 64 << 10
+
 #: Errors that another attempt cannot change.
 _FINAL = re.compile(
     "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
@@ -286,26 +302,62 @@ class Uploaded:
         return f"{len(self.sent)} files ({self.bytes_sent / 1e6:.1f} MB) sent to {self.to}{there}"
 
 
+class SlowStoreError(UploadError):
+    """A store that took too long. A thread still waits for it, and would hold the process at its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Number of attempts of a step, and the pause between them, which doubles each time up to 30 s."""
+    """Number of attempts of a step, and the pause between them, which doubles each time up to 30 s.
+
+    Attributes:
+        within_s: time that an attempt may take, beside that for its bytes; None is unlimited.
+    """
 
     attempts: int = 5
     pause_s: float = 1.0
     wait: Callable[[float], None] = time.sleep
+    within_s: float | None = STEP_WITHIN_S
 
-    def try_again(self, step: Callable[[], T]) -> T:
-        """Do the step; raise its last error after ``attempts`` failures, or if it is final."""
+    def try_again(self, step: Callable[[], T], size: int = 0) -> T:
+        """Do the step; raise its last error after ``attempts`` failures, or if it is final.
+
+        Args:
+            size: bytes that it may send.
+
+        Raises:
+            SlowStoreError: it has not ended in time; there is no further attempt.
+        """
         pause_s = self.pause_s
         for left in range(self.attempts - 1, -1, -1):
             try:
-                return step()
+                return self._in_time(step, size)
             except OSError as e:
                 if not left or isinstance(e, PermissionError) or _FINAL.search(str(e)):
                     raise
             self.wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         raise ValueError(f"{self.attempts} attempts: at least one is needed")
+
+    def _in_time(self, step: Callable[[], T], size: int) -> T:
+        if self.within_s is None:
+            return step()
+        done: Future[T] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(step())
+            except BaseException as e:
+                done.set_exception(e)
+
+        threading.Thread(target=work, daemon=True).start()
+        within_s = self.within_s + size / SLOWEST_BYTES_PER_S
+        try:
+            return done.result(within_s)
+        except TimeoutError:
+            if done.done():  # it is the step's own
+                raise
+        raise SlowStoreError(f"it answered so slowly that a step was not done in {within_s:.0f} s")
 
 
 def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploaded:
@@ -330,11 +382,14 @@ def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploa
     """
     run_id = check_folder_name(read_manifest(run).id, f"{str(run)!r} cannot be uploaded: its run's id")
     destination = open_destination(to)
+    patience = patience or RetryPolicy()
+    if isinstance(destination.filesystem, fs.LocalFileSystem):
+        patience = replace(patience, within_s=None)
     try:
         with alone(run):
-            return _everything(run, destination.folder(run_id), patience or RetryPolicy())
-    except (OSError, pa.ArrowException) as e:
-        raise UploadError(
+            return _everything(run, destination.folder(run_id), patience)
+    except (OSError, pa.ArrowException, SlowStoreError) as e:
+        raise (SlowStoreError if isinstance(e, SlowStoreError) else UploadError)(
             f"{str(run)!r} could not be uploaded to {destination.text!r}: {destination.reason(e)}; "
             f"the files are kept, `llm-locust upload {quote(str(run))} {quote(destination.text)}` goes on"
         ) from e
@@ -381,7 +436,7 @@ class _Upload:
         index = self._patience.try_again(lambda: read_index(self._to))
         parts = {part.name: part for part in parts_of(self._run, index) if part.name != MANIFEST_FILE}
         names = sorted({*parts, *index, MANIFEST_FILE})
-        sizes = self._patience.try_again(lambda: self._to.sizes(names))
+        sizes = self._patience.try_again(lambda: self._to.sizes(names), len(names) * SLOWEST_BYTES_PER_S)
         there = {name for name, part in parts.items() if _is_there(part, index, sizes)}
         known = _stored(manifest)
         up_to_date = index.get(MANIFEST_FILE) == known and sizes.get(MANIFEST_FILE) == known.size
@@ -389,7 +444,7 @@ class _Upload:
         removed = tuple(sorted((index.keys() - parts.keys() - only_there - {MANIFEST_FILE}) & sizes.keys()))
         if up_to_date and len(there) == len(parts) and not removed:
             return Uploaded(self._to.text, (), tuple(sorted({*there, MANIFEST_FILE})), (), 0)
-        Change(self._run, self._to, index, removed).check()
+        self._patience.try_again(Change(self._run, self._to, index, removed).check)
         index = {name: stored for name, stored in index.items() if name in there | only_there}
         due = [part for name, part in parts.items() if name not in there]
         self._send([part for part in due if part.name not in sizes], index)
@@ -407,7 +462,8 @@ class _Upload:
         """Send files, each followed by the updated index."""
         for part in parts:
             with suppress(_GoneError):  # a batch in the spool that the master has received meanwhile
-                index[part.name] = self._sent[part.name] = self._patience.try_again(partial(self._copy, part))
+                copied = self._patience.try_again(partial(self._copy, part), part.most_bytes())
+                index[part.name] = self._sent[part.name] = copied
                 self._write_index(index)
 
     def _send_manifest(self, content: bytes, index: dict[str, Stored]) -> None:

@@ -270,9 +270,11 @@ def test_names_of_runs_are_text_in_the_charts_of_a_comparison(browser: Browser, 
         assert markup(visit.page) == []
 
 
-@pytest.mark.parametrize("kind", ["one gap", "failures only", "not streamed"])
+@pytest.mark.parametrize("kind", ["one gap", "events at once", "failures only", "not streamed"])
 def test_charts_of_few_points_are_drawn_without_an_error(browser: Browser, tmp_path: Path, kind: str) -> None:
     made = [request(0.0, (0.05, 0.07))]
+    if kind == "events at once":  # a heat map of one row
+        made = [request(1.0, (0.05, 0.05, 0.05))]
     if kind == "not streamed":
         made = [request(i * 0.1, (), ended=i * 0.1 + 1, streamed=False) for i in range(30)]
     if kind == "failures only":

@@ -1,12 +1,16 @@
 """A hostile destination: the upload ends with one line, in little memory, and harms nothing."""
 
 import json
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from object_store import ENVIRONMENT, Answer, Asked, ObjectStore, object_store
 from process_limits import little_memory
+from swarm_process import PATIENCE_S
 from upload_cases import Pauses, contents, copy, finished_run
 
 from llm_locust.cli.main import main
@@ -70,6 +74,36 @@ def test_an_error_of_a_store_is_cut_and_its_library_says_nothing_itself(
     assert said.count("\n") == 1
     assert said.strip().isprintable()
     assert len(said) < 2_000
+
+
+#: The command, with less patience.
+HASTY = """
+import sys
+from functools import partial
+from llm_locust.cli import upload
+
+upload.RetryPolicy = partial(upload.RetryPolicy, within_s=0.2)
+sys.exit(upload.main(sys.argv[1:]))
+"""
+
+
+def test_a_store_that_does_not_come_to_an_end_is_left_with_one_line(run: Path, store: ObjectStore) -> None:
+    """Nor does the process wait for it when it ends, as Python and Arrow do for what is under way."""
+    ended = threading.Event()
+
+    def instead(_: Asked, usual: Answer) -> Answer:
+        ended.wait(PATIENCE_S)
+        return usual
+
+    store.instead = instead
+    try:
+        upload = [sys.executable, "-c", HASTY, str(run), store.address]
+        done = subprocess.run(upload, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    finally:
+        ended.set()
+    assert done.returncode == 2
+    assert "it answered so slowly that a step was not done in 0 s; the files are kept" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["../../victim", "a/../../../victim", "./../../victim", "/victim", "a\0"])

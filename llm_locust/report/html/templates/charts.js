@@ -25,6 +25,9 @@
       : value;
   const texts = (chart, series, head) => column(chart, series, head).map(plain);
 
+  // plotly draws a lone cell half a unit to each side, which on a log axis may be below zero: its edges are given.
+  const places = (values, isLog) => (isLog && values.length === 1 ? [0.9 * values[0], 1.1 * values[0]] : values);
+
   function heatTrace(chart, series) {
     const columns = chart.data[series.table].columns;
     const cells = Object.values(columns).slice(1);
@@ -35,7 +38,8 @@
     const scale = decades ? { zmin: 0, zmax: Math.max(most, 1) } : { zmin: 0, zmax: 100 };
     const bar = decades ? { tickvals: ticks, ticktext: ticks.map((t) => (10 ** t).toLocaleString("en")) } : {};
     return {
-      type: "heatmap", x: column(chart, series, series.x), y: levels, z: shown, customdata: cells, ...scale,
+      type: "heatmap", x: places(column(chart, series, series.x), chart.x.log), y: places(levels, chart.y.log),
+      z: shown, customdata: cells, ...scale,
       colorscale: [[0, colour("heat-low")], [0.5, colour("heat-mid")], [1, colour("heat-high")]],
       hovertemplate: `${plain(chart.x.title)} %{x}<br>${plain(chart.y.title)} %{y}<br>${plain(title)} %{customdata}<extra></extra>`,
       colorbar: { thickness: 10, outlinewidth: 0, title: { text: plain(title), side: "right" }, ...bar },
