@@ -14,9 +14,9 @@ from pathlib import Path
 import gevent
 import pytest
 from calls import GOOD, Caller, caller
-from cases import OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
+from cases import CHUNKED, OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import is_short
-from scripted import Script, ScriptedServer, Step, scripted_server
+from scripted import Script, ScriptedServer, Step, chunk, scripted_server
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
@@ -134,6 +134,31 @@ def fit_to_be_kept(record: RequestRecord) -> bool:
     names = (record.model, record.replica, record.finish_reason)
     short = all(len(name) <= 200 for name in names if name is not None) and len(record.error or "") <= 300
     return short and all((text or "").isprintable() for text in (*names, record.error))
+
+
+#: Where a server may drip, a byte at a time: what it has sent before, and what it drips.
+DRIPPED: dict[str, tuple[bytes, bytes]] = {
+    "the status line": (b"", b"HTTP/1.1 200 " + b"x" * 1_000),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50),
+    "a field": (OK, b"A: " + b"x" * 1_000),
+    "a chunk's size": (OK + SSE + CHUNKED, b"0" * 1_000),
+    "an event": (OK + SSE + CHUNKED, chunk(b":") * 200),
+    "trailers": (OK + SSE + CHUNKED + chunk(TOKEN) + b"0\r\n", b"A: b\r\n" * 200),
+}
+
+
+@pytest.mark.parametrize("place", DRIPPED)
+def test_a_server_that_drips_is_left_at_the_limit_of_the_whole_answer(
+    place: str, hostile: ScriptedServer
+) -> None:
+    """No limit on silence ends it; it would go on for minutes."""
+    before, dripped = DRIPPED[place]
+    drips = [Step(at_ms=100 + 50 * n, send_b64=bytes([byte])) for n, byte in enumerate(dripped)]
+    script = [Step(at_ms=0, send_b64=before)] * bool(before) + drips
+    with caller(hostile.url, timeouts=Timeouts(first_s=60, gap_s=10, total_s=1)) as ask:
+        record = ask.ask([*script, Step(stall=True)]).record
+    hostile.forget()
+    assert (record.outcome, "total" in (record.error or "")) == (Outcome.TIMEOUT, True), record.error
 
 
 def test_many_hostile_answers_at_once_share_the_loop(hostile: ScriptedServer) -> None:

@@ -1,16 +1,17 @@
 """What forms of the web UI may set: whoever reaches it can send any field, with or without a browser."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
-from swarm_process import Process, free_port, locust, simulation, wait_until
+from swarm_process import PATIENCE_S, Process, free_port, locust, simulation, wait_until
 
 KEY = "sk-only-for-the-host-of-the-command-line"
 EVIL = "http://127.0.0.1:9"
@@ -238,6 +239,27 @@ RUNNING_USERS: tuple[dict[str, object], ...] = (
     {"tasks": []},
     {"host": "http://allowed.example:8000"},
 )
+
+
+#: Requests that are none, or that are too large.
+BROKEN: dict[str, bytes] = {
+    "101 fields": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n",
+    "a long field": b"GET / HTTP/1.1\r\nA: " + b"b" * 100_000 + b"\r\n\r\n",
+    "a negative length": b"POST /swarm HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    "100 MiB": b"POST /swarm HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n",
+    "a long path": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    "a path out of the reports": b"GET /llm/reports/..%2f..%2fx/manifest.json HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_request_that_is_broken_is_refused_and_is_no_traceback(ui: Ui, name: str) -> None:
+    """As the fixture sees in the end."""
+    place = urlsplit(ui.url)
+    with socket.create_connection((place.hostname or "", place.port or 0), timeout=PATIENCE_S) as connection:
+        connection.sendall(BROKEN[name])
+        assert connection.recv(12).startswith(b"HTTP/1.1 4")
+    assert ui.send("/state")[0] == 200
 
 
 def test_the_fields_of_locusts_own_form_are_taken_and_held_while_the_run_goes_on(ui: Ui) -> None:

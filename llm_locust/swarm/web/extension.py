@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import psutil
+from gevent.pywsgi import WSGIServer
 from locust.env import Environment
 from locust.runners import MasterRunner
 from locust.web import WebUI
@@ -20,7 +21,7 @@ from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
-from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback, pages_for_links
+from llm_locust.swarm.web.own_origin import LineHandler, OwnOrigin, is_loopback, pages_for_links
 from llm_locust.swarm.web.pages import Pages
 from llm_locust.swarm.web.reports import KnownRun, Reports, summarise_forever
 
@@ -114,6 +115,7 @@ def _protect(environment: Environment, web_ui: WebUI) -> None:
         private_names=not local and not names,
         is_page=pages_for_links(app),
     )
+    WSGIServer.handler_class = LineHandler  # Locust makes its server itself
     app.wsgi_app = guard  # type: ignore[method-assign, assignment]
     if app.config.get("SESSION_COOKIE_SAMESITE") is None:
         app.config["SESSION_COOKIE_SAMESITE"] = "Lax"

@@ -13,7 +13,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.process.children import off_the_hub
 from llm_locust.swarm.web.numbers import Fresh, at_rest
-from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
+from llm_locust.swarm.web.own_origin import LineHandler, OwnOrigin, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def serve_metrics(store: LiveStore, host: str, port: int, names: Sequence[str] =
     except OSError as e:
         raise UsageError(f"--metrics-port: {host}:{port} cannot be listened on: {e.strerror or e}") from e
     application = metrics_application(fresh_text(store), host, names)
-    server = WSGIServer(listener, application, log=None, error_log=logger)
+    server = WSGIServer(listener, application, log=None, error_log=logger, handler_class=LineHandler)
     server.start()
     logger.info("metrics for Prometheus at http://%s:%d/metrics", host, server.server_port)
     return server

@@ -10,11 +10,13 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
+from http.client import HTTPException
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask
+from gevent.pywsgi import WSGIHandler
 
 from llm_locust.swarm.channel.messages import printable
 from llm_locust.swarm.process.loops import Throttle
@@ -60,6 +62,16 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 #: Routes that change something, and that Locust 2.43 to 2.46 has by GET.
 _CHANGED_BY_GET = ("/stop", "/stats/reset")
+
+
+class LineHandler(WSGIHandler):
+    """Says in a line what is wrong with a request; gevent prints a traceback for too many header fields."""
+
+    def read_request(self, raw_requestline: str) -> Any:
+        try:
+            return super().read_request(raw_requestline)
+        except HTTPException as e:
+            raise ValueError(str(e)) from e
 
 
 def no_page(_: str) -> bool:
