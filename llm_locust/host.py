@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import os
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -395,13 +396,31 @@ def _time_wait(sockstat: Path) -> int | None:
 NO_THREAD = "can't start new thread"
 
 
+_DISK = "free some of the disk, or name a directory elsewhere (`--out`, `--spool`)"
+_TO_DO = {
+    errno.EMFILE: "raise `ulimit -n`, or use more workers",
+    errno.ENFILE: "the whole machine has no file left to open: end other programs, or raise fs.file-max",
+    errno.ENOSPC: _DISK,
+    errno.EDQUOT: _DISK,
+    errno.EFBIG: "raise `ulimit -f`",
+}
+
+
 def exhausted(error: BaseException) -> str | None:
     """What has run out and what to do, in a sentence; None if the error means something else."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "memory has run out: raise `ulimit -v` or the memory limit of the container"
+    if number is not None and number in _TO_DO:
+        return f"{os.strerror(number)}: {_TO_DO[number]}"
     if isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and NO_THREAD in str(error)):
         return (
             "no more threads or processes can be started: raise `ulimit -u`, the container's limit of "
             "processes (pids) or, for their stacks, its memory limit and `ulimit -v`"
         )
     return None
+
+
+def reason_of(error: Exception) -> str:
+    """What has run out and what to do; of other errors, their own words."""
+    return exhausted(error) or (isinstance(error, OSError) and error.strerror) or str(error)

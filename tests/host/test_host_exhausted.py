@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from llm_locust.host import exhausted
+from llm_locust.host import exhausted, reason_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,9 @@ from llm_locust.host import exhausted
             RuntimeError("can't start new thread"),
             "no more threads or processes can be started: raise `ulimit -u`",
         ),
+        (OSError(errno.EMFILE, "x"), "Too many open files: raise `ulimit -n`"),
+        (OSError(errno.ENFILE, "x"), "Too many open files in system: the whole machine"),
+        (OSError(errno.ENOSPC, "x"), "No space left on device: free some of the disk"),
         (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "no more threads or processes"),
     ],
 )
@@ -24,7 +27,9 @@ def test_what_has_run_out_is_named_with_what_to_do(error: Exception, begins: str
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("x"), OSError(errno.ENOSPC, "No space left"), ValueError("x")]
+    ("error", "words"),
+    [(RuntimeError("x"), "x"), (OSError(errno.EACCES, "Permission denied"), "Permission denied")],
 )
-def test_other_errors_are_said_in_their_own_words(error: Exception) -> None:
+def test_other_errors_are_said_in_their_own_words(error: Exception, words: str) -> None:
     assert exhausted(error) is None
+    assert reason_of(error) == words

@@ -11,7 +11,7 @@ from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
 from llm_locust.client.http.target import Target
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
-from llm_locust.host import no_connection
+from llm_locust.host import exhausted, no_connection
 
 __all__ = ["Pool", "tls_context"]
 
@@ -102,6 +102,8 @@ class Pool:
             except ssl.SSLError as e:
                 raise ConnectError(f"TLS with {self.target.authority} failed: {tls_reason(e)}") from e
             except OSError as e:
+                if not isinstance(e, BlockingIOError) and (why := exhausted(e)) is not None:
+                    raise ConnectError(f"this client cannot open a connection: {why}") from e
                 failures[address] = e.strerror or str(e)
                 continue
             self._addresses = [a for a in self._addresses if a not in failures]

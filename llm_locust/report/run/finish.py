@@ -119,7 +119,7 @@ def _attempt(run: Path, allow_incomplete: bool) -> FinishAnswer:
     except MemoryError:
         return FinishAnswer(None, f"memory has run out; {advice(run, out_of_memory=True)}")
     except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
-        return FinishAnswer(None, one_line(e))
+        return FinishAnswer(None, one_line(exhausted(e) or e))
     except Exception as e:
         if (reason := exhausted(e)) is not None:
             return FinishAnswer(None, f"{reason}; {advice(run)}")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gevent.event import Event
 
+from llm_locust.host import reason_of
 from llm_locust.store import FrameLog, SegmentLog, Seqs, frame_header
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.process.children import off_the_hub
@@ -178,7 +179,9 @@ class Collector:
             off_the_hub(self._log.append, *(batch.frame for batch in batches))
         except Exception as e:  # from the disk, or invalid bytes, which must not block the rest
             if self._may_say_failed():
-                logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
+                logger.error(
+                    "%s: a write failed, its batches will be sent again: %s", self._log.path, reason_of(e)
+                )
             self._leave_queue(batches)
             return
         for batch in batches:

@@ -13,6 +13,7 @@ import msgspec
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord, moved
+from llm_locust.host import reason_of
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool, encode_frame
 from llm_locust.store.facts import SPOOL_DIR
@@ -234,7 +235,7 @@ class UnackedBatches:
         try:
             off_the_hub(spool.write_facts, WORKER_FILE, replace(facts, dropped=self.dropped))
         except OSError as e:
-            logger.error("%s could not be written into %s: %s", WORKER_FILE, spool.folder, e.strerror or e)
+            logger.error("%s could not be written into %s: %s", WORKER_FILE, spool.folder, reason_of(e))
 
     def _say_refused(self, spool: Spool, error: OSError) -> None:
         if not self._said_refused and self._may_say():
@@ -242,7 +243,7 @@ class UnackedBatches:
             logger.warning(
                 "the spool %s cannot be written: %s; batches are kept in memory until the master has them, "
                 "up to %d MiB, and the disk is tried again with each",
-                *(spool.folder, error.strerror or error, self._memory_mib),
+                *(spool.folder, reason_of(error), self._memory_mib),
             )
 
     def _say_taken(self, spool: Spool) -> None:

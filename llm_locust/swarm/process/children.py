@@ -1,5 +1,6 @@
 """Commands of this package in child processes, which use neither the time nor the memory of the caller."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,8 @@ from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
+from llm_locust.host import exhausted
+
 # --------------------
 # Blocking work off the event loop.
 # --------------------
@@ -25,7 +28,11 @@ T = TypeVar("T")
 
 
 def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work`` in a thread while other greenlets run; return or raise its result."""
+    """Run ``work`` in a thread while other greenlets run; return or raise its result.
+
+    Raises:
+        BlockingIOError: no thread can be started.
+    """
 
     def attempt() -> tuple[T | None, Exception | None]:
         # gevent prints the traceback of any exception that leaves a task of its pool.
@@ -34,7 +41,12 @@ def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         except Exception as e:
             return None, e
 
-    result, error = gevent.get_hub().threadpool.apply(attempt)
+    try:
+        result, error = gevent.get_hub().threadpool.apply(attempt)
+    except RuntimeError as e:  # no thread: whoever asks is ready for an OSError
+        if (reason := exhausted(e)) is None:
+            raise
+        raise BlockingIOError(errno.EAGAIN, reason) from None
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # None only where T has it

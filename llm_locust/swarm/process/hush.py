@@ -17,6 +17,8 @@ from typing import Any
 import gevent
 from locust.env import Environment
 
+from llm_locust.host import exhausted
+from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.wire.foreign_text import blanked
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,12 @@ class Hush(logging.Filter):
         trace: TracebackType | None,
     ) -> None:
         """Log an exception that ended a greenlet; replaces gevent's ``Hub.print_exception``."""
+        if error is not None and (reason := exhausted(error)) is not None:
+            if isinstance(error, MemoryError):  # the greenlet may never have begun: somebody waits for it
+                SIGNALS.run_out(reason)
+            else:
+                logger.error("%s", reason)
+            return
         lines = traceback.format_exception(kind, error, trace)
         # Blanked here too: without a handler, logging itself writes the line to standard error.
         logger.error("%s", self.blank(f"{str(context)[:_MOST_CONTEXT]} failed\n{''.join(lines)}".rstrip()))

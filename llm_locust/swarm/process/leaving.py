@@ -175,9 +175,16 @@ def leave(error: UsageError) -> NoReturn:
     )  # deferred: a process that goes on does not need the report package
 
     print(f"llm-locust: error: {one_line(error)}", file=sys.stderr, flush=True)
-    for child in psutil.Process().children():
-        child.terminate()
+    end_workers()
     raise SystemExit(EXIT_USAGE)
+
+
+def end_workers() -> None:
+    """End the workers that ``--processes`` forked. They end with their parent too, where no file is left to
+    read who they are."""
+    with suppress(OSError, psutil.Error):
+        for child in psutil.Process().children():
+            child.terminate()
 
 
 class StartingSys:

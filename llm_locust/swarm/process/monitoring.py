@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import gevent
 from locust.runners import CPU_MONITOR_INTERVAL, Runner
 
+from llm_locust.host import reason_of
 from llm_locust.swarm.process.loops import Throttle
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def keep_monitoring() -> None:
                 watch(runner)
             except OSError as e:
                 if may_say():
-                    logger.warning("this process's CPU and memory cannot be read now: %s", e.strerror or e)
+                    logger.warning("this process's CPU and memory cannot be read now: %s", reason_of(e))
             gevent.sleep(CPU_MONITOR_INTERVAL)
 
     patched: Any = Runner

@@ -11,19 +11,21 @@ from collections.abc import Callable
 from functools import partial
 from inspect import currentframe, getframeinfo
 from types import FrameType, SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 import gevent
-import psutil
 from greenlet import getcurrent, greenlet
 from locust import runners
 from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
-from llm_locust.swarm.process.leaving import fork, forked, parent_is_gone, place_of
+from llm_locust.swarm.process.leaving import end_workers, fork, forked, parent_is_gone, place_of
 from llm_locust.swarm.process.loops import wait_until
 from llm_locust.swarm.process.told_early import ENDING, end_early, take_signal
+
+if TYPE_CHECKING:
+    from gevent._types import _TimerWatcher
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +58,16 @@ class Signals:
         take: called with the number of interrupts so far, including this one; returns whether it was handled.
             Otherwise KeyboardInterrupt is raised.
         has_begun: whether a load has begun.
+        cut: logs a reason and ends the load for it; returns the longest time until the end, in seconds.
         shut_down: Locust's handler of SIGTERM, once it has one.
     """
 
     def __init__(self) -> None:
         self.take: Callable[[int], bool] = lambda _: False
         self.has_begun: Callable[[], bool] = lambda: False
+        self.cut: Callable[[str], float] = self._cut
         self.shut_down: Callable[[], None] | None = None
+        self._last_resort: _TimerWatcher | None = None
         self._counts: Counter[int] = Counter()
         self._is_noticed = True
         self._freed: WeakSet[greenlet] = WeakSet()
@@ -78,6 +83,32 @@ class Signals:
             take_signal(number, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         self._has_alarm = take_signal(signal.SIGALRM, self._on_alarm)
+
+    def run_out(self, reason: str) -> None:
+        """End the process, whose event loop has lost a greenlet because something has run out.
+
+        Whoever waits for that greenlet waits for ever, so the process ends without a report if need be.
+        """
+        if self._last_resort is not None:
+            return
+        self._last_resort = gevent.get_hub().loop.timer(LAST_S)
+        self._last_resort.start(self._give_up, reason)
+        patience_s = self.cut(reason)
+        self._last_resort.stop()
+        self._last_resort = gevent.get_hub().loop.timer(LAST_S + patience_s)
+        self._last_resort.start(self._give_up, reason)
+
+    def _give_up(self, reason: str) -> None:
+        if self.has_begun():
+            _end_now(reason)
+        end_workers()
+        os._exit(EXIT_USAGE)
+
+    def _cut(self, reason: str) -> float:
+        logger.error("%s", reason)
+        if self.shut_down is not None:
+            gevent.spawn(self.shut_down)
+        return 0.0
 
     def look_in(self, seconds: float) -> None:
         """Look then, and every few seconds, whether the event loop is held: the load should be over."""
@@ -99,7 +130,7 @@ class Signals:
         if self.shut_down is None and not self.has_begun():
             if forked():  # its parent has said why, or says it
                 os._exit(EXIT_USAGE)
-            _end_workers()
+            end_workers()
             end_early(number)
         if not self._is_noticed and time.monotonic() - self._asked_s > HELD_S:
             self._free(frame)
@@ -174,18 +205,13 @@ class _Gevent:
     fork = staticmethod(fork)
 
 
-def _end_workers() -> None:
-    for child in psutil.Process().children():
-        child.terminate()
-
-
 def _end_now(why: str) -> NoReturn:
     """End this process without a report. What it has received is in its files."""
     text = (
         f"llm-locust: error: the process ends without a report: {why}; `llm-locust merge` reads its records"
     )
     print(text, file=sys.stderr, flush=True)
-    _end_workers()
+    end_workers()
     os._exit(EXIT_INCOMPLETE)
 
 

@@ -12,6 +12,7 @@ from locust.env import Environment
 
 from llm_locust.figures.summary import as_json
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
+from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.console import print_report
@@ -85,6 +86,7 @@ class RunCoordinator:
         vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
         SIGNALS.has_begun = lambda: self.run is not None
+        SIGNALS.cut = self.cut
         go_on(self._options, self.clock.now_ns(), environment.parsed_locustfiles or ())
 
     @property
@@ -119,8 +121,11 @@ class RunCoordinator:
                 SIGNALS.look_in(run_time_s)
             # Sent to every worker with the first spawn message, and to workers that join later.
             self._options.llm_run = self.run.info
-        except (UsageError, OSError) as e:
-            self.refuse(str(e))
+        except Exception as e:  # Locust would log it, and wait for ever for users that have no run
+            reason = exhausted(e)
+            if reason is None and not isinstance(e, UsageError | OSError):
+                logger.exception("the run cannot begin")
+            self.refuse(reason or str(e))
             raise gevent.GreenletExit from e
         logger.info("run %s writes to %s", self.run.info["id"], self.run.path)
         if run_time_s is not None:
@@ -175,6 +180,18 @@ class RunCoordinator:
         if run is not None and run.stopped_ns is None:
             run.stop_reason = run.stop_reason or "the locustfile (runner.stop or runner.quit)"
             self.end_load()
+
+    def cut(self, reason: str) -> float:
+        """Log why, and end the load or what comes before it; return the longest time until the end."""
+        run = self.run
+        if run is None:
+            self.refuse(reason)
+            return 0.0
+        logger.error("%s", reason)
+        if run.stopped_ns is None:
+            run.cut(reason)
+            self.end_load()
+        return self.end_patience_s(run)
 
     def refuse(self, reason: str) -> None:
         """Refuse a run: log why, once; stop the load; without a web UI the process ends."""

@@ -12,6 +12,7 @@ from llm_locust.figures.objective import Objective, Probe
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary, read_summary, typed_stages
 from llm_locust.figures.verdict import RunVerdict
+from llm_locust.host import reason_of
 from llm_locust.live.store import LiveStore, live_end
 from llm_locust.metrics.stages.steady import Until
 from llm_locust.options.report import Keep
@@ -46,7 +47,7 @@ def keep_live(run: Path, live: LiveStore) -> None:
     try:
         off_the_hub(write_live_end, run, live_end(live))
     except OSError as e:  # the report does not need them
-        logger.warning("could not write the last live figures: %s", e.strerror or e)
+        logger.warning("could not write the last live figures: %s", reason_of(e))
 
 
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
@@ -75,7 +76,7 @@ def _report_elsewhere(module: str, run: Path, allow_incomplete: bool, within_s: 
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
     except OSError as e:
         raise FinishError(
-            f"the process that makes it cannot be started: {e.strerror or e}; {advice(run)}"
+            f"the process that makes it cannot be started: {reason_of(e)}; {advice(run)}"
         ) from e
     found = _judge(code, said, run)
     return Report(off_the_hub(_read_summary, run), found)
@@ -178,7 +179,7 @@ def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
     except LateError as e:
         return StageAnswer(error=f"the process that reads it {e}")
     except OSError as e:
-        return StageAnswer(error=f"the process that reads it cannot be started: {e.strerror or e}")
+        return StageAnswer(error=f"the process that reads it cannot be started: {reason_of(e)}")
     except ValueError:
         return StageAnswer(error="the process that reads it ended before it was done")
 
@@ -231,7 +232,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
     except LateError as e:
         return False, f"the process that uploads {e}"
     except OSError as e:
-        return False, f"the process that uploads cannot be started: {e.strerror or e}"
+        return False, f"the process that uploads cannot be started: {reason_of(e)}"
     told = " ".join(said.decode(errors="replace").split())[-500:]
     return code == 0, told or f"the process that uploads ended with {code}"
 

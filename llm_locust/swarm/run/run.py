@@ -14,6 +14,7 @@ from gevent.event import Event
 
 from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts, pipeline_of
 from llm_locust.deployment.readiness import Replicas
+from llm_locust.host import exhausted, reason_of
 from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.server_series import ServerNow
@@ -269,7 +270,9 @@ class ActiveRun:
             self.live.observe_servers(servers)
 
     def _failed(self, error: Exception) -> None:
-        self.failure = f"the report of {str(self.path)!r} could not be written: {one_line(error)}"
+        self.failure = (
+            f"the report of {str(self.path)!r} could not be written: {one_line(exhausted(error) or error)}"
+        )
         logger.error("%s; the records received are kept there", self.failure)
 
     def keep_stages(self, stages: list[StageFacts]) -> None:
@@ -289,7 +292,9 @@ class ActiveRun:
                 failing = False
             except OSError as e:
                 if not failing:
-                    logger.error("manifest of %r not written, will be tried again: %s", str(self.path), e)
+                    logger.error(
+                        "manifest of %r not written, will be tried again: %s", str(self.path), reason_of(e)
+                    )
                 failing = True
 
     def _rest(self) -> None:

@@ -13,6 +13,7 @@ import gevent.lock
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
+from llm_locust.host import reason_of
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
 from llm_locust.report.run.totals import SO_FAR_DIR
@@ -221,7 +222,7 @@ def summarise_elsewhere(run: Path, current: Callable[[], Path | None]) -> bool:
         logger.warning("no rolling summary this time: its process %s", e)
         return False
     except OSError as e:
-        logger.warning("no rolling summary: its process cannot be started: %s", e.strerror or e)
+        logger.warning("no rolling summary: its process cannot be started: %s", reason_of(e))
         return False
     reason = " ".join(said.decode(errors="replace").split())
     if code == 0:
