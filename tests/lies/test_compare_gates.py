@@ -196,6 +196,10 @@ def test_no_gate_holds_by_the_figures_of_a_client_that_was_too_slow(late: str) -
     assert (result.state, result.passed(), result.passed("pass")) == (State.CLIENT_INVALID, False, True)
     worse = made_run(2, 10.0, late_ns=0 if late == "base" else 90_000_000)
     assert judged("p50_ttft<=+5%", base, worse).state is State.BROKEN
+    for undecided in ("p50_ttft<=+0.1%", "p99_ttft<=+1%"):
+        assert judged(undecided, whole, made_run(3)).state.finding == "unknown"
+        found = judged(undecided, base, new)
+        assert (found.state, found.times) == (State.CLIENT_INVALID, None), "more requests would not tell"
 
 
 def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:

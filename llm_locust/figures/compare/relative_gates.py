@@ -117,8 +117,8 @@ class State(StrEnum):
     OVER = "over the limit"  # but not beyond noise, and the limit is not in the middle of the interval
     AMONG_GATES = "one of several gates"  # it would be broken alone
     TOO_FEW = "too few samples"  # the noise is not known
-    OF_A_PART = "part of a run"  # it would hold, but not for all of base and new
-    CLIENT_INVALID = "client invalid"  # it would hold, but by figures of a client that was too slow
+    OF_A_PART = "part of a run"  # it is not broken, but base or new is not all of a run
+    CLIENT_INVALID = "client invalid"  # it is not broken, but by figures of a client that was too slow
     OPEN = "open end"  # how far noise reaches against the gate is not known
 
     @property
@@ -127,6 +127,12 @@ class State(StrEnum):
         if self in (State.HELD, State.HELD_APART, State.WITHIN_NOISE):
             return "held"
         return "broken" if self is State.NO_SAMPLES or self.startswith("broken") else "unknown"
+
+
+#: What a gate came to that says nothing, or another thing, where the runs themselves are in doubt.
+_DOUBTED = frozenset(
+    {State.HELD, State.HELD_APART, State.WITHIN_NOISE, State.TOO_NOISY, State.TOO_FEW, State.OVER}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +174,8 @@ def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Comp
     doubt = doubt_on(base, new) if found else None
     if doubt is None:
         return found
-    return [replace(each, state=doubt) if each.state.finding == "held" else each for each in found]
+    # More requests of such runs would tell no more.
+    return [replace(each, state=doubt, times=None) if each.state in _DOUBTED else each for each in found]
 
 
 def doubt_on(base: Compared, new: Compared) -> State | None:

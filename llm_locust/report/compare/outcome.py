@@ -445,19 +445,21 @@ def _by_gates(outcome: ComparedRuns) -> Conclusion:
 
 
 def _named(gates: Sequence[GateResult]) -> Iterator[str]:
-    yield from (_gate(gate) for gate in gates[:_MOST])
+    """Gates in words, unknown ones of one reason together."""
+    names: dict[str, list[str]] = {}
+    for gate in gates[:_MOST]:
+        is_told = gate.change is None or gate.state.finding == "unknown"
+        names.setdefault((gate_reason(gate) or "") if is_told else "", []).append(_gate(gate))
+    for reason, those in names.items():
+        yield from [f"{', '.join(those)}: {reason}"] if reason else those
     if (more := len(gates) - _MOST) > 0:
         yield plural(more, "more gate")
 
 
 def _gate(result: GateResult) -> str:
-    """``E2EL mean +87.3 % (at most +5 %)``, and why where it is unknown."""
-    name = figure_label(result.gate.metric)
-    reason = gate_reason(result) or ""
-    if result.change is None:
-        return f"{name} ({gate_limit(result)}): {reason}"
-    told = f"{name} {gate_change(result)} ({gate_limit(result)})"
-    return f"{told}: {reason}" if result.state.finding == "unknown" else told
+    """``E2EL mean +87.3 % (at most +5 %)``."""
+    change = "" if result.change is None else f" {gate_change(result)}"
+    return f"{figure_label(result.gate.metric)}{change} ({gate_limit(result)})"
 
 
 def _by_figures(outcome: ComparedRuns) -> Conclusion:

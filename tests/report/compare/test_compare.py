@@ -176,6 +176,10 @@ def test_a_comparison_the_other_way_round_is_better_and_short_runs_are_unknown(t
         "UNKNOWN",
         ("nothing moved beyond noise, but base or new is a part of a run",),
     )
+    gates = parse_relative_gates("p50_ttft<=+40% p99_ttft<=+40%")
+    (said,) = answer(compare_runs([paths["usual"], cut], gates=gates)).parts
+    assert re.fullmatch(r"TTFT p50 .*, TTFT p99 .*: cannot tell: base or new is a part of a run .*", said)
+    assert said.count("cannot tell") == 1, "gates of one reason share it"
     seeded = write_made_run(tmp_path / "seeded", 20, seed=7)
     assert "but" not in answer(compare_runs([paths["usual"], seeded])).line.text
     larger = write_made_run(tmp_path / "larger", 22, seed=7, model="large")
