@@ -7,6 +7,7 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
+from llm_locust.figures.bottleneck import show as where_the_time_goes
 from llm_locust.figures.servers import ROLE_SAMPLE, roles_of, servers
 from llm_locust.figures.servers import show_pools as pools
 from llm_locust.figures.summarise import summarise
@@ -287,3 +288,27 @@ def test_the_report_has_a_table_by_role_the_transfers_and_the_parts_of_the_ttft(
     )
     assert said[-1] == "roles by its counts (3 servers)"
     assert [gate["passed"] for gate in summary["gates"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("prefill_ms", "transfer_ms", "parts"),
+    [
+        (20, 60, "the KV transfer 60.0 ms, prefill 20.0 ms, {rest} 20.0 ms"),
+        (60, 10, "prefill 60.0 ms, {rest} 30.0 ms, the KV transfer 10.0 ms"),
+        (20, 10, "{rest} 70.0 ms, prefill 20.0 ms, the KV transfer 10.0 ms"),
+    ],
+)
+def test_a_run_that_is_mostly_the_same_ttft_for_all_begins_with_the_largest_part_that_its_servers_tell(
+    prefill_ms: int, transfer_ms: int, parts: str
+) -> None:
+    sums = ("e2el_s_sum", "kv_transfer_s_sum")
+    samples = [
+        *without([*prefill("p:1"), *decode("d:1", REQUESTS)], *sums),
+        *counter("p:1", sums[0], REQUESTS * prefill_ms / 1e3),
+        *counter("d:1", sums[1], REQUESTS * transfer_ms / 1e3),
+    ]
+    made = batch(*(request(0.1 * i, (0.1, 0.12)) for i in range(REQUESTS)))
+    section = where_the_time_goes(typed(summarise(made, manifest(), server=series(samples))))
+    assert section is not None
+    told = parts.format(rest="gateway, tokenizer and authentication")
+    assert section.lines[1].text == f"to shorten it: of 100 ms of TTFT {told}: begin with the first"
