@@ -12,6 +12,8 @@ from llm_locust.swarm.process.leaving import innermost
 _MISLEADING = re.compile(
     r"No run time limit set"  # a number of requests, a trace or a sweep ends a run too
     r"|Run time limit set to \d"  # it counts from the first moment of the load, and is logged then
+    r"|Ramping to 1 users"  # one user is no ramp, and in an open loop the rate is not of users
+    r"|All users spawned: .*\(1 total users\)"
     r"|Your selected spawn rate is very high"  # it is known to work
     r"|While stopping users, we encountered a user that didn't have proper args"  # it has just ended
     r"|\S+ had no tasks left after filtering"  # no user of the class is started

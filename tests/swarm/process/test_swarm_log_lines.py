@@ -41,6 +41,8 @@ def test_a_line_is_time_and_text_and_says_if_it_is_a_warning(level: int, shown: 
         "While stopping users, we encountered a user that didn't have proper args <Greenlet at 0x7f>",
         "Admin had no tasks left after filtering, instantiating it will fail!",
         "Bad response code from worker children: 4",
+        "Ramping to 1 users at a rate of 1.00 per second",
+        'All users spawned: {"OpenLoop": 1} (1 total users)',
     ],
 )
 def test_what_misleads_is_dropped(text: str) -> None:
