@@ -10,14 +10,15 @@ import gevent
 from locust import log
 from locust.env import Environment
 
+from llm_locust.figures.section import Line
 from llm_locust.figures.summary import as_json
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
-from llm_locust.report.console import print_report
+from llm_locust.report.console import print_report, print_sections
 from llm_locust.report.output import shown_json
-from llm_locust.report.sections.headline import verdict
+from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.health import Health
@@ -76,6 +77,7 @@ class RunCoordinator:
         self._refused = False  # the last requested run could not be started
         self._finishing: gevent.Greenlet[[ActiveRun], None] | None = None
         self._printed: ActiveRun | None = None
+        self._found: Headline | None = None  # what its report said
         self._kept: ActiveRun | None = None  # run whose report survived one Ctrl-C
         assert environment.parsed_options is not None
         self._options = environment.parsed_options
@@ -317,9 +319,18 @@ class RunCoordinator:
         if not ends:
             found = replace(found, code=None)
         print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.report.full)
+        self._found = found
         if run.settings.report.print_summary:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()
+
+    def on_quit(self) -> None:
+        """Print the report, or the last line of a printed one again: Locust's tables have followed it."""
+        found = self._found
+        if found is not None and self.run is self._printed:
+            print_sections((), sys.stdout, last=Line(found.line, found.tone))
+        else:
+            self.print_once()
 
     def verdict(self) -> RunVerdict:
         """Verdict on the last requested run, which the process ends with."""

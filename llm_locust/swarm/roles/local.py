@@ -52,7 +52,7 @@ class LocalRole:
         self._live = LocalLive(environment, runner, self._worker_state, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
         keep_exits(environment, self._runs.settle_code)
-        events.quit.add_listener(lambda **_: self._runs.print_once())
+        events.quit.add_listener(lambda **_: self._runs.on_quit())
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         self._runs.check()
 

@@ -102,7 +102,7 @@ class MasterRole:
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
         keep_exits(environment, self._runs.settle_code)
-        events.quit.add_listener(lambda **_: self._runs.print_once())
+        events.quit.add_listener(lambda **_: self._runs.on_quit())
         self._is_built.set()
         self._forks = every(FORKS_INTERVAL_S, self._look_at_forks, "the watch on forked workers")
         self._runs.check(self._await_workers)

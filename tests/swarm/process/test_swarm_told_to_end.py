@@ -32,7 +32,7 @@ class FakeRun:
 
 def coordinator_of(run, *, headless=False, autostart=False, run_time=60, printed=None):
     made = RunCoordinator.__new__(RunCoordinator)
-    made.run, made._printed, made._refused = run, printed, False
+    made.run, made._printed, made._found, made._refused = run, printed, None, False
     made._options = SimpleNamespace(
         headless=headless, autostart=autostart, run_time=run_time, exit_code_on_error=1
     )
@@ -61,25 +61,44 @@ assert reasons(autostart=True, printed=FakeRun()) == [], "so is a later run of t
     )
 
 
-def test_the_report_of_an_autostarted_run_says_its_exit_code() -> None:
+def test_the_report_of_an_autostarted_run_says_its_exit_code_and_the_process_ends_with_that_line() -> None:
     warm_code(
         COMMON
         + """
 import io
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 
-coordinator.verdict = lambda summary, found: found
+from llm_locust.figures.section import Tone
+
+@dataclass
+class Answer:
+    code: int
+    tone: Tone = Tone.BAD
+
+    @property
+    def line(self):
+        return f"exit {self.code}"
+
+coordinator.stood_still = coordinator.users_hung = lambda summary: ""
+coordinator.verdict = lambda summary, found: Answer(found.code)
 coordinator.print_report = lambda *_, found, full: print(found.code)
 
-def said(**given):
+def said(*, is_at_end=False, **given):
     run, out = FakeRun(), io.StringIO()
     found = RunVerdict(EXIT_INCOMPLETE, f"it was cut short: {CUT}")
     run.report = SimpleNamespace(summary=None, verdict=found)
     with redirect_stdout(out):
-        coordinator_of(run, **given).print_once()
+        made = coordinator_of(run, **given)
+        made.print_once()
+        if is_at_end:
+            print("tables of Locust")
+            made.on_quit()
     return out.getvalue()
 
 assert said(autostart=True) == said(headless=True) == f"{EXIT_INCOMPLETE}\\n"
 assert said() == "None\\n", "the process goes on"
+last = said(is_at_end=True, autostart=True).splitlines()[1:]
+assert last == ["tables of Locust", "", f"exit {EXIT_INCOMPLETE}"], last
 """
     )
