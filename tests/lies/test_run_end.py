@@ -80,7 +80,7 @@ def backend(folder: Path, delay_s: float, hangs_after: int = 10**9, gate: str = 
     process = Process(command, folder, stdout="server.out")
     try:
         found = Backend(process)
-        wait_until(lambda: "listening on" in process.stdout, "the server's first word")
+        wait_until(lambda: "\n" in process.stdout, "the server's first word")
         yield found
     finally:
         process.end()

@@ -19,7 +19,7 @@ from chaos import (
 from relay import Relay, relay
 from swarm_process import Simulation, free_port, in_parallel, simulation, swarm, wait_until
 
-from llm_locust.store import SUMMARY_FILE
+from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 
 #: Workers end when they have heard nothing of their master for 30 s. A report may take longer.
 PATIENT = """
@@ -79,7 +79,7 @@ def _goes_on(sim: Simulation, since_ns: int, senders: int) -> bool:
 
 
 def _beyond_the_end(folder: Path) -> Survived:
-    """All workers are cut off until Locust has stopped the run and its report is there."""
+    """All workers are cut off until Locust has stopped the run and its records were joined for the report."""
     out, port = folder / "run", free_port()
     (folder / "patient.py").write_text(PATIENT)
     with (
@@ -96,7 +96,8 @@ def _beyond_the_end(folder: Path) -> Survived:
     ):
         wait_batches(out, workers=2)
         between.cut()
-        wait_until((out / SUMMARY_FILE).exists, "the report of a run without workers")
+        # Not until the report is whole: the master ends then, and may not hear the workers again.
+        wait_until((out / REQUESTS_FILE).exists, "the records of a run without workers")
         between.mend()
         master.wait_for("self-healed", 2)
         at_ns = time.time_ns()
