@@ -23,7 +23,7 @@ import msgspec
 
 #: Commands that may be asked for: those of this package that only read and write run directories.
 COMMANDS = frozenset(
-    f"llm_locust.report.{name}" for name in ("run.finish", "run.join", "run.rolling", "compare.making")
+    f"llm_locust.report.{name}" for name in ("run.finish", "run.join", "run.rolling", "compare.page")
 )
 
 #: Longest wait for a server that is not there: its container may have to be restarted first.

@@ -144,7 +144,7 @@ class Reports:
             raise ComparisonError("another comparison is being made: try again in a few seconds")
         try:
             words = ["--", *map(str, (ours, theirs, path))]
-            module = "llm_locust.report.compare.making"
+            module = "llm_locust.report.compare.page"
             code, said = run_elsewhere(module, words, heard=(STDERR,), within_s=_WITHIN_S)
         except (LateError, OSError) as e:
             raise ComparisonError(f"the process that makes it failed: {e}") from e
