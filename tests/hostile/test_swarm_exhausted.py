@@ -99,4 +99,5 @@ def test_in_the_load_the_cause_is_said_and_no_record_is_lost_silently(ran_out: R
         assert re.search(SAID[what][1], said), said
     lost = [int(n) for n in re.findall(r"\((\d+) records\) of run \S+ are lost", said)]
     assert ran_out.sent >= 20
-    assert ran_out.kept + sum(lost) == ran_out.sent
+    # What was not acknowledged may have reached the disk all the same.
+    assert ran_out.kept <= ran_out.sent <= ran_out.kept + sum(lost)
