@@ -365,7 +365,10 @@ def _of_list(path: Path, read: Callable[[Any, int], T | None], reading: FileRead
         place = min(int(at[1]), len(data)) if at else len(data)
         line = data.count(b"\n", 0, place) + 1
         raise _error(f"{path}:{line}", str(e), data[max(0, place - 20) :]) from e
-    if _is_message([data[start:end] for start, end, _ in islice(_items(data), 1)]):
+    first = [
+        data[start:end] for start, end, _ in islice(_items(data), 1) if end - start <= DATASET.line_bytes
+    ]
+    if _is_message(first):
         found = _read(f"{path}:1", 1, data, read, reading)
         reading.add_line(data, 1)
         yield from () if found is None else (found,)
