@@ -73,7 +73,7 @@ def tiles(summary: Summary, found: Headline) -> list[Tile]:
     """Result, cause, the figure that was asked for, and whether the client can be trusted."""
     if summary.is_empty:
         return [_result(found), _client(summary)]
-    return [_result(found), _cause(found), _figure_asked(summary), _client(summary)]
+    return [_result(found), _cause(found, summary), _figure_asked(summary), _client(summary)]
 
 
 def _result(found: Headline) -> Tile:
@@ -84,11 +84,13 @@ def _result(found: Headline) -> Tile:
     return Tile("Result", found.word, tuple(line for line in lines if line), found.tone)
 
 
-def _cause(found: Headline) -> Tile:
+def _cause(found: Headline, summary: Summary) -> Tile:
     """The worst finding, and how many others there are."""
     first = next((each for each in found.findings if _is_told(each, found)), None)
     if first is None:
         told = "Nothing speaks against this result." if found.is_good else "No single cause was found."
+        if found.is_good and summary.client.verdict == "suspect":
+            told = "Nothing of the server; the client is suspect."
         return Tile("Cause", "none", (told,), Tone.FAINT)
     others = sum(each.box is not None and each is not first for each in found.findings)
     # What an invalid client did is in its own tile: here is why, and what to do.
