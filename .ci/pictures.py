@@ -181,9 +181,7 @@ def _clip(page: Page, selector: str, within: str, height: int) -> FloatRect:
     return {"x": max(0, side["x"] - 8), "y": y, "width": min(WIDTH, side["width"] + 16), "height": height}
 
 
-# --------------------
-# PNG with a palette: a third of the size.
-# --------------------
+# --- PNG with a palette: a third of the size
 
 
 #: The bytes of a picture, as a browser decodes them: red, green, blue and opacity of each pixel.

@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# --------------------
-# Control groups that limit this process (versions 1 and 2), and their limits of CPU and memory.
-# --------------------
+# --- Control groups that limit this process (versions 1 and 2), and their limits of CPU and memory
 
 
 PROC = Path("/proc")
@@ -227,9 +225,7 @@ def _throttled(file: Path) -> tuple[int, int] | None:
         return None
 
 
-# --------------------
-# Memory that this process may still use.
-# --------------------
+# --- Memory that this process may still use
 
 
 def memory_available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
@@ -250,9 +246,7 @@ def _machine_bytes(meminfo: Path) -> int | None:
     return None
 
 
-# --------------------
-# Clock source of the kernel, and what a reading of the clock costs.
-# --------------------
+# --- Clock source of the kernel, and what a reading of the clock costs
 
 
 _CURRENT = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
@@ -285,9 +279,7 @@ def _batch_ns(now_ns: Callable[[], int]) -> int:
     return now_ns() - began_ns
 
 
-# --------------------
-# Limit of open files of this process, and how many a load needs.
-# --------------------
+# --- Limit of open files of this process, and how many a load needs
 
 
 logger = logging.getLogger(__name__)
@@ -347,9 +339,7 @@ def raise_file_limit(needed: int) -> bool:
     return hard == resource.RLIM_INFINITY or hard >= needed
 
 
-# --------------------
-# Local ports for outgoing connections.
-# --------------------
+# --- Local ports for outgoing connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +377,7 @@ def _time_wait(sockstat: Path) -> int | None:
     return None
 
 
-# --------------------
-# Errors that mean that this machine, or this process's share of it, has run out of something.
-# --------------------
+# --- Errors that mean that this machine, or this process's share of it, has run out of something
 
 
 #: As Python words it where the system refuses a thread.

@@ -18,10 +18,8 @@ from llm_locust.scenario import Scenario
 from llm_locust.scenario.classes import PRESETS
 from llm_locust.workload.arrivals import Sweep, parse_rate, parse_sweep
 
-# --------------------
-# Locust's command line for a run: what was given, and the defaults of ``llm-locust run`` where nothing else
-# says it.
-# --------------------
+# --- Locust's command line for a run: what was given, and the defaults of ``llm-locust run`` where nothing
+# else says it
 
 
 #: Where the package's locustfiles are.
@@ -220,9 +218,7 @@ def run_seconds(text: str) -> int:
     return int(seconds)
 
 
-# --------------------
-# Simulated deployment for one run: it ends when the processes of the run have ended, however they end.
-# --------------------
+# --- Simulated deployment for one run: it ends when the processes of the run have ended, however they end
 
 
 #: Longest wait until it serves; a start takes about a second.

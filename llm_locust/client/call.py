@@ -46,9 +46,7 @@ from llm_locust.wire.headers import header_lines
 __all__ = ["LiveCall", "LlmClient", "Trace"]
 
 
-# --------------------
-# User who leaves when the first token takes too long.
-# --------------------
+# --- User who leaves when the first token takes too long
 
 
 class Patience:
@@ -95,9 +93,7 @@ class Patience:
             connection.close()
 
 
-# --------------------
-# Integral of the number of calls in flight, by an independent counter.
-# --------------------
+# --- Integral of the number of calls in flight, by an independent counter
 
 
 class Occupancy:
@@ -632,9 +628,7 @@ class LiveCall:
         return answer
 
 
-# --------------------
-# Requests that the end of a load cuts.
-# --------------------
+# --- Requests that the end of a load cuts
 
 
 class Calls(Protocol):

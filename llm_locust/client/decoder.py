@@ -20,9 +20,7 @@ from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
 from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
-# --------------------
-# Error bodies made readable: unpacked where a server packed them unasked, named where they are no text.
-# --------------------
+# --- Error bodies made readable: unpacked where a server packed them unasked, named where they are no text
 
 
 #: Most bytes that a body is unpacked to.
@@ -330,9 +328,7 @@ class BodyDecoder:
         return self._reader.closed or self._reader.failed
 
 
-# --------------------
-# Token counts of answers by the run's tokenizer, if the server has not counted them.
-# --------------------
+# --- Token counts of answers by the run's tokenizer, if the server has not counted them
 
 
 #: Returns the number of tokens of a text.

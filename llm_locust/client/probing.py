@@ -24,9 +24,7 @@ from llm_locust.client.routes import make_head
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.wire.payload import DECODE_ERRORS, excess
 
-# --------------------
-# Single plain requests over a pool, for checks, never for measured load.
-# --------------------
+# --- Single plain requests over a pool, for checks, never for measured load
 
 
 #: Most bytes of an answer to a check, such as the list of models.
@@ -76,9 +74,7 @@ def ask(
     return Plain(exchange.status or 0, b"".join(slices), exchange.headers)
 
 
-# --------------------
-# List of a server's models.
-# --------------------
+# --- List of a server's models
 
 
 #: Answers that refuse access.
@@ -269,9 +265,7 @@ def _trial(reads: list[tuple[int | None, int]]) -> StampTrial:
     return StampTrial(len(reads), len(lags), len(lags) - len(right), min(right, default=None))
 
 
-# --------------------
-# Streams over a run's own client, one after another by each of several users, for a given time.
-# --------------------
+# --- Streams over a run's own client, one after another by each of several users, for a given time
 
 
 _PATH = "/chat/completions"

@@ -20,9 +20,7 @@ from llm_locust.wire.draft import Draft, Reply
 from llm_locust.wire.foreign_text import blanked_name, clean_name
 from llm_locust.wire.payload import AskedResults
 
-# --------------------
-# Who answered: the replica that a response's headers name, and which of its headers tell replicas apart.
-# --------------------
+# --- Who answered: the replica that a response's headers name, and which of its headers tell replicas apart
 
 
 #: Response headers that name the replica, in order of priority after the user's own.
@@ -130,9 +128,7 @@ def replica_of(
     return clean_name(value)
 
 
-# --------------------
-# Conversion of reads and their stamps to the times of one request. Pure functions over columns.
-# --------------------
+# --- Conversion of reads and their stamps to the times of one request. Pure functions over columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,9 +415,7 @@ def _output_tokens(call: Call, reply: Reply, counted: int | None) -> dict[str, A
     }
 
 
-# --------------------
-# Names in one process's records, bounded in number.
-# --------------------
+# --- Names in one process's records, bounded in number
 
 
 #: Most different names of one kind (replicas, models, finish reasons) in the records of one process.

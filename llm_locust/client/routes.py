@@ -16,9 +16,7 @@ from llm_locust.wire.headers import (
     header_templates,
 )
 
-# --------------------
-# Header lines of requests: the shared ones made once as bytes, templates filled for each request.
-# --------------------
+# --- Header lines of requests: the shared ones made once as bytes, templates filled for each request
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 
 from llm_locust.core.record import MAX_TEXT_CHARS
 
-# --------------------
-# The columns of a batch of requests: names, types, and which may be null.
-# --------------------
+# --- The columns of a batch of requests: names, types, and which may be null
 
 
 SCHEMA_VERSION = 1

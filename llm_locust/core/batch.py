@@ -287,9 +287,7 @@ def _maker(type_: Any) -> Callable[[Sequence[Any]], pa.Array]:
 _MAKERS = [_maker(field.type) for field in SCHEMA]
 
 
-# --------------------
-# Records as columns without an Arrow table, for a look at a few of them: a tenth of the time.
-# --------------------
+# --- Records as columns without an Arrow table, for a look at a few of them: a tenth of the time
 
 
 _EMPTY = np.empty(0, dtype=np.int64)

@@ -451,9 +451,7 @@ def own_file(path: Path) -> Path:
     return path
 
 
-# --------------------
-# Files that are written next to their destination and moved there when complete.
-# --------------------
+# --- Files that are written next to their destination and moved there when complete
 
 
 #: Suffix of a file that is not complete yet.
@@ -509,9 +507,7 @@ def _remove_dead(part: Path) -> None:
             os.close(descriptor)
 
 
-# --------------------
-# Short YAML files written by people, read safely.
-# --------------------
+# --- Short YAML files written by people, read safely
 
 
 #: Most values and keys, with aliases replaced by their content.

@@ -13,9 +13,7 @@ from msgspec.json import Decoder
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.record import MAX_TOKENS, LengthPair, Tokens
 
-# --------------------
-# Facts of a prefix-cache experiment: what a stage's prompts share, and the servers' caches before it.
-# --------------------
+# --- Facts of a prefix-cache experiment: what a stage's prompts share, and the servers' caches before it
 
 
 #: Tokens of a block of a prefix cache, as vLLM has it: only whole blocks are found.
@@ -168,9 +166,7 @@ def better_header(found: Iterable[HeaderFacts]) -> HeaderFacts | None:
     return max(apart, key=lambda each: len(each.values), default=None)
 
 
-# --------------------
-# Facts of a manifest that only some runs have.
-# --------------------
+# --- Facts of a manifest that only some runs have
 
 
 #: Most trajectories of a pool, sub-agents included, and most turns of all of them: a manifest has a number
@@ -228,9 +224,7 @@ class DroppedFacts:
     to: str
 
 
-# --------------------
-# Arms of an interleaved comparison, as the manifest of a run has them.
-# --------------------
+# --- Arms of an interleaved comparison, as the manifest of a run has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +244,7 @@ class ArmFacts:
     differs_in: tuple[str, ...] = ()
 
 
-# --------------------
-# Exceptions of a locustfile's tasks, as the manifest lists them.
-# --------------------
+# --- Exceptions of a locustfile's tasks, as the manifest lists them
 
 
 #: Most kinds that are kept apart, the entry for the rest included.
@@ -282,9 +274,7 @@ def task_exceptions(kinds: Counter[tuple[str, str]]) -> list[TaskException]:
     return found
 
 
-# --------------------
-# The commit and the pipeline that a run belongs to, as the usual services say in the environment.
-# --------------------
+# --- The commit and the pipeline that a run belongs to, as the usual services say in the environment
 
 
 _LONGEST_URL = 500
@@ -338,9 +328,7 @@ def is_page(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
-# --------------------
-# Plain values of ``llm_locust.store``, from workers and files: reading refuses numbers beyond their bounds.
-# --------------------
+# --- Plain values of ``llm_locust.store``, from workers and files: numbers beyond their bounds are refused
 
 
 MANIFEST_SCHEMA = 1

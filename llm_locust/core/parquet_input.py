@@ -192,9 +192,7 @@ class _Struct:
         return value >> 1 ^ -(value & 1)
 
 
-# --------------------
-# Parquet files that a person gives, read within bounds.
-# --------------------
+# --- Parquet files that a person gives, read within bounds
 
 
 MAGIC = b"PAR1"

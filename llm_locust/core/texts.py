@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeVar
 
-# --------------------
-# Numbers in sentences and tables, for people: no exponents, no more digits than mean something.
-# --------------------
+# --- Numbers in sentences and tables, for people: no exponents, no more digits than mean something
 
 
 #: A figure that is not defined, and never 0.
@@ -64,9 +62,7 @@ def probability(p: float) -> str:
     return f"p < {_LEAST_P:g}" if p < _LEAST_P else f"p {p:.2g}"
 
 
-# --------------------
-# Texts of the form ``name op value name op value ...``, and errors with the position of a word.
-# --------------------
+# --- Texts of the form ``name op value name op value ...``, and errors with the position of a word
 
 
 _TERM = re.compile(r"[\s,]*(?P<name>[^\s,<>=!]*)\s*(?P<op>[<>=!]*)\s*")
@@ -145,9 +141,7 @@ def listed(words: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-# --------------------
-# Durations as text: ``500ms``, ``1.5s``, ``1h``, ``1m30s``. The one grammar of all options and files.
-# --------------------
+# --- Durations as text: ``500ms``, ``1.5s``, ``1h``, ``1m30s``. The one grammar of all options and files
 
 
 UNITS_NS = {
@@ -222,9 +216,7 @@ def _nanoseconds(text: str) -> Decimal:
     return total
 
 
-# --------------------
-# Types of arguments on a command line.
-# --------------------
+# --- Types of arguments on a command line
 
 
 T = TypeVar("T")

@@ -20,9 +20,7 @@ from llm_locust.figures.servers import ROLES, split_role
 from llm_locust.wire.foreign_text import clean_name, public_url, url_fault, url_secret
 from llm_locust.wire.payload import DECODE_ERRORS
 
-# --------------------
-# Scrape endpoints: URLs, names that stand for all of their addresses, and pods by their labels.
-# --------------------
+# --- Scrape endpoints: URLs, names that stand for all of their addresses, and pods by their labels
 
 
 _SCHEMES = {"http": 80, "https": 443}
@@ -174,9 +172,7 @@ def _split(text: str, url: str) -> tuple[SplitResult, int | None]:
     return parts, port
 
 
-# --------------------
-# Roles that replicas are given where their URLs are named, for the scraping of their metrics.
-# --------------------
+# --- Roles that replicas are given where their URLs are named, for the scraping of their metrics
 
 
 #: Host and port.
@@ -224,9 +220,7 @@ def _note(roles: dict[_Place, str], place: _Place, role: str) -> None:
         )
 
 
-# --------------------
-# One GET with a hard time limit, whatever the other side does.
-# --------------------
+# --- One GET with a hard time limit, whatever the other side does
 
 
 #: Longest page in bytes.

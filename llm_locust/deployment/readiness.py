@@ -218,9 +218,7 @@ def _cut(words: Iterable[str]) -> Iterator[str]:
         yield word
 
 
-# --------------------
-# What to change after a request that did not bring a token: one clause for a person.
-# --------------------
+# --- What to change after a request that did not bring a token: one clause for a person
 
 
 #: Statuses that waiting does not change: the request itself is refused.

@@ -135,9 +135,7 @@ def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Resul
     return list(judged(Seen(asked, host, access, server, calibrated)))
 
 
-# --------------------
-# Results as a table of the console, and as JSON.
-# --------------------
+# --- Results as a table of the console, and as JSON
 
 
 #: Most characters of a figure or a change: some of it is a server's.

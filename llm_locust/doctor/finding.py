@@ -11,9 +11,7 @@ from llm_locust.client.http.target import Target
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 
-# --------------------
-# What the doctor is asked, and the time that it has.
-# --------------------
+# --- What the doctor is asked, and the time that it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +68,7 @@ class TimeLeft:
         return min(seconds, left_s)
 
 
-# --------------------
-# Result of one check.
-# --------------------
+# --- Result of one check
 
 
 class Status(StrEnum):

@@ -11,9 +11,7 @@ from llm_locust.figures.client import Threshold
 from llm_locust.figures.text import count, number, plural
 from llm_locust.host import MARGIN, ClockSource, FileLimits, Ports, descriptors_for
 
-# --------------------
-# Timestamps and clocks: of the kernel, of this machine, of the server.
-# --------------------
+# --- Timestamps and clocks: of the kernel, of this machine, of the server
 
 
 #: Clock sources that are read from a device or counted by interrupts.
@@ -97,9 +95,7 @@ def judge_server_clock(seen: ServerTime | None) -> Finding:
     return ok(figure)
 
 
-# --------------------
-# CPU: limit of the container, throttling, steal, and pauses of the event loop.
-# --------------------
+# --- CPU: limit of the container, throttling, steal, and pauses of the event loop
 
 
 #: A process with users runs on one core.
@@ -185,9 +181,7 @@ def judge_loop(lag: LoopLag) -> Finding:
     return ok(figure)
 
 
-# --------------------
-# Open files, local ports and memory against the users of one process.
-# --------------------
+# --- Open files, local ports and memory against the users of one process
 
 
 #: Hard limit below which few loads fit: the soft limit of most systems.

@@ -14,9 +14,7 @@ from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
 from llm_locust.figures.text import clean, count, number, plural, short
 from llm_locust.wire.foreign_text import clean_name
 
-# --------------------
-# Name and connections: DNS and TCP.
-# --------------------
+# --- Name and connections: DNS and TCP
 
 
 #: Most addresses that are connected to.
@@ -120,9 +118,7 @@ def _listed(refused: list[Attempt]) -> str:
     return f"{named}; and {count(more)} more" if more > 0 else named
 
 
-# --------------------
-# TLS: version, certificate, its names and its expiry.
-# --------------------
+# --- TLS: version, certificate, its names and its expiry
 
 
 #: A certificate that expires sooner is worth a warning.

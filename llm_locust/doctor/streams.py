@@ -26,9 +26,7 @@ from llm_locust.wire.foreign_text import blanked_name, clean_name
 from llm_locust.workload.body import body_template
 from llm_locust.workload.text.prompts import Prompt
 
-# --------------------
-# Requests of an examination: bodies, answers as they were seen.
-# --------------------
+# --- Requests of an examination: bodies, answers as they were seen
 
 
 #: Most bytes of an answer. One of 32 tokens has some KiB.
@@ -117,9 +115,7 @@ def _ignore(answer: Answer) -> None:
     """No recorder: what is seen is judged at once."""
 
 
-# --------------------
-# Proxies by their response headers, and their settings that let a stream through.
-# --------------------
+# --- Proxies by their response headers, and their settings that let a stream through
 
 
 #: Word in ``Server`` or ``Via``, or start of a header's name -> name of the proxy, and its settings.
@@ -158,9 +154,7 @@ def sender(headers: Mapping[bytes, bytes]) -> str:
     return short(clean_name(headers.get(b"server", b"").decode("latin-1")), 40)
 
 
-# --------------------
-# The target: its list of models, and the API key.
-# --------------------
+# --- The target: its list of models, and the API key
 
 
 _SHOWN = 3
@@ -230,9 +224,7 @@ def judge_key(listing: Listing | str | None, first: SeenStream | str, *, has_key
     return ok("accepted, or not looked at" if has_key else "none given, none needed")
 
 
-# --------------------
-# Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection.
-# --------------------
+# --- Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection
 
 
 #: Tokens of the longer answer.

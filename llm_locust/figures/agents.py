@@ -325,9 +325,7 @@ def _inside(c: Columns, window: Window, begun: Floats, ended: Floats) -> Floats:
     return found
 
 
-# --------------------
-# Agents over trajectories: speed of their turns, their work, and prefix-cache hits beside possible ones.
-# --------------------
+# --- Agents over trajectories: speed of their turns, their work, and prefix-cache hits beside possible ones
 
 
 #: A pause that was longer than recorded by more than this is late.
@@ -414,9 +412,7 @@ def _ratio(a: float, b: float) -> float | None:
     return float(a) / float(b) if b else None
 
 
-# --------------------
-# Agents: the speed of their turns, their work, and prefix-cache hits beside possible ones.
-# --------------------
+# --- Agents: the speed of their turns, their work, and prefix-cache hits beside possible ones
 
 
 #: Less than this share of the pool's turns came up: what the others take is not known.

@@ -299,9 +299,7 @@ def _by_session(base: Influence, new: Influence) -> StandardError:
     return StandardError(math.sqrt(variance), max(1.0, 2 * (fewest - 1)), settled=fewest >= 2)
 
 
-# --------------------
-# Each arm of a run set against the first: the rows of a comparison of two runs, with paired intervals.
-# --------------------
+# --- Each arm of a run set against the first: the rows of a comparison of two runs, with paired intervals
 
 
 #: Why the interval of a difference is not known though there are samples enough.
@@ -396,9 +394,7 @@ def _samples(arm: MeasuredArm, rows: Rows, values: NDArray[np.float64]) -> ArmSa
     return ArmSamples(values, times_s, sessions[rows] if len(sessions) else sessions)
 
 
-# --------------------
-# The ``arms`` of a summary: the figures of each arm, and how they differ from those of the first.
-# --------------------
+# --- The ``arms`` of a summary: the figures of each arm, and how they differ from those of the first
 
 
 _UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}

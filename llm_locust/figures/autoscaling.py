@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
 
-# --------------------
-# Replicas that came and went, and how long they took after each step up of the load.
-# --------------------
+# --- Replicas that came and went, and how long they took after each step up of the load
 
 
 #: Rows of the table, and changes that the line names.

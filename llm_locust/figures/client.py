@@ -618,9 +618,7 @@ def law_text(law: LittlesLaw) -> str:
     )
 
 
-# --------------------
-# Processes of the run: CPU, event loops and clocks during the window, and the source of timestamps.
-# --------------------
+# --- Processes of the run: CPU, event loops and clocks during the window, and the source of timestamps
 
 
 def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
@@ -1260,9 +1258,7 @@ def _rests_on_the_hub(part: ClientFacts) -> bool:
     return part.timestamps in ("program", "mixed") and part.hub_lag_ms_p99 is not None
 
 
-# --------------------
-# The client's error against a server of known times, in words.
-# --------------------
+# --- The client's error against a server of known times, in words
 
 
 #: Fewest values of which a p99 is said; of fewer the largest is.

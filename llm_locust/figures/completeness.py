@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 MOST_NAMED = 10
 
 
-# --------------------
-# The processes that made the load, where there is something to say of one of them.
-# --------------------
+# --- The processes that made the load, where there is something to say of one of them
 
 
 #: An event loop that was held for longer, once, is worth a row; so is a clock that is further off.
@@ -31,9 +29,7 @@ NOTABLE_OFFSET_MS = 1.0
 MOST_ROWS = 20
 
 
-# --------------------
-# What came of what the workers announced.
-# --------------------
+# --- What came of what the workers announced
 
 
 _WHOLE = "the whole run"

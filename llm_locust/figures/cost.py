@@ -200,9 +200,7 @@ def _over(amount: float | None, by: float | None, unit: float = 1.0) -> float | 
     return amount / by * unit if amount is not None and by else None
 
 
-# --------------------
-# What the answers cost, and what one GPU gave, where a price or a number of GPUs is known.
-# --------------------
+# --- What the answers cost, and what one GPU gave, where a price or a number of GPUs is known
 
 
 #: Key of summary.json, what it is per, and how many of them: a price of one request has few digits.

@@ -498,9 +498,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.10g}")
 
 
-# --------------------
-# What the stages of a sweep show together: the knee, the law of the throughput, overload.
-# --------------------
+# --- What the stages of a sweep show together: the knee, the law of the throughput, overload
 
 
 def show(summary: "Summary") -> Iterator[Section]:
@@ -595,9 +593,7 @@ def _ends(ends: Sequence[float | None]) -> str:
     return f"{low} to {high}"
 
 
-# --------------------
-# Prefix-cache hits of the stages of an experiment, and what they are worth.
-# --------------------
+# --- Prefix-cache hits of the stages of an experiment, and what they are worth
 
 
 _PREFIX_COLUMNS = (

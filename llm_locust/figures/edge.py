@@ -11,9 +11,7 @@ from llm_locust.figures.objective import UNITS, GoodRate, Objective, Probe
 from llm_locust.metrics.columns import Floats, Mask, Rows
 from llm_locust.metrics.stats.intervals import FEWEST_BEYOND
 
-# --------------------
-# A share that can only fall as the load grows, and the load at which it crosses what is required.
-# --------------------
+# --- A share that can only fall as the load grows, and the load at which it crosses what is required
 
 
 def falling(values: Floats, weights: Floats) -> Floats:
@@ -190,9 +188,7 @@ def find_edge(probes: Sequence[Probe], required: Sequence[float], seed: int = 0)
     return Edge(load, min(low, load), max(high, load), first, beyond)
 
 
-# --------------------
-# What a search may try, and what it does next: a stage, or its answer.
-# --------------------
+# --- What a search may try, and what it does next: a stage, or its answer
 
 
 #: A load is multiplied or divided by this until both sides of what is searched for have been tried.

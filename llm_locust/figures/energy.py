@@ -41,9 +41,7 @@ class Energy(SummaryPart, frozen=True):
     per_gpu: EnergyRates
 
 
-# --------------------
-# What the answers took of electrical energy, where the GPUs' own counters or their power were scraped.
-# --------------------
+# --- What the answers took of electrical energy, where the GPUs' own counters or their power were scraped
 
 
 #: The share of the window that a GPU's samples have to span for its energy to be that of the window.

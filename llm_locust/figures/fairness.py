@@ -52,9 +52,7 @@ if TYPE_CHECKING:
 MOST_CAUSES = 8
 
 
-# --------------------
-# Replicas, and how evenly they were used.
-# --------------------
+# --- Replicas, and how evenly they were used
 
 
 _POPULATION = "the population"
@@ -149,9 +147,7 @@ class Fairness(SummaryPart, frozen=True):
     causes: list[LikelyCause]
 
 
-# --------------------
-# What may have made replicas uneven, in words that name the evidence.
-# --------------------
+# --- What may have made replicas uneven, in words that name the evidence
 
 
 #: A replica is slow from this many times the median of the others on.
@@ -563,9 +559,7 @@ def _told(affinity: Affinity) -> AffinityFigures | None:
     return msgspec.convert(affinity, AffinityFigures, from_attributes=True) if affinity.pairs else None
 
 
-# --------------------
-# How evenly the replicas were used, and what may have made them uneven.
-# --------------------
+# --- How evenly the replicas were used, and what may have made them uneven
 
 
 _AMOUNTS = (

@@ -15,9 +15,7 @@ from llm_locust.metrics.structs import SummaryPart, key
 if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
-# --------------------
-# Images of requests.
-# --------------------
+# --- Images of requests
 
 
 _ALL_IMAGES = "all requests with images, whenever scheduled"
@@ -74,9 +72,7 @@ class Images(SummaryPart, frozen=True):
     by_number: list[ImagesOfNumber]
 
 
-# --------------------
-# Images of requests: how many are read per second, and how long a first token takes behind them.
-# --------------------
+# --- Images of requests: how many are read per second, and how long a first token takes behind them
 
 
 #: Numbers of images that are one row of ``by_number``: up to these, and more.
@@ -142,9 +138,7 @@ def _by_number(c: Columns, ok: Rows, ttft_s: Floats) -> list[ImagesOfNumber]:
     return found
 
 
-# --------------------
-# Images of requests: their rates, and the time to a first token behind them.
-# --------------------
+# --- Images of requests: their rates, and the time to a first token behind them
 
 
 def show(summary: "Summary") -> Section | None:

@@ -52,9 +52,7 @@ class Inputs(InputFigures, frozen=True):
     ]
 
 
-# --------------------
-# Inputs of requests that ask for a result of each: texts to embed, documents to rank.
-# --------------------
+# --- Inputs of requests that ask for a result of each: texts to embed, documents to rank
 
 
 def compute(run: Run) -> Inputs | None:
@@ -94,9 +92,7 @@ def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> InputFigures
     )
 
 
-# --------------------
-# Requests that ask for a result of each input: their batches and rates.
-# --------------------
+# --- Requests that ask for a result of each input: their batches and rates
 
 
 def show(summary: "Summary") -> Section | None:

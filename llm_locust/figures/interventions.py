@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
 
-# --------------------
-# What was asked of the servers beside the load, as a section.
-# --------------------
+# --- What was asked of the servers beside the load, as a section
 
 
 TITLE = "Server calls"
@@ -63,9 +61,7 @@ class Interventions(SummaryPart, frozen=True):
     profiled_s: Annotated[float, key("how long a profiler ran, s", _WINDOW)]
 
 
-# --------------------
-# Requests of a run to its servers besides the load: readiness, cache resets, profiling.
-# --------------------
+# --- Requests of a run to its servers besides the load: readiness, cache resets, profiling
 
 
 #: The paths between which a server's profiler runs.

@@ -19,9 +19,7 @@ from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 from llm_locust.metrics.structs import SummaryPart, key
 
-# --------------------
-# The live figures beside the records, and the run in other tools' definitions.
-# --------------------
+# --- The live figures beside the records, and the run in other tools' definitions
 
 
 _ALL = "all requests of the run"
@@ -221,9 +219,7 @@ def _differences(compared: Mapping[str, LivePercentiles]) -> Iterator[FurthestOf
             )
 
 
-# --------------------
-# The live view held against the records, in words.
-# --------------------
+# --- The live view held against the records, in words
 
 
 def remarks(part: LiveCheck | None) -> Iterator[Line]:

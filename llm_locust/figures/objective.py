@@ -169,9 +169,7 @@ def _refused(gate: Gate, why: str) -> ObjectiveError:
     return ObjectiveError(f'find: "{gate.text}" cannot be searched: {why}')
 
 
-# --------------------
-# One stage of a search: its load, and how many of its requests were within each limit.
-# --------------------
+# --- One stage of a search: its load, and how many of its requests were within each limit
 
 
 #: 95 %, two-sided.
@@ -285,9 +283,7 @@ class Probe:
         return Shown.UNRESOLVED if Shown.UNRESOLVED in found else Shown.HOLDS
 
 
-# --------------------
-# What a measured stage says about the limits of an objective.
-# --------------------
+# --- What a measured stage says about the limits of an objective
 
 
 class NoReadingError(ValueError):

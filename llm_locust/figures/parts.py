@@ -228,9 +228,7 @@ def _requests(m: Measured, population: Population, group: Group) -> dict[str, An
     }
 
 
-# --------------------
-# The figures of a run by any label of its requests: by worker, by turn, by replica.
-# --------------------
+# --- The figures of a run by any label of its requests: by worker, by turn, by replica
 
 
 #: What requests can be told apart by: columns of their records.

@@ -27,9 +27,7 @@ from llm_locust.wire.ends import AnswerEnd, end_of
 if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
-# --------------------
-# Whether the answers were any good.
-# --------------------
+# --- Whether the answers were any good
 
 
 _ACCURACY = "answers with an expected one"
@@ -362,9 +360,7 @@ def _kinds(labels: Labels, rows: Rows) -> dict[str, int]:
     return {**kinds, OTHER: kinds.get(OTHER, 0) + rest} if rest else kinds
 
 
-# --------------------
-# Whether the answers were any good, where the run has something to say of that.
-# --------------------
+# --- Whether the answers were any good, where the run has something to say of that
 
 
 #: Ends of answers that are nothing to remark on.

@@ -197,9 +197,7 @@ def _retries(requests: Requests, judged: Rows) -> Retries:
     )
 
 
-# --------------------
-# When a replica served, and when it did not while others did.
-# --------------------
+# --- When a replica served, and when it did not while others did
 
 
 #: A time without an answer is told from here on, where answers came so often that chance does not make it:
@@ -301,9 +299,7 @@ def _others_serve(gap: tuple[float, float], meanwhile: int, all_: int, edges: tu
     return meanwhile >= LEAST_ANSWERS and meanwhile >= usual / 5
 
 
-# --------------------
-# When the share of good requests is back where it was before a change of the load.
-# --------------------
+# --- When the share of good requests is back where it was before a change of the load
 
 
 #: Successive requests that the shortest rolling share is of, and how many times as many the next one is.

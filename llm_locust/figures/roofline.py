@@ -348,9 +348,7 @@ def _over(amount: float, by: float) -> float | None:
     return amount / by if by else None
 
 
-# --------------------
-# Where the time of a run went, and what it reached of its GPUs' bandwidth and arithmetic.
-# --------------------
+# --- Where the time of a run went, and what it reached of its GPUs' bandwidth and arithmetic
 
 
 _TERA = 1e12

@@ -22,9 +22,7 @@ from llm_locust.metrics.sections.steady import Stuck
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Population, Window
 
-# --------------------
-# Replicas, and how evenly they were used.
-# --------------------
+# --- Replicas, and how evenly they were used
 
 
 _POPULATION = "the population"
@@ -231,9 +229,7 @@ def _affinity(before: Rows, after: Rows, replica: Labels, rows: Rows) -> Affinit
     return Affinity(n, float((first == second)[known].mean()) if n else 0.0, float(shares @ shares))
 
 
-# --------------------
-# The deployment's replicas side by side.
-# --------------------
+# --- The deployment's replicas side by side
 
 
 #: The equal parts of the window that ``in_flight`` is told of.

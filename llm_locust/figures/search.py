@@ -295,9 +295,7 @@ class _Search:
         return said(self.objective, load)
 
 
-# --------------------
-# The search of a run: what it looked for, and what its stages show of it.
-# --------------------
+# --- The search of a run: what it looked for, and what its stages show of it
 
 
 #: Kind of the stages of each axis.
@@ -461,9 +459,7 @@ def _stage(
     }
 
 
-# --------------------
-# The search of a run: what each stage shows of the limits, and the answer.
-# --------------------
+# --- The search of a run: what each stage shows of the limits, and the answer
 
 
 def show(summary: "Summary") -> Iterator[Section]:

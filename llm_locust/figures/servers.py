@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
 
-# --------------------
-# What the servers said of themselves, the gateway before them, and the energy that the answers took.
-# --------------------
+# --- What the servers said of themselves, the gateway before them, and the energy that the answers took
 
 
 MOST_ROWS = 20
@@ -40,9 +38,7 @@ LEAST_COVERED = 0.95
 _WINDOW = "the window"
 
 
-# --------------------
-# What servers said of themselves, and of their roles in disaggregated serving.
-# --------------------
+# --- What servers said of themselves, and of their roles in disaggregated serving
 
 
 class ServerHistogram(SummaryPart, frozen=True):
@@ -196,9 +192,7 @@ class Servers(SummaryPart, frozen=True):
     pools: Pools | None
 
 
-# --------------------
-# Roles of servers in disaggregated serving, and how they are written before a URL.
-# --------------------
+# --- Roles of servers in disaggregated serving, and how they are written before a URL
 
 
 PREFILL, DECODE = "prefill", "decode"
@@ -416,9 +410,7 @@ def _is_missed(target: Figures, targets: Sequence[Figures]) -> bool:
     return target["failed"] == target["scrapes"] and (not sources or bool(sources & SEEN))
 
 
-# --------------------
-# What is wrong with prefill and decode, in words that name the evidence; most severe first.
-# --------------------
+# --- What is wrong with prefill and decode, in words that name the evidence; most severe first
 
 
 _WORK_WORDS = {PREFILL: "prompt tokens", DECODE: "generated tokens"}
@@ -600,9 +592,7 @@ def _moving(decode: Figures, seconds: float) -> float:
     return float(n * transfers["mean"] * 1e-3 / seconds)
 
 
-# --------------------
-# The ``server`` of a summary, with the pools of disaggregated serving where servers have roles.
-# --------------------
+# --- The ``server`` of a summary, with the pools of disaggregated serving where servers have roles
 
 
 def servers(series: ServerSeries, c: Columns, window: Window) -> dict[str, Any]:
@@ -829,9 +819,7 @@ def _left_out(targets: int) -> Iterator[Line]:
         yield Line(f"{count(targets - MOST_ROWS)} more in summary.json", Tone.FAINT)
 
 
-# --------------------
-# Prefill and decode servers by role, and what is wrong with them.
-# --------------------
+# --- Prefill and decode servers by role, and what is wrong with them
 
 
 _MB = 1e6

@@ -344,9 +344,7 @@ def _amounts(values: Floats) -> Amounts:
     return Amounts(**{key: figures[key] for key in ("n", "mean", "p50", "max")})
 
 
-# --------------------
-# Conversations: how they ended, how long they were, and what a turn's number did to its latency.
-# --------------------
+# --- Conversations: how they ended, how long they were, and what a turn's number did to its latency
 
 
 _DURATIONS = ("p50", "p95", "p99")

@@ -265,9 +265,7 @@ def _told(found: Recovery) -> SpikeRecovery:
     return SpikeRecovery(recovered_s=found.seconds, at_least_s=found.at_least_s, why=found.why)
 
 
-# --------------------
-# Spikes of the load: what they cost, and how long it took until all was as before.
-# --------------------
+# --- Spikes of the load: what they cost, and how long it took until all was as before
 
 
 #: Spikes that are shown; summary.json has all.

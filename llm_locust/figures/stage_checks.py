@@ -120,9 +120,7 @@ class StageLengths(SummaryPart, frozen=True):
         return f"{self.input_tokens}:{self.output_tokens}"
 
 
-# --------------------
-# Whether the requests of a stage had the lengths that its sweep asks for.
-# --------------------
+# --- Whether the requests of a stage had the lengths that its sweep asks for
 
 
 #: A request has the asked lengths if each is off by no more than this share of it, or by so many tokens.

@@ -226,9 +226,7 @@ class Repeats(SummaryPart, frozen=True):
         return self.lengths or "" if self.prefix is None else f"{self.prefix * 100:.6g}% shared"
 
 
-# --------------------
-# Verdict on a stage: whether its figures are a result, and of what they are one if they are not.
-# --------------------
+# --- Verdict on a stage: whether its figures are a result, and of what they are one if they are not
 
 
 #: Begins the reason of a stage whose client was the limit; it is the last one.
@@ -675,9 +673,7 @@ def _load(stage: Stage) -> str:
     return f"{asked}, {stage.pair} tokens" if stage.pair else asked
 
 
-# --------------------
-# Figures of each load over its repeats.
-# --------------------
+# --- Figures of each load over its repeats
 
 
 #: Figures of the table, and their heads; shares are shown in per cent.

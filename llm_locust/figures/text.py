@@ -128,10 +128,8 @@ def after(iso: str, origin_iso: str) -> str:
     return f"{'-' if passed < 0 else '+'}{seconds(abs(passed))}"
 
 
-# --------------------
-# How sure a percentile is: its 95 % interval, a mark where the data cannot tell one, and another where many
-# of the requests were cut.
-# --------------------
+# --- How sure a percentile is: its 95 % interval, a mark where the data cannot tell one, and another where
+# many of the requests were cut
 
 
 MARK = "~"

@@ -453,9 +453,7 @@ def _delivery_remark(part: Tokens) -> Iterator[Line]:
         yield Line(f"{each}, and the stream was buffered on the way: see the latencies", Tone.WARN)
 
 
-# --------------------
-# Error of prompt lengths against the lengths that were asked for.
-# --------------------
+# --- Error of prompt lengths against the lengths that were asked for
 
 
 def length_error(asked: Floats, counted: Floats) -> LengthErrors:

@@ -30,9 +30,7 @@ from llm_locust.scenario import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url
 from llm_locust.workload.arrivals import parse_rate
 
-# --------------------
-# Everything that a run connects to, as rules of network policies.
-# --------------------
+# --- Everything that a run connects to, as rules of network policies
 
 
 _DNS = "dns+"
@@ -167,9 +165,7 @@ def _identity(cloud: str) -> Opening:
     return Opening("master", f"the metadata server of {cloud}", meaning, rules)
 
 
-# --------------------
-# Changes of master and workers, as strategic merge patches.
-# --------------------
+# --- Changes of master and workers, as strategic merge patches
 
 
 KEY_VARIABLE = "API_KEY"

@@ -12,9 +12,7 @@ from llm_locust.options.table import OPTION, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.wire.foreign_text import public_url, url_fault
 
-# --------------------
-# Files of a scenario for a ConfigMap.
-# --------------------
+# --- Files of a scenario for a ConfigMap
 
 
 #: Most bytes in a ConfigMap, less the space for keys and metadata.
@@ -97,9 +95,7 @@ def _named(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield key, value.removeprefix(prefix).strip()
 
 
-# --------------------
-# Servers that pods connect to, and the network rules for them.
-# --------------------
+# --- Servers that pods connect to, and the network rules for them
 
 
 _PORTS = {"http": 80, "https": 443}
@@ -190,9 +186,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-# --------------------
-# Requested overlay: what is put on one of the package's overlays.
-# --------------------
+# --- Requested overlay: what is put on one of the package's overlays
 
 
 #: Overlays that a scenario can be put on, with the kind of their master and workers.

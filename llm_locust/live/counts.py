@@ -145,9 +145,7 @@ def magnitudes(some: Iterable[Counts]) -> Floats:
 NOTHING = Counts(np.zeros(len(SCALARS), np.int64), Tally.merge([]))
 
 
-# --------------------
-# Keys that requests are counted by, bounded in number.
-# --------------------
+# --- Keys that requests are counted by, bounded in number
 
 
 #: Replacement of names, classes or replicas beyond the limit.
@@ -205,9 +203,7 @@ class KeyLimit:
         return key
 
 
-# --------------------
-# Recent past of a run in cells of equal width, and the whole run in a bounded number of cells.
-# --------------------
+# --- Recent past of a run in cells of equal width, and the whole run in a bounded number of cells
 
 
 T = TypeVar("T")

@@ -33,9 +33,7 @@ from llm_locust.metrics.requests.goodput import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 
-# --------------------
-# Conversion of records to counts, a batch in one pass over its columns.
-# --------------------
+# --- Conversion of records to counts, a batch in one pass over its columns
 
 
 #: Steps of :func:`count_in_steps`.
@@ -201,9 +199,7 @@ def _tallies(
     ]
 
 
-# --------------------
-# A worker's report as bytes: small numbers, which MessagePack encodes as single bytes.
-# --------------------
+# --- A worker's report as bytes: small numbers, which MessagePack encodes as single bytes
 
 
 #: Most seconds in one report. A worker reports every 3 s, and folds what is older into one.
@@ -281,9 +277,7 @@ def decode_report(data: bytes) -> LiveReport:
         raise ReportError(f"not a report of live counts: {e}") from e
 
 
-# --------------------
-# Worker's side: records are counted as they end, and sent with each report.
-# --------------------
+# --- Worker's side: records are counted as they end, and sent with each report
 
 
 #: Records that are counted in one pass: it takes about 3 ms, in which nothing else runs.

@@ -48,9 +48,7 @@ from llm_locust.metrics.server_series import FIGURES, ServerNow
 from llm_locust.metrics.stats.proportions import median_bounds
 from llm_locust.metrics.structs import Interval
 
-# --------------------
-# Counts of a span as figures of a table's row or a chart's point. Undefined ones are None.
-# --------------------
+# --- Counts of a span as figures of a table's row or a chart's point. Undefined ones are None
 
 
 #: The percentiles of each latency.
@@ -182,9 +180,7 @@ def rounded(value: float | None, digits: int = 4) -> float | None:
     return float(f"{value:.{digits}g}")
 
 
-# --------------------
-# The stages of a run that goes on: where each is, and what those that have ended show.
-# --------------------
+# --- The stages of a run that goes on: where each is, and what those that have ended show
 
 
 State = Literal["to come", "ramp", "measuring", "draining", "drained", "over"]
@@ -231,9 +227,7 @@ def state_of(stage: StageFacts, now_ns: int, *, is_sweep: bool) -> State:
     return "ramp" if stage.measured_ns is None or now_ns < stage.measured_ns else "measuring"
 
 
-# --------------------
-# State of a run at one time, besides its requests.
-# --------------------
+# --- State of a run at one time, besides its requests
 
 
 T = TypeVar("T", int, float)
@@ -476,9 +470,7 @@ def _shown(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:g}"
 
 
-# --------------------
-# Users that hang now, by the rule of the report on those that hung to the end.
-# --------------------
+# --- Users that hang now, by the rule of the report on those that hung to the end
 
 
 #: Fewest answers of a kind that tell how long a request usually waits: the first ones may be cold.
@@ -513,9 +505,7 @@ def _usual_s(counts: Counts, streamed: bool) -> float:
     return longest_usual_s(counts.sketch("ttft" if streamed else "e2el"), counts.sketch("itl"))
 
 
-# --------------------
-# Replicas that are slower than the others, by the rule of the report.
-# --------------------
+# --- Replicas that are slower than the others, by the rule of the report
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,9 +296,7 @@ def _unpacked(report: LiveReport) -> list[tuple[float, ByKey]]:
         raise ReportError(f"report {report.seq} holds no live counts: {e}") from e
 
 
-# --------------------
-# Last live figures of a run, stored for the report, which compares them with the records.
-# --------------------
+# --- Last live figures of a run, stored for the report, which compares them with the records
 
 
 def live_end(store: LiveStore) -> LiveEnd:
@@ -323,9 +321,7 @@ def _figures(total: Counts, metric: str) -> LastLatency:
     return LastLatency(n=n, **{key: sketch.percentile(p) * 1e3 for key, p in PLACES.items() if n})
 
 
-# --------------------
-# A store's numbers for tables: since the start, or for the last seconds.
-# --------------------
+# --- A store's numbers for tables: since the start, or for the last seconds
 
 
 #: Longest span with counts by key.
@@ -442,9 +438,7 @@ def _by(kind: Callable[[LiveKey], LiveKey], by_key: ByKey) -> ByKey:
     return {key: Counts.merge(some) for key, some in groups.items()}
 
 
-# --------------------
-# A store's numbers over time, as columns for charts.
-# --------------------
+# --- A store's numbers over time, as columns for charts
 
 
 #: The last 5 minutes, the last hour, the whole run.

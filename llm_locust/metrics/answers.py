@@ -10,9 +10,7 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Floats, Mask, Rows, read_whole
 from llm_locust.metrics.stats.proportions import Proportion
 
-# --------------------
-# How many answers were the expected ones: overall, over time, against load, and beside another run.
-# --------------------
+# --- How many answers were the expected ones: overall, over time, against load, and beside another run
 
 
 QUALITY_COLUMNS = (

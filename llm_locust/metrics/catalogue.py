@@ -16,9 +16,7 @@ import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats
 
-# --------------------
-# What the catalogue of latencies says of each of them.
-# --------------------
+# --- What the catalogue of latencies says of each of them
 
 
 Formula = Callable[[Columns], Floats]

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import ColumnSource, Labels, Ragged, RecordBatch, Requests
 from llm_locust.core.record import Doubt, Outcome, TokenSource
 
-# --------------------
-# List columns without a Python loop over rows: a hundred million token times fit in pieces.
-# --------------------
+# --- List columns without a Python loop over rows: a hundred million token times fit in pieces
 
 
 #: Values that one piece holds at most: its temporaries, 2 MiB each, stay near the processor.
@@ -344,9 +342,7 @@ def _event_s(arrivals: Ragged, index: Rows) -> Floats:
     return out
 
 
-# --------------------
-# Many parts put below each other: arrays of a part into the arrays of all rows, in place.
-# --------------------
+# --- Many parts put below each other: arrays of a part into the arrays of all rows, in place
 
 
 T = TypeVar("T")

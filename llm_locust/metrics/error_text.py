@@ -4,9 +4,7 @@ import re
 import string
 from functools import lru_cache
 
-# --------------------
-# Error texts without the details that differ between cases, so that failures of one kind are equal.
-# --------------------
+# --- Error texts without the details that differ between cases, so that failures of one kind are equal
 
 
 #: A folded text has no more characters than this.

@@ -14,9 +14,7 @@ from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.requests.tokens import NO_GAP_MS
 from llm_locust.metrics.stats.censoring import PERCENTILES
 
-# --------------------
-# Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``.
-# --------------------
+# --- Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``
 
 
 class SloError(ValueError):
@@ -313,9 +311,7 @@ def _limit(metric: str, text: str) -> float:
     return share
 
 
-# --------------------
-# What a gate on tokens, or on their pace, rests on: counts that are the server's, and a pace that is.
-# --------------------
+# --- What a gate on tokens, or on their pace, rests on: counts that are the server's, and a pace that is
 
 
 #: Share of the answers whose count by the server is not used above which that is said with what it changes.

@@ -217,9 +217,7 @@ def measured_from(manifest: Manifest) -> MeasuredFrom:
     raise ValueError(f'slo_from is "{chosen}": write sent or scheduled')
 
 
-# --------------------
-# The durations that a figure of all requests is computed from.
-# --------------------
+# --- The durations that a figure of all requests is computed from
 
 
 def durations_of(

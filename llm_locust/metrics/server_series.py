@@ -258,9 +258,7 @@ def _series_of(part: pa.Table, start_ns: int) -> Iterator[_Series]:
         yield SeriesKey(*texts), (at_ns[rows] - start_ns) * 1e-9, values[rows].astype(np.float64)
 
 
-# --------------------
-# What each server says of itself now: the newest scrape, and what has come since the one before it.
-# --------------------
+# --- What each server says of itself now: the newest scrape, and what has come since the one before it
 
 
 #: Servers that are told of; memory is bounded.

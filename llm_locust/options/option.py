@@ -242,9 +242,7 @@ class OwnSpool(argparse.Action):
         setattr(namespace, OWN_SPOOL, values)
 
 
-# --------------------
-# Options' texts as values, one by one.
-# --------------------
+# --- Options' texts as values, one by one
 
 
 #: ``auto`` is ``rich`` on a terminal, ``plain`` elsewhere; ``locust`` leaves Locust's own table.

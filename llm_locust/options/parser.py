@@ -48,9 +48,7 @@ def _add_options(parser: "LocustArgumentParser") -> None:
             action.is_multiple = False
 
 
-# --------------------
-# How a scenario file gets into the options: after the command line and the environment, before defaults.
-# --------------------
+# --- How a scenario file gets into the options: after the command line and the environment, before defaults
 
 
 def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | None = None) -> None:

@@ -204,9 +204,7 @@ def _has_steps(profile: Profile | None) -> bool:
     return len(segments) > 1 and not any(s.slope or s.amplitude for s in segments)
 
 
-# --------------------
-# Options of the web UI beside Locust's own.
-# --------------------
+# --- Options of the web UI beside Locust's own
 
 
 #: Where the web UI listens unless ``--web-host`` says otherwise: without a login it starts load for anyone.

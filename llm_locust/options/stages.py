@@ -37,9 +37,7 @@ def parse_most_stages(text: Any) -> int:
     return found
 
 
-# --------------------
-# Checks of a sweep over lengths: that nothing else says how long prompts and answers are.
-# --------------------
+# --- Checks of a sweep over lengths: that nothing else says how long prompts and answers are
 
 
 LENGTHS = "--sweep lengths"
@@ -120,9 +118,7 @@ def against_lengths(spec: WorkloadSpec) -> Iterator[str]:
             yield f"--body sets {name}, which bounds the answers; leave it out"
 
 
-# --------------------
-# Checks of a prefix-cache experiment: that nothing else says what prompts share.
-# --------------------
+# --- Checks of a prefix-cache experiment: that nothing else says what prompts share
 
 
 PREFIX = "--sweep prefix-share"
@@ -198,9 +194,7 @@ def against_prefix(spec: WorkloadSpec) -> Iterator[str]:
         yield "each model or adapter has blocks of its own in the cache: ask for one by --model"
 
 
-# --------------------
-# The search that the options of a run ask for.
-# --------------------
+# --- The search that the options of a run ask for
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from llm_locust.figures.stages import Repeats, Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.catalogue import View, shown_in
 
-# --------------------
-# CSV text of rows.
-# --------------------
+# --- CSV text of rows
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -29,9 +27,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return sink.getvalue()
 
 
-# --------------------
-# ``arms.csv``: the differences between arms, with each end of their intervals.
-# --------------------
+# --- ``arms.csv``: the differences between arms, with each end of their intervals
 
 
 _HEADS = (
@@ -62,9 +58,7 @@ def arms_csv(summary: Summary) -> str | None:
     return sink.getvalue()
 
 
-# --------------------
-# ``curve.csv``: what there was at each load of a sweep, with the knee and the law of its throughput.
-# --------------------
+# --- ``curve.csv``: what there was at each load of a sweep, with the knee and the law of its throughput
 
 
 def curve_csv(summary: Summary) -> str | None:
@@ -127,9 +121,7 @@ def _law(usl: UslFigures | None) -> Callable[[float | None], float | None]:
     return lambda n: None if n is None or n < 1 else float(law.at(np.array([n]))[0])
 
 
-# --------------------
-# ``repeats.csv``: each load that was measured more than once, with its figures over the repeats.
-# --------------------
+# --- ``repeats.csv``: each load that was measured more than once, with its figures over the repeats
 
 
 def repeats_csv(summary: Summary) -> str | None:
@@ -153,9 +145,7 @@ def _row(load: Repeats) -> dict[str, Any]:
     return found
 
 
-# --------------------
-# ``stages.csv``: the table of stages with a column for each figure and each end of its interval.
-# --------------------
+# --- ``stages.csv``: the table of stages with a column for each figure and each end of its interval
 
 
 _PLACES = ("p50", "p90", "p99")

@@ -49,9 +49,7 @@ from llm_locust.store.frame_log import Expired, facts_together, read_expired
 from llm_locust.store.merge import find, is_damaged, salvage
 from llm_locust.wire.payload import DECODE_ERRORS
 
-# --------------------
-# ``live.json``: the last live figures of a run, from the process that showed them to the one that checks.
-# --------------------
+# --- ``live.json``: the last live figures of a run, from the process that showed them to the one that checks
 
 
 LIVE_FILE = "live.json"
@@ -82,9 +80,7 @@ def read_live_end(run: Path, id_: str) -> LiveEnd | None:
     return end if end.run == id_ else None
 
 
-# --------------------
-# What was scraped of a run's servers, for whichever window is asked for.
-# --------------------
+# --- What was scraped of a run's servers, for whichever window is asked for
 
 
 #: The Parquet file, and the streams that it is made of.
@@ -163,9 +159,7 @@ def _failure(manifest: Manifest) -> str:
     return f"the scraper {facts.failure}, {seconds(max(0.0, after_s))} after the start"
 
 
-# --------------------
-# Which requests a report is of: those of one run, of several pooled, or of what is left of a run.
-# --------------------
+# --- Which requests a report is of: those of one run, of several pooled, or of what is left of a run
 
 
 #: What a process was at its worst.

@@ -15,9 +15,7 @@ from llm_locust.report.sections.findings import boxes
 from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.store import REPORT_HTML_FILE
 
-# --------------------
-# Foreign text and marks in Markdown.
-# --------------------
+# --- Foreign text and marks in Markdown
 
 
 MARKS = {Tone.GOOD: "✅ ", Tone.WARN: "⚠️ ", Tone.BAD: "❌ "}

@@ -9,9 +9,7 @@ from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
 from llm_locust.roofline.model import ModelShape, model_of
 from llm_locust.roofline.model import read_model as read_model
 
-# --------------------
-# A model on its GPUs: upper bounds of a deployment.
-# --------------------
+# --- A model on its GPUs: upper bounds of a deployment
 
 
 _OPTIONS = ("gpu_type", "model_shape", "gpus")
@@ -76,9 +74,7 @@ def roof_of_options(options: Mapping[str, Any]) -> Roof | None:
     return Roof(model, gpu_named(str(gpu_type)), number)
 
 
-# --------------------
-# Lower bounds of an engine's step, in the form of the simulator's engines.
-# --------------------
+# --- Lower bounds of an engine's step, in the form of the simulator's engines
 
 
 _NS = 1e9
@@ -297,9 +293,7 @@ def _bound(roof: Roof, weights_bytes: float, kv_bytes: float, flops: float) -> B
     return Bound(weights_bytes, kv_bytes, flops, memory_s, flops / roof.peak_flops)
 
 
-# --------------------
-# Bounds of one deployment at one load, with all their terms.
-# --------------------
+# --- Bounds of one deployment at one load, with all their terms
 
 
 DEFAULT_BATCHES = (1, 8, 32, 128)

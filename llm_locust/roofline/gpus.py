@@ -4,9 +4,7 @@ import difflib
 import math
 from dataclasses import dataclass
 
-# --------------------
-# Error of this package.
-# --------------------
+# --- Error of this package
 
 
 class RooflineError(ValueError):

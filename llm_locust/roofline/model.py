@@ -198,9 +198,7 @@ def _check_mixture(model: ModelShape) -> None:
         )
 
 
-# --------------------
-# Model shapes from YAML files, as in ``examples/models``.
-# --------------------
+# --- Model shapes from YAML files, as in ``examples/models``
 
 
 _WHOLE = (

@@ -341,9 +341,7 @@ def _check_kind(
     )
 
 
-# --------------------
-# Which class a request belongs to, drawn by the classes' weights, reproducibly.
-# --------------------
+# --- Which class a request belongs to, drawn by the classes' weights, reproducibly
 
 
 #: Sets these draws apart from every other use of the same seed.
@@ -410,9 +408,7 @@ def choose(classes: Sequence[T], rng: np.random.Generator) -> T:
     return Mix(classes).choose(rng)
 
 
-# --------------------
-# The ``arms`` of a scenario: names, and in what the requests of each differ.
-# --------------------
+# --- The ``arms`` of a scenario: names, and in what the requests of each differ
 
 
 def read_arms(node: Node, name: str, context: Context) -> tuple[Arm, ...]:

@@ -46,9 +46,7 @@ from llm_locust.scenario.tree import (
 from llm_locust.wire.foreign_text import without_keys
 from llm_locust.wire.headers import secret_texts
 
-# --------------------
-# Where a scenario comes from: ``about`` at its top level.
-# --------------------
+# --- Where a scenario comes from: ``about`` at its top level
 
 
 def _line(node: Node, name: str, context: Context) -> str:

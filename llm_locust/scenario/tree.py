@@ -299,9 +299,7 @@ def _shown(text: str) -> str:
     return repr(_cut(text))
 
 
-# --------------------
-# Nodes of the file to checked values; every error points at the node, and says what is allowed.
-# --------------------
+# --- Nodes of the file to checked values; every error points at the node, and says what is allowed
 
 
 T = TypeVar("T")

@@ -42,9 +42,7 @@ from llm_locust.wire.foreign_text import one_line
 __all__ = ["DESCRIPTION", "add_arguments", "run", "settings_from"]
 
 
-# --------------------
-# Running deployment: sockets, signals, start and stop.
-# --------------------
+# --- Running deployment: sockets, signals, start and stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,9 +342,7 @@ def _hint(text: str, known: Sequence[str]) -> str:
     return f"did you mean {str(near[0])!r}?" if near else f"known: {', '.join(known)}"
 
 
-# --------------------
-# Log of the plan's actions on replicas and the gateway's reactions, as lines and JSON Lines.
-# --------------------
+# --- Log of the plan's actions on replicas and the gateway's reactions, as lines and JSON Lines
 
 
 @dataclass(frozen=True, slots=True)

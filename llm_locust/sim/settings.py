@@ -21,9 +21,7 @@ from llm_locust.sim.faults import TRANSFER_FAULT, FaultPlan, PlanStep, check_pla
 from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
 from llm_locust.wire.headers import SessionHeader
 
-# --------------------
-# Configuration of a simulated deployment.
-# --------------------
+# --- Configuration of a simulated deployment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,9 +297,7 @@ _STATED: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
 }
 
 
-# --------------------
-# Options of ``llm-locust sim`` and the parsers of their values.
-# --------------------
+# --- Options of ``llm-locust sim`` and the parsers of their values
 
 
 #: Defaults of the engine's options.

@@ -13,9 +13,7 @@ from llm_locust.store.files import MANIFEST_FILE, StoreError, holds_a_run, read_
 from llm_locust.store.frames import BadFrame, FrameHeader, Tear, joined, ranges_text, seq_ranges
 from llm_locust.wire.foreign_text import clean_name
 
-# --------------------
-# Manifest of a run whose facts were written by several processes.
-# --------------------
+# --- Manifest of a run whose facts were written by several processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +192,7 @@ def file_of_tear(text: str) -> Path:
     return Path(text.rpartition(": ")[0])
 
 
-# --------------------
-# Parts of a restartable run: one run directory for each start of its master, ``part-1``, ``part-2``, ...
-# --------------------
+# --- Parts of a restartable run: one run directory for each start of its master, ``part-1``, ``part-2``,
 
 
 #: Of workers on the master's machine, in a run directory.

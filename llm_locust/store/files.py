@@ -164,9 +164,7 @@ def read_own_file(path: Path) -> bytes:
     return content
 
 
-# --------------------
-# Disk that the records of a load take: in frames while it goes on, in the Parquet file at its end.
-# --------------------
+# --- Disk that the records of a load take: in frames while it goes on, in the Parquet file at its end
 
 
 #: Bytes of a frame beside its rows: Arrow's schema and its dictionaries.

@@ -316,9 +316,7 @@ def _check_range(batch: RecordBatch, columns: Iterable[str], most: int, what: st
             raise BatchError(f"{column} has {what}")
 
 
-# --------------------
-# Batch numbers as ranges, and as text in manifests: ``0-17 19 21-30``.
-# --------------------
+# --- Batch numbers as ranges, and as text in manifests: ``0-17 19 21-30``
 
 
 _WORD = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")

@@ -65,9 +65,7 @@ from llm_locust.store.requests import StoredRequests, check_requests, open_reque
 from llm_locust.store.spool import WORKER_FILE
 from llm_locust.wire.payload import DECODE_ERRORS
 
-# --------------------
-# Sources of a merge: frames, manifests, workers' final facts and finished runs, wherever they are.
-# --------------------
+# --- Sources of a merge: frames, manifests, workers' final facts and finished runs, wherever they are
 
 
 FRAME_SUFFIX = ".frame"  # of a file with one frame, named by its number
@@ -487,9 +485,7 @@ def _last_end_ns(out: Path) -> int | None:
     return max((int(part.ints("ended_ns").max()) for part in parts if len(part)), default=None)
 
 
-# --------------------
-# Recovery of a finished run whose file of requests is damaged.
-# --------------------
+# --- Recovery of a finished run whose file of requests is damaged
 
 
 #: Most row groups listed in the manifest.

@@ -21,9 +21,7 @@ from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.trajectories.pool import TrajectoryPool, mark_of
 from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, answered, marked
 
-# --------------------
-# One walk of an agent through a trajectory: its turns, the pauses of its tools, its sub-agents.
-# --------------------
+# --- One walk of an agent through a trajectory: its turns, the pauses of its tools, its sub-agents
 
 
 class Walk:
@@ -116,9 +114,7 @@ class Walk:
             self._forks_ended_ns = max(self._forks_ended_ns, ended_ns)
 
 
-# --------------------
-# User of a pool of trajectories.
-# --------------------
+# --- User of a pool of trajectories
 
 
 class AgentUser(PromptUser):

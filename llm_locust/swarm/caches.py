@@ -180,9 +180,7 @@ def prepare(replica: CachingReplica, prefix: PrefixShare, primer: Primer) -> Rep
     return found
 
 
-# --------------------
-# A replica of an experiment over HTTP, and all replicas before and after each stage.
-# --------------------
+# --- A replica of an experiment over HTTP, and all replicas before and after each stage
 
 
 #: Most replicas that are prepared at once.

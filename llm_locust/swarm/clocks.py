@@ -252,9 +252,7 @@ def update(old: OffsetEstimate | None, new: OffsetEstimate | None, elapsed_ns: i
     return aged if much_worse and not aged.contradicts(new) else new
 
 
-# --------------------
-# Offset of a worker's clock to the run's time, measured over Locust's channel.
-# --------------------
+# --- Offset of a worker's clock to the run's time, measured over Locust's channel
 
 
 #: Exchanges of one round, in sequence.

@@ -23,9 +23,7 @@ from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, WorkerMai
 from llm_locust.swarm.process.hooks import events
 from llm_locust.swarm.process.loops import every
 
-# --------------------
-# Owner of the live store: resets it with each run, and samples the load.
-# --------------------
+# --- Owner of the live store: resets it with each run, and samples the load
 
 
 #: Interval at which the load is sampled.
@@ -180,9 +178,7 @@ def _wall_clock() -> Callable[[], float]:
     return lambda: time.monotonic() + offset_s
 
 
-# --------------------
-# The live counts of a process with users.
-# --------------------
+# --- The live counts of a process with users
 
 
 class RequestCounter:
@@ -270,9 +266,7 @@ class LiveSender:
             counts.reset(reset.epoch)
 
 
-# --------------------
-# The master's live numbers, received from the workers.
-# --------------------
+# --- The master's live numbers, received from the workers
 
 
 #: Longest time after a request's end until its report has arrived: Locust's interval is 3 s.
@@ -348,9 +342,7 @@ class LiveReceiver:
         return state.measured(counts.health) if counts is not None and ours else state
 
 
-# --------------------
-# Live numbers of a process that is master and worker in one: it reports to itself.
-# --------------------
+# --- Live numbers of a process that is master and worker in one: it reports to itself
 
 
 #: Interval at which the counts are merged.

@@ -43,9 +43,7 @@ from llm_locust.wire.usage import (
     usage_of,
 )
 
-# --------------------
-# Parts of an answer while its events are read: a choice's texts, a tool call, and what an event carried.
-# --------------------
+# --- Parts of an answer while its events are read: a choice's texts, a tool call, and what an event carried
 
 
 class DeltaKind(IntEnum):

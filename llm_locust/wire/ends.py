@@ -132,9 +132,7 @@ def _plain(text: str) -> str:
     return _PREFIX.sub("", _LETTERS.sub("", text.lower()), count=1)
 
 
-# --------------------
-# What servers say outside of their API: errors in any form, and data of their own beside an answer.
-# --------------------
+# --- What servers say outside of their API: errors in any form, and data of their own beside an answer
 
 
 _SAID_MAX_CHARS = 1000

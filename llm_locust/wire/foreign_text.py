@@ -10,9 +10,7 @@ from urllib.parse import parse_qsl, quote
 
 from llm_locust.wire.payload import well_formed
 
-# --------------------
-# Names that a server gives to itself, and other foreign text, made fit for records, tables and lines.
-# --------------------
+# --- Names that a server gives to itself, and other foreign text, made fit for records, tables and lines
 
 
 #: Most characters of a name.
@@ -43,9 +41,7 @@ def one_line(text: str) -> str:
     return text
 
 
-# --------------------
-# Keys in texts: blanked out of what others say, refused where a person writes them into an address.
-# --------------------
+# --- Keys in texts: blanked out of what others say, refused where a person writes them into an address
 
 
 #: So much of a secret's start is as good as the secret: an excerpt may have cut off the rest.

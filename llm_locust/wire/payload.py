@@ -298,9 +298,7 @@ def _without_surrogates(text: str) -> str:
     return raw[kept].tobytes().decode()
 
 
-# --------------------
-# JSON lists of typed objects, of which no more than a few are made, however many a server sends.
-# --------------------
+# --- JSON lists of typed objects, of which no more than a few are made, however many a server sends
 
 
 T = TypeVar("T")
@@ -411,9 +409,7 @@ def _value(sent: msgspec.Raw) -> Any:
     return parse(bytes(sent))
 
 
-# --------------------
-# Answers of APIs that give a result for each input (a vector, a score) and generate no token.
-# --------------------
+# --- Answers of APIs that give a result for each input (a vector, a score) and generate no token
 
 
 #: Most inputs of one request, as in OpenAI's API.

@@ -12,9 +12,7 @@ from typing import Any
 
 from llm_locust.wire.payload import DECODE_ERRORS, well_formed
 
-# --------------------
-# A text that comes in pieces.
-# --------------------
+# --- A text that comes in pieces
 
 
 class Pieces(list[str]):

@@ -9,9 +9,7 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
-# --------------------
-# Random generators by key: equal keys draw the same, different ones independently.
-# --------------------
+# --- Random generators by key: equal keys draw the same, different ones independently
 
 
 #: Third number of a key: the purpose of the draws. A user's lengths have a key of two numbers: its worker and
@@ -48,9 +46,7 @@ def swarm_generator(seed: int, purpose: int, *key: int) -> np.random.Generator:
     return generator(seed, 0, 0, purpose, *key)
 
 
-# --------------------
-# Order in which a dataset's lines are sent, and their distribution among the workers.
-# --------------------
+# --- Order in which a dataset's lines are sent, and their distribution among the workers
 
 
 Order = Literal["sequential", "shuffled", "weighted"]

@@ -107,9 +107,7 @@ def _compressed(size: Size) -> tuple[bytes, int]:
     return b"".join((*pieces, last_block)), adler
 
 
-# --------------------
-# Images that prompts are asked to have: ``count=2 size=1024x768``.
-# --------------------
+# --- Images that prompts are asked to have: ``count=2 size=1024x768``
 
 
 ALLOWED = "count=N (or lengths such as uniform:1,3) size=WxH (or 0.7*512x512+0.3*1280x720) distinct=N"

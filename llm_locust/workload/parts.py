@@ -17,9 +17,7 @@ from llm_locust.workload.lengths import Lengths, parse_lengths
 from llm_locust.workload.text.prompts import Prompt, texts_of, with_head
 from llm_locust.workload.text.synthetic import Writer
 
-# --------------------
-# Requests with several inputs: texts to embed, a query and the documents that are ranked by it.
-# --------------------
+# --- Requests with several inputs: texts to embed, a query and the documents that are ranked by it
 
 
 #: Length of a synthetic query.
@@ -122,9 +120,7 @@ def synthetic(
     )
 
 
-# --------------------
-# Several models, LoRA adapters among them, that one load asks for, and which of them is next.
-# --------------------
+# --- Several models, LoRA adapters among them, that one load asks for, and which of them is next
 
 
 #: Most models of one split: records tell 1,000 apart.
@@ -269,9 +265,7 @@ class ModelChooser:
         return next(self._drawn[user])
 
 
-# --------------------
-# Parts of a class of requests, as values.
-# --------------------
+# --- Parts of a class of requests, as values
 
 
 #: Formats of a dataset, for names that do not show it.

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
 
 
-# --------------------
-# What the kernel knows of a TCP connection (``struct tcp_info``); None where it does not say.
-# --------------------
+# --- What the kernel knows of a TCP connection (``struct tcp_info``); None where it does not say
 
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)

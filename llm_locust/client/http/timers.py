@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
 
 
-# --------------------
-# Time limits of one request. A timeout on the whole alone does not cover a stream.
-# --------------------
+# --- Time limits of one request. A timeout on the whole alone does not cover a stream
 
 
 #: Time between two looks whether an answer is over though its response goes on, in seconds.
@@ -102,9 +100,7 @@ class OneTimer:
             timer.close()
 
 
-# --------------------
-# Share of the event loop used for decoding.
-# --------------------
+# --- Share of the event loop used for decoding
 
 
 T = TypeVar("T")

@@ -17,9 +17,7 @@ from llm_locust.metrics.server_series import MetricSeries, SeriesKey, ServerSeri
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window
 
-# --------------------
-# The run cut into equal spans of time, few enough to be drawn and wide enough to hold requests.
-# --------------------
+# --- The run cut into equal spans of time, few enough to be drawn and wide enough to hold requests
 
 
 MOST_BINS = 240
@@ -91,9 +89,7 @@ def _round_width(least_s: float) -> float:
     return 3600.0 * math.ceil(least_s / 3600)
 
 
-# --------------------
-# Percentiles, rates and failures in each span of a :class:`~.axis.TimeAxis`.
-# --------------------
+# --- Percentiles, rates and failures in each span of a :class:`~.axis.TimeAxis`
 
 
 Integers = NDArray[np.integer[Any]]
@@ -160,9 +156,7 @@ def failures_over_time(axis: TimeAxis, c: Columns) -> dict[str, Floats]:
     return found
 
 
-# --------------------
-# What servers' counters grew by, in the spans of a chart.
-# --------------------
+# --- What servers' counters grew by, in the spans of a chart
 
 
 #: So much of a part may lack at its edge for its increase to be that of the part.
@@ -188,9 +182,7 @@ def over(amounts: Floats, by: Floats) -> Floats:
         return np.where(by > 0, amounts / by, np.nan)
 
 
-# --------------------
-# What prefill and decode servers said of themselves, in the spans of the client's time axis.
-# --------------------
+# --- What prefill and decode servers said of themselves, in the spans of the client's time axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +223,7 @@ def _known(curves: Mapping[str, Floats]) -> dict[str, Floats]:
     return {label: curve for label, curve in curves.items() if not np.isnan(curve).all()}
 
 
-# --------------------
-# What servers said of themselves, in the spans of the client's :class:`~.axis.TimeAxis`.
-# --------------------
+# --- What servers said of themselves, in the spans of the client's :class:`~.axis.TimeAxis`
 
 
 #: Curves of one chart; of more servers the highest, the median and the lowest are told.

@@ -14,9 +14,7 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.throughput import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 
-# --------------------
-# Whole distributions as percentiles at fixed levels, dense where the tail is.
-# --------------------
+# --- Whole distributions as percentiles at fixed levels, dense where the tail is
 
 
 _BODY = np.arange(0.0, 99.0, 0.5)
@@ -53,10 +51,8 @@ def levels_of(ascending: Floats | Ascending) -> Floats:
     )
 
 
-# --------------------
-# What is told of single tokens and gaps, and by one pass over the records: arrivals are never all in
-# memory.
-# --------------------
+# --- What is told of single tokens and gaps, and by one pass over the records: arrivals are never all in
+# memory
 
 
 #: Gaps are counted in bins of equal ratio, from 0.1 ms to 100 s; what is below (events that came
@@ -159,9 +155,7 @@ def _details(batch: RecordBatch, c: Part, row: int) -> RequestDetails:
     )
 
 
-# --------------------
-# A line through points that outliers cannot pull, with an interval that assumes no distribution.
-# --------------------
+# --- A line through points that outliers cannot pull, with an interval that assumes no distribution
 
 
 #: Fewer points say nothing of a slope; of more, their pairs would be too many.
@@ -217,9 +211,7 @@ def _interval(slopes: Floats, x: Floats) -> tuple[float, float]:
     return float(slopes[low]), float(slopes[high])
 
 
-# --------------------
-# How one quantity of a request goes with another: a sample of points, medians of groups, a line.
-# --------------------
+# --- How one quantity of a request goes with another: a sample of points, medians of groups, a line
 
 
 #: Points that are drawn; the medians are of all.

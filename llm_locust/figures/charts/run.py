@@ -34,9 +34,7 @@ from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
 from llm_locust.metrics.measured import Measured, measured_from
 
-# --------------------
-# The requests that took longest, each with what its time went to.
-# --------------------
+# --- The requests that took longest, each with what its time went to
 
 
 MOST_SHOWN = 20

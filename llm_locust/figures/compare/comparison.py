@@ -29,9 +29,7 @@ from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.stats.estimates import Average, Difference, Estimate, Percentile, alike, difference
 from llm_locust.metrics.stats.proportions import hypergeometric_at_most
 
-# --------------------
-# Why runs may not be set against each other: plain sentences, the gravest first.
-# --------------------
+# --- Why runs may not be set against each other: plain sentences, the gravest first
 
 
 #: Window lengths and answer lengths may differ by this share.
@@ -406,9 +404,7 @@ def verdict_on(metric: Metric, found: Difference, size: float) -> Verdict:
     return Verdict.NO_DIFFERENCE if found.is_known else Verdict.TOO_FEW
 
 
-# --------------------
-# What more GPUs gave: several runs of the same load on deployments of other sizes.
-# --------------------
+# --- What more GPUs gave: several runs of the same load on deployments of other sizes
 
 
 class ScalingError(ValueError):

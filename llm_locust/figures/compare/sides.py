@@ -37,9 +37,7 @@ from llm_locust.metrics.stats.estimates import (
 from llm_locust.metrics.stats.intervals import CellSums, Observed, Worth, share_worth, worths
 from llm_locust.metrics.window import Population, Window
 
-# --------------------
-# The figures that two runs can be compared by, under the names that gates give them.
-# --------------------
+# --- The figures that two runs can be compared by, under the names that gates give them
 
 
 _GATED = tuple(metric for metric in LATENCIES if metric.is_gated)
@@ -113,9 +111,7 @@ def table_metrics(open_loop: bool) -> tuple[Metric, ...]:
     )
 
 
-# --------------------
-# One run measured for a comparison: its figures, each with what its interval is made of.
-# --------------------
+# --- One run measured for a comparison: its figures, each with what its interval is made of
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,9 +452,7 @@ def _seconds_of(run: Compared, times_s: Floats) -> Floats:
     return found
 
 
-# --------------------
-# Labels of the figures that runs and arms are compared by.
-# --------------------
+# --- Labels of the figures that runs and arms are compared by
 
 
 _OTHERS = {

@@ -16,9 +16,7 @@ from llm_locust.k8s.overlay import CONFIG_MAPS, LAST, MANIFESTS, outer
 from llm_locust.k8s.plan import RenderError
 from llm_locust.wire.foreign_text import KEY_NAME
 
-# --------------------
-# Templates of Helm from objects: parts of them are replaced by what Helm fills in.
-# --------------------
+# --- Templates of Helm from objects: parts of them are replaced by what Helm fills in
 
 
 #: Only the lines of a hole: as a mapping's entry, or an item of a list.
@@ -90,9 +88,7 @@ def merged(base: Any, changed: Any, condition: str, holes: Holes) -> Any:
     return base
 
 
-# --------------------
-# Where the chart's values go in an object.
-# --------------------
+# --- Where the chart's values go in an object
 
 
 Object = dict[str, Any]

@@ -11,9 +11,7 @@ import yaml
 
 from llm_locust.k8s.kubectl import Kubectl, KubectlError
 
-# --------------------
-# State of a run in the cluster, read from its pods and Jobs; and why it cannot start.
-# --------------------
+# --- State of a run in the cluster, read from its pods and Jobs; and why it cannot start
 
 
 #: Reasons of a waiting container that do not pass by themselves within seconds.

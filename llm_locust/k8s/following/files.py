@@ -14,9 +14,7 @@ from llm_locust.k8s.following.cluster import ClusterRun
 from llm_locust.k8s.hold import ENDED, FETCHED, FOLDER
 from llm_locust.k8s.kubectl import Kubectl, KubectlError
 
-# --------------------
-# Log of a pod as it grows, across connections that are cut.
-# --------------------
+# --- Log of a pod as it grows, across connections that are cut
 
 
 #: Pause before a log is asked for again.
@@ -112,9 +110,7 @@ def _comparable(stamp: str) -> str:
     return f"{whole}.{fraction:0<9}"
 
 
-# --------------------
-# Files of a run, out of its pod or its volume.
-# --------------------
+# --- Files of a run, out of its pod or its volume
 
 
 #: The last member of the archive is the file of the hold: without it, the archive was cut off.
@@ -209,9 +205,7 @@ def _blocks(content: Any) -> Iterator[bytes]:
         yield block
 
 
-# --------------------
-# A pod that reads a run's files from its volume, after the master has ended.
-# --------------------
+# --- A pod that reads a run's files from its volume, after the master has ended
 
 
 _READY_S = 180

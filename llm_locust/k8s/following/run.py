@@ -25,9 +25,7 @@ from llm_locust.k8s.overlay import write_overlay
 from llm_locust.k8s.plan import NAMESPACE, OverlayPlan, RenderError
 from llm_locust.report.output import one_line
 
-# --------------------
-# Ctrl-C and SIGTERM of a command that has to clean up.
-# --------------------
+# --- Ctrl-C and SIGTERM of a command that has to clean up
 
 
 class StopSignals:

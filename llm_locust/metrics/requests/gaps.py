@@ -267,9 +267,7 @@ def first_token_wide(c: Columns) -> Mask:
     return c.first_is_shared & ~(c.client_lag_s < np.fmax(LATE_S, np.where(is_burst, little_s, 0.0)))
 
 
-# --------------------
-# Share of tokens that arrived in time for a person who reads along.
-# --------------------
+# --- Share of tokens that arrived in time for a person who reads along
 
 
 #: A token further behind its deadline than this (24 min) is no later for it: it keeps the

@@ -12,9 +12,7 @@ from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.intervals import as_json, rate_ends
 from llm_locust.metrics.window import Window
 
-# --------------------
-# Number of requests between sent and ended, and the rates that it gives by Little's law.
-# --------------------
+# --- Number of requests between sent and ended, and the rates that it gives by Little's law
 
 
 _SLICE = 1 << 20

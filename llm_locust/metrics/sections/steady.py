@@ -286,9 +286,7 @@ def _longest(mask: Mask) -> tuple[int, int]:
     return int(starts[longest]), int(ends[longest])
 
 
-# --------------------
-# Requests from before a window that hung in it: scheduled too early to belong to it, and never answered.
-# --------------------
+# --- Requests from before a window that hung in it: scheduled too early to belong to it, and never answered
 
 
 #: Without a limit, a request is stuck that waits for longer than this, and than so many median E2ELs.

@@ -107,9 +107,7 @@ def selected(requests: Requests, where: Where, terms: Terms) -> Selected:
     return Selected(requests, mask)
 
 
-# --------------------
-# How many sendings were first tries: they broke before they were worked on, and were sent again.
-# --------------------
+# --- How many sendings were first tries: they broke before they were worked on, and were sent again
 
 
 Label = Literal["name", "slo_class"]

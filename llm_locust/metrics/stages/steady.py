@@ -17,9 +17,7 @@ from llm_locust.metrics.stats.intervals import CONFIDENCE, CellSums, Observed, t
 from llm_locust.metrics.stats.trend import change_point, mann_kendall
 from llm_locust.metrics.window import Window
 
-# --------------------
-# Requests of a stage as times: what the looks at its course are taken of.
-# --------------------
+# --- Requests of a stage as times: what the looks at its course are taken of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

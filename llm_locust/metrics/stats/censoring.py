@@ -152,9 +152,7 @@ def _scaled(value: float, scale: float) -> float | None:
     return value * scale if math.isfinite(value) else None
 
 
-# --------------------
-# The product limit (Kaplan and Meier 1958): the distribution of durations of which some were cut.
-# --------------------
+# --- The product limit (Kaplan and Meier 1958): the distribution of durations of which some were cut
 
 
 #: Two places of the distribution are the same below this: positions are products of shares.

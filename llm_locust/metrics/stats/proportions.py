@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.censoring import Ascending
 
-# --------------------
-# Shares of counted things, with intervals that hold for few of them and near 0 and 1.
-# --------------------
+# --- Shares of counted things, with intervals that hold for few of them and near 0 and 1
 
 
 #: The normal distribution's 97.5 % point: intervals are of 95 %.

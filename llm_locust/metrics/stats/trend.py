@@ -212,9 +212,7 @@ def change_point(values: Floats) -> ChangePoint:
     return found
 
 
-# --------------------
-# Whether a queue grows without end: requests come faster than they can ever be answered.
-# --------------------
+# --- Whether a queue grows without end: requests come faster than they can ever be answered
 
 
 #: Equal parts of a span, each of which has to have its share of the growth: a burst is in some of them only.

@@ -37,9 +37,7 @@ from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.store import open_requests, read_manifest
 
-# --------------------
-# How figures, changes and gates of a comparison are written.
-# --------------------
+# --- How figures, changes and gates of a comparison are written
 
 
 TONES = {
@@ -368,9 +366,7 @@ def _warnings(runs: Sequence[ComparedRun], not_load: frozenset[str]) -> list[str
     return [clean(text) for text in alone + pairs]
 
 
-# --------------------
-# The answer of a comparison: better, worse or unknown, why, and its exit code, in one line.
-# --------------------
+# --- The answer of a comparison: better, worse or unknown, why, and its exit code, in one line
 
 
 #: Gates and figures that the answer names; the tables have all.

@@ -33,9 +33,7 @@ from llm_locust.report.html.shell import whole_page
 from llm_locust.report.output import done_beside
 from llm_locust.store import write_text
 
-# --------------------
-# The charts of a comparison: distributions on top of each other, and figures over time.
-# --------------------
+# --- The charts of a comparison: distributions on top of each other, and figures over time
 
 
 #: Of requests, which the gaps of ITL are not; open and closed loops have them alike.

@@ -37,9 +37,7 @@ from llm_locust.report.compare.outcome import (
     why_open,
 )
 
-# --------------------
-# What more GPUs gave, where runs say how many served them.
-# --------------------
+# --- What more GPUs gave, where runs say how many served them
 
 
 #: Rate -> what stands over its columns, and its unit.
@@ -346,9 +344,7 @@ def changes(outcome: ComparedRuns) -> Section:
     return Section("Changes", found, chapter=FIGURES)
 
 
-# --------------------
-# A comparison as plain values, for ``--format json``: figures in milliseconds, shares and numbers.
-# --------------------
+# --- A comparison as plain values, for ``--format json``: figures in milliseconds, shares and numbers
 
 
 SCHEMA = 1

@@ -15,9 +15,7 @@ from llm_locust.metrics.stats.censoring import Ascending, ordered, summarise_asc
 from llm_locust.metrics.window import Population
 from llm_locust.report.run.analysis import Analysis
 
-# --------------------
-# What was asked of a run, as the files of other tools say it.
-# --------------------
+# --- What was asked of a run, as the files of other tools say it
 
 
 def asked_options(analysis: Analysis) -> dict[str, Any]:

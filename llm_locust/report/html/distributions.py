@@ -188,9 +188,7 @@ def _signed(value: float) -> str:
     return f"+{number(value)}" if value > 0 else number(value)
 
 
-# --------------------
-# Charts of goodput at any limit, so that nobody has to run again for another SLO.
-# --------------------
+# --- Charts of goodput at any limit, so that nobody has to run again for another SLO
 
 
 def limits(run: RunCharts) -> list[Chart]:
@@ -244,9 +242,7 @@ def _surface(found: LimitSurface) -> Chart:
     )
 
 
-# --------------------
-# The slowest requests: what their time went to, and who they were.
-# --------------------
+# --- The slowest requests: what their time went to, and who they were
 
 
 _SLOWEST_COLOURS = ("c5", "c2", "c6", "c1", "c3", "faint")

@@ -10,9 +10,7 @@ from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.prices import Prices
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, known
 
-# --------------------
-# Charts of a sweep over lengths: figures along the load, one line for each pair of lengths.
-# --------------------
+# --- Charts of a sweep over lengths: figures along the load, one line for each pair of lengths
 
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")

@@ -219,9 +219,7 @@ def outside(run: RunCharts) -> tuple[tuple[float, float], ...]:
     return tuple((float(low), float(high)) for low, high in spans if high > low)
 
 
-# --------------------
-# The chart of replicas: what each had under way along the window.
-# --------------------
+# --- The chart of replicas: what each had under way along the window
 
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -282,9 +280,7 @@ def _marks(replicas: Sequence[ReplicaFigures], names: Sequence[str], length_s: f
                     yield Mark("x", at_s / length_s, f"{name} {what}")
 
 
-# --------------------
-# Charts of the servers, on the same time axis as the client's.
-# --------------------
+# --- Charts of the servers, on the same time axis as the client's
 
 
 #: State, its title with the unit, that unit, and what it is told in.

@@ -30,9 +30,7 @@ from llm_locust.report.sections.contents import heading
 from llm_locust.report.sections.findings import boxes
 from llm_locust.report.sections.headline import Headline, verdict
 
-# --------------------
-# Tables that only the page has: the workers and the configuration.
-# --------------------
+# --- Tables that only the page has: the workers and the configuration
 
 
 _MOST_ROWS = 100
@@ -130,9 +128,7 @@ def _left_out(rows: Sequence[object]) -> Iterator[Line]:
         yield Line(f"{count(len(rows) - _MOST_ROWS)} more are not shown", Tone.FAINT)
 
 
-# --------------------
-# What stands on the page after the first screen, and in which order.
-# --------------------
+# --- What stands on the page after the first screen, and in which order
 
 
 _OVER_TIME_LEAD = "The whole run. Shaded parts are outside the window, and in no figure of this report."
@@ -223,9 +219,7 @@ def _rank(section: Section) -> int:
     return _VERDICT.index(section.key) if section.key in _VERDICT else len(_VERDICT)
 
 
-# --------------------
-# The page: templates filled in, everything that it needs inside.
-# --------------------
+# --- The page: templates filled in, everything that it needs inside
 
 
 def html_report(

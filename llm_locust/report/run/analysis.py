@@ -345,9 +345,7 @@ def _by(measured: Measured, requests: Requests, by: tuple[str, ...], question: Q
     return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}
 
 
-# --------------------
-# From the records of a run directory to its summary and reports.
-# --------------------
+# --- From the records of a run directory to its summary and reports
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,7 @@ from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
 from llm_locust.wire.images import Size, size_in, url_of
 from llm_locust.wire.payload import MAX_INPUTS
 
-# --------------------
-# Text of a simulated model, one vocabulary entry per token, and tokens of a prompt.
-# --------------------
+# --- Text of a simulated model, one vocabulary entry per token, and tokens of a prompt
 
 
 # A prime number of entries, so that every stride walks through all of them. Letters of several bytes, a
@@ -95,9 +93,7 @@ def block_hashes(tokens: Sequence[str], block_tokens: int, adapter: str = "") ->
     return tuple(keys)
 
 
-# --------------------
-# Messages of a prompt, and their texts and images as tokens of the simulated model.
-# --------------------
+# --- Messages of a prompt, and their texts and images as tokens of the simulated model
 
 
 #: Side of the square of pixels that is one token: patches of 16, 2 by 2 of them merged.
@@ -209,9 +205,7 @@ def image_tokens(url: str, size: Size) -> list[str]:
     return [f"{mark} {number}" for number in range(count_image_tokens(size))]
 
 
-# --------------------
-# Answers with a result for each input: vectors and scores, equal for equal texts.
-# --------------------
+# --- Answers with a result for each input: vectors and scores, equal for equal texts
 
 
 #: Dimensions of a vector where the request does not say them, and the most that it may.
@@ -265,9 +259,7 @@ def _embedding(asked: ResultsAsked, place: int, text: str) -> dict[str, Any]:
     return {"object": "embedding", "index": place, "embedding": packed}
 
 
-# --------------------
-# Conversion of a request's body to the simulated model's work: counts, lengths, text.
-# --------------------
+# --- Conversion of a request's body to the simulated model's work: counts, lengths, text
 
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -125,9 +125,7 @@ class KvCache:
             del self._known[block.key]
 
 
-# --------------------
-# Basic types of an engine: its profile, its sequences, its counters.
-# --------------------
+# --- Basic types of an engine: its profile, its sequences, its counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

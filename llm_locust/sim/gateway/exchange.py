@@ -26,9 +26,7 @@ from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
 from llm_locust.wire.headers import SessionHeader
 
-# --------------------
-# Disaggregated prefill: another replica computes a request's prompt before its own one decodes.
-# --------------------
+# --- Disaggregated prefill: another replica computes a request's prompt before its own one decodes
 
 
 @dataclass(slots=True)

@@ -23,9 +23,7 @@ from llm_locust.sim.settings import SimSettings
 from llm_locust.sim.truth import TruthEntry, TruthLog
 from llm_locust.wire.dialects.dialect import Dialect
 
-# --------------------
-# Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints.
-# --------------------
+# --- Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,7 @@ from llm_locust.sim.engine.stats import GpuReading, ReplicaReading, ReplicaStats
 from llm_locust.sim.routing import Policy, Routed
 from llm_locust.wire.headers import SessionHeader
 
-# --------------------
-# One listening port with its application, which can be closed and reopened.
-# --------------------
+# --- One listening port with its application, which can be closed and reopened
 
 
 _BACKLOG = 4_096
@@ -104,9 +102,7 @@ class Port:
         await self._runner.cleanup()
 
 
-# --------------------
-# An engine on asyncio's clock: each step's end is awaited as an absolute time.
-# --------------------
+# --- An engine on asyncio's clock: each step's end is awaited as an absolute time
 
 
 #: Called once for each token of a sequence, when it is due.
@@ -285,9 +281,7 @@ class Replica:
             stats.tpot_s.observe((end_ns - first_ns) / (sequence.generated - 1) * 1e-9)
 
 
-# --------------------
-# A replica as seen by its gateway and its operator: its true state, and the gateway's view.
-# --------------------
+# --- A replica as seen by its gateway and its operator: its true state, and the gateway's view
 
 
 class ReplicaState(StrEnum):
@@ -326,9 +320,7 @@ class Upstream:
         self.replica.slow_factor = self.base_factor * factor
 
 
-# --------------------
-# What is behind one port, and which replica a request goes to.
-# --------------------
+# --- What is behind one port, and which replica a request goes to
 
 
 #: Header with the session for the sticky policy.

@@ -163,11 +163,9 @@ def dropped_slices(run: Path, sent: Iterable[str]) -> set[str]:
     }
 
 
-# --------------------
-# Whether an upload may take the place of what is at its destination: only if the directory has all of its
+# --- Whether an upload may take the place of what is at its destination: only if the directory has all of its
 # batches. An older copy of a run directory has not, nor one without what ``--keep`` left of dropped
-# segments.
-# --------------------
+# segments
 
 
 Batches = Mapping[str, Sequence[range]]
@@ -522,9 +520,7 @@ def _is_there(part: UploadPart, index: Mapping[str, Stored], sizes: Mapping[str,
     return stored is not None and sizes.get(part.name) == stored.size and part.is_as(stored)
 
 
-# --------------------
-# Whether a destination has the bytes that were sent to it: read back, and compared by their SHA-256.
-# --------------------
+# --- Whether a destination has the bytes that were sent to it: read back, and compared by their SHA-256
 
 
 def has_segment(run: Path, segment: Segment, to: Destination) -> Stored | None:

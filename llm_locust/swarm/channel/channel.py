@@ -47,9 +47,7 @@ from llm_locust.swarm.process.bounds import MOST_ERRORS, capped
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.loops import Throttle
 
-# --------------------
-# Checks of Locust's own messages from workers: one that does not fit would end the master's listener.
-# --------------------
+# --- Checks of Locust's own messages from workers: one that does not fit would end the master's listener
 
 
 _STATES = frozenset(value for name, value in vars(runners).items() if name.startswith("STATE_"))

@@ -171,9 +171,7 @@ def close(socket: Any, more: Iterable[Any], linger: int | None) -> None:
         each.close(0)
 
 
-# --------------------
-# Why a worker is not let in. A master that closes a connection does not say why: its greeting is looked at.
-# --------------------
+# --- Why a worker is not let in. A master that closes a connection gives no reason: its greeting is looked at
 
 
 #: Bytes of a greeting (RFC 23), of its signature, and of the name of its mechanism.

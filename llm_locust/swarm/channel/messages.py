@@ -297,9 +297,7 @@ def version_conflict(protocol: int, package: str, whose: str) -> str | None:
     )
 
 
-# --------------------
-# Final counts of a worker as the facts stored in its spool.
-# --------------------
+# --- Final counts of a worker as the facts stored in its spool
 
 
 def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
@@ -328,9 +326,7 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
     )
 
 
-# --------------------
-# Dropped messages: counted, and logged at a bounded rate.
-# --------------------
+# --- Dropped messages: counted, and logged at a bounded rate
 
 
 logger = logging.getLogger(__name__)

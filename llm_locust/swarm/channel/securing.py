@@ -21,9 +21,7 @@ from llm_locust.swarm.channel.messages import DroppedMessages, MessageError, Rec
 from llm_locust.swarm.process.leaving import forked, leave
 from llm_locust.swarm.process.loops import Throttle
 
-# --------------------
-# This package's messages over Locust's channel: typed when sent, checked when received.
-# --------------------
+# --- This package's messages over Locust's channel: typed when sent, checked when received
 
 
 logger = logging.getLogger(__name__)

@@ -21,9 +21,7 @@ from llm_locust.store.files import check_folder_name
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.children import off_the_hub
 
-# --------------------
-# Location of a worker's batches that the master does not have yet.
-# --------------------
+# --- Location of a worker's batches that the master does not have yet
 
 
 logger = logging.getLogger(__name__)
@@ -46,9 +44,7 @@ def own_spool(options: Any, worker: str, run: RunInfo) -> Spool | None:
         return None
 
 
-# --------------------
-# One run's batches without acknowledgement: on disk if possible, else in memory.
-# --------------------
+# --- One run's batches without acknowledgement: on disk if possible, else in memory
 
 
 @dataclass(slots=True, eq=False)
@@ -284,9 +280,7 @@ def _remove(spool: Spool, seqs: list[int]) -> list[int]:
     return failed
 
 
-# --------------------
-# Numbered batches of finished requests, in the process that made them.
-# --------------------
+# --- Numbered batches of finished requests, in the process that made them
 
 
 #: A batch is closed at this number of rows even before its time: building one then takes about 2 ms.

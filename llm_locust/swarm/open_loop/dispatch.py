@@ -105,9 +105,7 @@ def _timerfd() -> int | None:
     return fd if fd >= 0 else None
 
 
-# --------------------
-# Reusable greenlets: waking one costs a twentieth of creating one.
-# --------------------
+# --- Reusable greenlets: waking one costs a twentieth of creating one
 
 
 Work = TypeVar("Work")
@@ -153,9 +151,7 @@ class Greenlets(Generic[Work]):
             item = self._hub.switch()
 
 
-# --------------------
-# Time of an open loop's schedule.
-# --------------------
+# --- Time of an open loop's schedule
 
 
 class ScheduleClock:
@@ -183,9 +179,7 @@ class ScheduleClock:
         return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)
 
 
-# --------------------
-# Turns of a replayed session that wait for turns they depend on.
-# --------------------
+# --- Turns of a replayed session that wait for turns they depend on
 
 
 #: Most ended turns remembered: twice as many as a trace may refer back, because some end out of order.

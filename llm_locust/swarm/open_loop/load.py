@@ -228,9 +228,7 @@ class OpenLoad:
             logger.error("a request of the schedule was not sent: %r", error, exc_info=error)
 
 
-# --------------------
-# How much of a schedule one worker had to send in a span of it.
-# --------------------
+# --- How much of a schedule one worker had to send in a span of it
 
 
 #: Span of a schedule that is drawn at a time.

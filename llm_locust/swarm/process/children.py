@@ -18,9 +18,7 @@ from gevent.os import fork_and_watch, waitpid
 
 from llm_locust.host import exhausted
 
-# --------------------
-# Blocking work off the event loop.
-# --------------------
+# --- Blocking work off the event loop
 
 
 P = ParamSpec("P")

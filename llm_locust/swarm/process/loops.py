@@ -7,9 +7,7 @@ from typing import Literal
 
 import gevent
 
-# --------------------
-# Rate limit for log messages that could otherwise repeat every second for hours.
-# --------------------
+# --- Rate limit for log messages that could otherwise repeat every second for hours
 
 
 class Throttle:
@@ -30,9 +28,7 @@ class Throttle:
         return True
 
 
-# --------------------
-# Waiting for other greenlets.
-# --------------------
+# --- Waiting for other greenlets
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> bool:
@@ -109,9 +105,7 @@ def every(interval_s: float, work: Callable[[], object], name: str) -> "gevent.G
     return spawn_loop(loop, name, pause_s=0.0)
 
 
-# --------------------
-# When a worker last heard its master, and what it has to do about a silence.
-# --------------------
+# --- When a worker last heard its master, and what it has to do about a silence
 
 
 #: A worker that has heard nothing of its master for this long ends its load. A master answers every second.

@@ -30,9 +30,7 @@ from llm_locust.swarm.process.tuning import keep_collections_short
 from llm_locust.swarm.run.descriptors import ensure_descriptors
 from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
-# --------------------
-# A worker's part in the stages of a sweep: begin a load, end it, drain, confirm.
-# --------------------
+# --- A worker's part in the stages of a sweep: begin a load, end it, drain, confirm
 
 
 #: Interval at which a drain is looked at.

@@ -26,9 +26,7 @@ from llm_locust.store.files import size_of
 from llm_locust.store.frame_log import kept_bytes
 from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, off_the_hub, run_elsewhere
 
-# --------------------
-# Report of a run, made in a process of its own, which uses neither the time nor the memory of the master.
-# --------------------
+# --- Report of a run, made in a process of its own, which uses neither the time nor the memory of the master
 
 
 logger = logging.getLogger(__name__)
@@ -115,9 +113,7 @@ def _end(code: int) -> str:
     return f"was ended by signal {-code} ({reason})"
 
 
-# --------------------
-# What stages of a run that goes on show, read in a process of its own.
-# --------------------
+# --- What stages of a run that goes on show, read in a process of its own
 
 
 def read_stage(
@@ -188,9 +184,7 @@ def _figures(answer: StageAnswer) -> list[Stage]:
     return off_the_hub(typed_stages, answer.figures) if answer.figures else []
 
 
-# --------------------
-# Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it.
-# --------------------
+# --- Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it
 
 
 #: Environment variables that an object store's client reads.

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
 
 
-# --------------------
-# The client's error on this machine, measured before the load of a run.
-# --------------------
+# --- The client's error on this machine, measured before the load of a run
 
 
 logger = logging.getLogger(__name__)
@@ -102,10 +100,8 @@ def _users(environment: "Environment", settings: Settings, at_once: bool) -> int
     raise UsageError(f"--calibrate: {why}: give --calibrate-streams N, those of one worker")
 
 
-# --------------------
-# What is known of a run before its first request: gates that it cannot show, a ramp that fills it, options
-# without an effect, an upload that nobody takes.
-# --------------------
+# --- What is known of a run before its first request: gates that it cannot show, a ramp that fills it,
+# options without an effect, an upload that nobody takes
 
 
 #: A ramp of this share of the measured time is most of what the figures are of.

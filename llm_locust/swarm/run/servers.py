@@ -165,9 +165,7 @@ class _Bounded:
             self._left_out += 1
 
 
-# --------------------
-# Requests of a run to its replicas besides the load: reset of the prefix cache, control of profilers.
-# --------------------
+# --- Requests of a run to its replicas besides the load: reset of the prefix cache, control of profilers
 
 
 #: Interval of the watch: bounds the lateness of a call, and how soon the end of the run is noticed.

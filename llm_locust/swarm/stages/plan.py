@@ -20,9 +20,7 @@ from llm_locust.swarm.delivery.unacked import Offset
 from llm_locust.workload.arrivals import Profile, RateSegment, Sweep
 from llm_locust.workload.arrivals.parse import Kind
 
-# --------------------
-# The gate at which users of a closed loop wait between two stages, and the warm-up of what passes it.
-# --------------------
+# --- The gate at which users of a closed loop wait between two stages, and the warm-up of what passes it
 
 
 class StageGate:
@@ -88,9 +86,7 @@ class StageGate:
         return self.measured_ns is None or at_ns < self.measured_ns
 
 
-# --------------------
-# Stages of a run as its manifest has them: those of a profile of steps, those of a sweep.
-# --------------------
+# --- Stages of a run as its manifest has them: those of a profile of steps, those of a sweep
 
 
 def steps_of(profile: Profile | None) -> tuple[RateSegment, ...]:
@@ -158,9 +154,7 @@ def closed(stages: Sequence[StageFacts], stopped_ns: int | None) -> list[StageFa
     return found
 
 
-# --------------------
-# Which load a sweep applies next.
-# --------------------
+# --- Which load a sweep applies next
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +213,7 @@ class ListedLoads:
         return Load(self.sweep.kind, values[at], repeat, lengths[pair] if lengths else None)
 
 
-# --------------------
-# The plan of a search: each load is chosen by what the stages before it show.
-# --------------------
+# --- The plan of a search: each load is chosen by what the stages before it show
 
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,7 @@ from llm_locust.workload.conversations import (
 from llm_locust.workload.datasets.sharegpt import ShareGptConversation
 from llm_locust.workload.text.prompts import Prompt
 
-# --------------------
-# A conversation: several requests, think time between them, the history carried on.
-# --------------------
+# --- A conversation: several requests, think time between them, the history carried on
 
 
 class Dialogue:

@@ -122,9 +122,7 @@ def _blocked_ns(arrival: Item, due_s: float) -> int | None:
     return round((due_s - arrival.at_s) * 1e9)
 
 
-# --------------------
-# User of a scenario: sends the requests of its classes, in a closed or an open loop.
-# --------------------
+# --- User of a scenario: sends the requests of its classes, in a closed or an open loop
 
 
 class ScenarioUser(LlmUser):

@@ -27,9 +27,7 @@ from llm_locust.workload.answers import OwnFunction
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
 
-# --------------------
-# Session that a new user joins, by which user classes need not import the roles of a process.
-# --------------------
+# --- Session that a new user joins, by which user classes need not import the roles of a process
 
 
 #: Attribute of an environment that holds its role. Only Locust's environments outlive a call.
@@ -55,9 +53,7 @@ def session_of(environment: Environment) -> LoadSession | None:
     return None if session is None or session.stopping else session
 
 
-# --------------------
-# Check of the names that a user class defines against those of its base classes.
-# --------------------
+# --- Check of the names that a user class defines against those of its base classes
 
 
 #: Packages whose classes are the bases of a locustfile's.

@@ -22,9 +22,7 @@ from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.server_series import FIGURES
 from llm_locust.swarm.process.children import off_the_hub
 
-# --------------------
-# Live numbers for the pages: computed off the event loop, at most once a second.
-# --------------------
+# --- Live numbers for the pages: computed off the event loop, at most once a second
 
 
 T = TypeVar("T")
@@ -109,9 +107,7 @@ def _never(a: T, b: T) -> T:
     raise AssertionError("a copy has no two values in one cell")
 
 
-# --------------------
-# Chart series in small answers: only what has changed since the page's last request.
-# --------------------
+# --- Chart series in small answers: only what has changed since the page's last request
 
 
 _Values = tuple[float | None, ...]
@@ -199,9 +195,7 @@ def _revision(token: str, generation: int) -> int:
     return int(revision) if of == str(generation) and revision.isascii() and revision.isdigit() else -1
 
 
-# --------------------
-# State of a run for the head of the page of charts: tiles, workers, the client's verdict.
-# --------------------
+# --- State of a run for the head of the page of charts: tiles, workers, the client's verdict
 
 
 #: Most workers listed: those that are lost or gone come first, then the busiest.
@@ -298,9 +292,7 @@ def catalogue() -> dict[str, Any]:
     }
 
 
-# --------------------
-# Tables of Locust's page and of their CSV files: by name and class, and by replica.
-# --------------------
+# --- Tables of Locust's page and of their CSV files: by name and class, and by replica
 
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -21,9 +21,7 @@ from gevent.pywsgi import WSGIHandler
 from llm_locust.swarm.channel.messages import printable
 from llm_locust.swarm.process.loops import Throttle
 
-# --------------------
-# Pages of the web UI that a link of another site may open.
-# --------------------
+# --- Pages of the web UI that a link of another site may open
 
 
 #: Paths, below Locust's page, that only read.

@@ -184,9 +184,7 @@ def positive(fields: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-# --------------------
-# Embeddings: a vector for each text, as numbers or as base64 of float32.
-# --------------------
+# --- Embeddings: a vector for each text, as numbers or as base64 of float32
 
 
 #: What a list of numbers is made of, but for its brackets and commas.
@@ -331,9 +329,7 @@ EMBEDDINGS = results_dialect(
 )
 
 
-# --------------------
-# Rerank in the form of Cohere and Jina, as vLLM serves it: the relevance of documents to a query.
-# --------------------
+# --- Rerank in the form of Cohere and Jina, as vLLM serves it: the relevance of documents to a query
 
 
 class _Scored(msgspec.Struct, gc=False):

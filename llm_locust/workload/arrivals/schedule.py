@@ -243,9 +243,7 @@ def _check(seed: int, worker_index: int, worker_count: int, limit: int | None) -
         raise ValueError(f"a limit of {limit} arrivals is negative")
 
 
-# --------------------
-# Several schedules as one: each class of requests arrives at its own rate.
-# --------------------
+# --- Several schedules as one: each class of requests arrives at its own rate
 
 
 class ClassArrival(NamedTuple):

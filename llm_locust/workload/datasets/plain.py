@@ -118,9 +118,7 @@ def _weight(where: str, cell: str | None) -> float | None:
     return value
 
 
-# --------------------
-# Prompts from plain text: one per line, or one per file of a folder.
-# --------------------
+# --- Prompts from plain text: one per line, or one per file of a folder
 
 
 def text_line_rows(path: Path, reading: FileReading) -> Iterator[DatasetRow]:
@@ -156,9 +154,7 @@ def _decoded(where: str, raw: bytes, reading: FileReading) -> str:
         return ""
 
 
-# --------------------
-# Prompts from a Parquet file: each row is an object of its columns, read as a JSON object is.
-# --------------------
+# --- Prompts from a Parquet file: each row is an object of its columns, read as a JSON object is
 
 
 #: Rows that are decoded at a time: a row may be long.

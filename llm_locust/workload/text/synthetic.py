@@ -353,9 +353,7 @@ class ExactWriter:
         return self._passages.nearest(tokens, rng, lead)[0]
 
 
-# --------------------
-# Prefixes shared by many prompts, for tests of a server's prefix cache.
-# --------------------
+# --- Prefixes shared by many prompts, for tests of a server's prefix cache
 
 
 Choice = Literal["uniform", "zipf"]

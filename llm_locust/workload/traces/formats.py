@@ -21,9 +21,7 @@ from llm_locust.workload.traces.reading import (
     tokens,
 )
 
-# --------------------
-# Azure LLM inference traces: CSV with one request per line, times as date and time of day.
-# --------------------
+# --- Azure LLM inference traces: CSV with one request per line, times as date and time of day
 
 
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -54,9 +52,7 @@ def _time_ns(text: str) -> int:
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // _MICROSECOND * 1000
 
 
-# --------------------
-# BurstGPT traces: CSV with one request per line, times in seconds.
-# --------------------
+# --- BurstGPT traces: CSV with one request per line, times in seconds
 
 
 BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")

@@ -13,9 +13,7 @@ from llm_locust.core.files import FileReading, InputError, input_lines, text_lin
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.wire.foreign_text import one_line
 
-# --------------------
-# One recorded request: as in a file, and for replay.
-# --------------------
+# --- One recorded request: as in a file, and for replay
 
 
 #: Prompt tokens that one of a Mooncake trace's hash ids stands for, and one of Bailian's (Qwen).

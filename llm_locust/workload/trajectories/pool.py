@@ -25,9 +25,7 @@ from llm_locust.workload.trajectories.trajectory import (
     system_messages,
 )
 
-# --------------------
-# Prefix-cache hits that are possible at best, in a cache that forgets nothing.
-# --------------------
+# --- Prefix-cache hits that are possible at best, in a cache that forgets nothing
 
 
 #: A text, or what stands for one of equal length: a block of which only the hash is known.

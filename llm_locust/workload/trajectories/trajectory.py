@@ -252,9 +252,7 @@ def numbered(trajectories: tuple[Trajectory, ...]) -> tuple[Trajectory, ...]:
     return tuple(inner(trajectory, i) for i, trajectory in enumerate(trajectories))
 
 
-# --------------------
-# Lines of files of trajectories; every error names the file and the line.
-# --------------------
+# --- Lines of files of trajectories; every error names the file and the line
 
 
 #: Longest pause between two turns: a day.
