@@ -188,6 +188,7 @@ def test_a_long_reading_says_how_far_it_is(
 ) -> None:
     caplog.set_level(logging.INFO)
     path = written(tmp_path, (b"y" * 99 + b"\n") * 50_000)
+    monkeypatch.setattr(files, "QUIET_S", 1e9)
     list(input_lines(path, FileReading(DATASET, path)))
     assert caplog.messages == []
     monkeypatch.setattr(files, "QUIET_S", 0.0)

@@ -7,6 +7,8 @@ from typing import Literal
 
 import gevent
 
+from llm_locust.host import exhausted
+
 # --- Rate limit for log messages that could otherwise repeat every second for hours
 
 
@@ -50,8 +52,8 @@ PAUSE_S = 1.0
 class Supervised:
     """A function that is called again after each exception, until it returns.
 
-    A failure is logged with its traceback the first time its kind occurs, and then, with the number of all
-    failures so far, at most every 30 s.
+    A failure is logged the first time its kind occurs, with its traceback if the system did not cause it.
+    Then failures are logged at most every 30 s, with the number of all so far.
 
     Attributes:
         failures: number of times the function has failed.
@@ -77,12 +79,14 @@ class Supervised:
 
     def _note(self, error: Exception) -> None:
         self.failures += 1
+        why = exhausted(error)
         text = "%s failed (%d times so far) and goes on: %s: %s"
-        told = (self._name, self.failures, type(error).__name__, error)
+        told = (self._name, self.failures, type(error).__name__, why or error)
         if type(error) not in self._kinds:
             self._kinds.add(type(error))
             self._may_say()
-            logger.error(text, *told, exc_info=not isinstance(error, OSError))
+            is_own = not (isinstance(error, OSError) or why)
+            logger.error(text, *told, exc_info=is_own)
         elif self._may_say():
             logger.error(text, *told)
 
