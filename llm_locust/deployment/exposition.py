@@ -32,6 +32,7 @@ energy_j               of one GPU, since its driver was loaded
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -230,7 +231,7 @@ def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
     found: dict[str, list[tuple[int, Reading]]] = {}
     count = 0
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(_EXEMPLARS.sub("", text)):
             for sample in family.samples:
                 for place, reading in _matches(sample.name, sample.labels, sample.value, places, rules):
                     found.setdefault(rules[place].name, []).append((place, reading))
@@ -243,6 +244,10 @@ def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
         why = " ".join(str(e).split())[:_MOST_REASON_CHARS] or type(e).__name__
         raise ExpositionError(f"not Prometheus text: {why}") from e
     return [reading for each in found.values() for reading in _of_first_rule(each)]
+
+
+# An old parser of prometheus_client takes the exemplar behind a sample, of OpenMetrics, for its value.
+_EXEMPLARS = re.compile(r" # \{[^{}\n]*\} \S+(?: \S+)?$", re.MULTILINE)
 
 
 def _matches(

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from llm_locust.host import exhausted
 from llm_locust.swarm.process.leaving import innermost
 
 #: What Locust logs and what is not so, or not so for long, where this package has the load.
@@ -31,6 +32,9 @@ _COUNT_INTERVAL_S = 30.0
 _MOST_PLACES = 1000
 
 _TRACEBACK = "Traceback (most recent call last)"
+
+#: Where it happened tells nothing of who took the memory.
+_OUT_OF_MEMORY = re.compile(rf"{re.escape(_TRACEBACK)}[^\0]*\nMemoryError\s*\Z")
 
 
 class LineFormatter(logging.Formatter):
@@ -66,6 +70,9 @@ class LineFilter(logging.Filter):
         text = record.getMessage()
         if _MISLEADING.match(text):
             return False
+        if _OUT_OF_MEMORY.search(text):
+            record.msg, record.args = f"{text.splitlines()[0]} {exhausted(MemoryError())}", ()
+            return True
         if record.name not in _OF_USERS or _TRACEBACK not in text:
             return True
         error = text.rstrip().rpartition("\n")[2]

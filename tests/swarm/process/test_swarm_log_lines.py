@@ -50,6 +50,17 @@ def test_what_misleads_is_dropped(text: str) -> None:
     assert LineFilter().filter(record(f"the users said: {text}", "locust.runners"))
 
 
+def test_memory_that_has_run_out_is_a_line_with_what_to_do() -> None:
+    lost = "Uncaught exception in event handler: \n" + RAISED.format(line=9).replace(
+        "KeyError: 'token'", "MemoryError"
+    )
+    line = record(lost.replace("'token'\n", "", 1), "locust.event")
+    assert LineFilter().filter(line)
+    said = "Uncaught exception in event handler:  memory has run out: raise `ulimit -v` or the memory limit"
+    assert line.getMessage().startswith(said)
+    assert "\n" not in line.getMessage()
+
+
 def test_the_first_traceback_of_a_place_is_shown_and_the_others_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
