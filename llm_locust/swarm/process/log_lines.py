@@ -33,7 +33,7 @@ _MOST_PLACES = 1000
 
 _TRACEBACK = "Traceback (most recent call last)"
 
-#: Where it happened tells nothing of who took the memory.
+#: Of a listener: where it happened tells nothing of who took the memory. Of a user's task it may.
 _OUT_OF_MEMORY = re.compile(rf"{re.escape(_TRACEBACK)}[^\0]*\nMemoryError\s*\Z")
 
 
@@ -70,10 +70,9 @@ class LineFilter(logging.Filter):
         text = record.getMessage()
         if _MISLEADING.match(text):
             return False
-        if _OUT_OF_MEMORY.search(text):
-            record.msg, record.args = f"{text.splitlines()[0]} {exhausted(MemoryError())}", ()
-            return True
         if record.name not in _OF_USERS or _TRACEBACK not in text:
+            if _OUT_OF_MEMORY.search(text):
+                record.msg, record.args = f"{text.splitlines()[0].rstrip()} {exhausted(MemoryError())}", ()
             return True
         error = text.rstrip().rpartition("\n")[2]
         place = (innermost(text), error.partition(":")[0])

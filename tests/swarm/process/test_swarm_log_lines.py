@@ -56,9 +56,11 @@ def test_memory_that_has_run_out_is_a_line_with_what_to_do() -> None:
     )
     line = record(lost.replace("'token'\n", "", 1), "locust.event")
     assert LineFilter().filter(line)
-    said = "Uncaught exception in event handler:  memory has run out: raise `ulimit -v` or the memory limit"
+    said = "Uncaught exception in event handler: memory has run out: raise `ulimit -v` or the memory limit"
     assert line.getMessage().startswith(said)
     assert "\n" not in line.getMessage()
+    lines, of_a_task = LineFilter(), RAISED.format(line=9).replace("KeyError: 'token'", "MemoryError")
+    assert [lines.filter(record(of_a_task)) for _ in range(3)] == [True, False, False]
 
 
 def test_the_first_traceback_of_a_place_is_shown_and_the_others_are_counted(
