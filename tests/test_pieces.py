@@ -1,7 +1,6 @@
 """Texts in pieces: however they are cut and folded, the same text."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.wire.payload import well_formed
 from llm_locust.wire.runs import Pieces

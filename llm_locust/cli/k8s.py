@@ -7,8 +7,7 @@ from pathlib import Path
 
 from llm_locust.k8s.arguments import add_load, add_place, add_pods, plan_of
 from llm_locust.k8s.chart.build import write_chart
-from llm_locust.k8s.following.run import add_arguments as add_run_arguments
-from llm_locust.k8s.following.run import run_in_cluster
+from llm_locust.k8s.following.run import add_arguments as add_run_arguments, run_in_cluster
 from llm_locust.k8s.kubectl import render
 from llm_locust.k8s.overlay import write_overlay
 from llm_locust.k8s.plan import OVERLAYS, OverlayPlan, RenderError

@@ -25,8 +25,7 @@ from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.run.analysis import Analysis, analyse, write_reports
 from llm_locust.report.run.totals import open_so_far
-from llm_locust.report.sections.headline import Headline
-from llm_locust.report.sections.headline import verdict as in_words
+from llm_locust.report.sections.headline import Headline, verdict as in_words
 from llm_locust.roofline.model import read_model
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 
 from llm_locust.figures.charts.distributions import FittedLine, load_while_streaming, theil_sen
-from llm_locust.figures.client import ClientFacts
-from llm_locust.figures.client import compute as client_of
+from llm_locust.figures.client import ClientFacts, compute as client_of
 from llm_locust.figures.curve import UslFigures
 from llm_locust.figures.edge import SearchResult
-from llm_locust.figures.fairness import LikelyCause
-from llm_locust.figures.fairness import compute as deployment_of
+from llm_locust.figures.fairness import LikelyCause, compute as deployment_of
 from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import Probe, Shown
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone

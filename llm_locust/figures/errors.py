@@ -8,8 +8,7 @@ import numpy as np
 from llm_locust.core.batch import Labels
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
-from llm_locust.figures.parts import MOST_ROWS
-from llm_locust.figures.parts import rows_left_out as _left_out
+from llm_locust.figures.parts import MOST_ROWS, rows_left_out as _left_out
 from llm_locust.figures.section import Column, Section, Table, TableRow
 from llm_locust.figures.text import after, clean, count, short
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows

@@ -16,9 +16,13 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED, probability, quantity
 from llm_locust.figures.autoscaling import Autoscaling, autoscaling, lives
 from llm_locust.figures.figure import Run
-from llm_locust.figures.parts import LATENCY_COLUMNS, MOST_ROWS, having_figures
-from llm_locust.figures.parts import rows_left_out as _left_out
-from llm_locust.figures.parts import shown_label as _shown
+from llm_locust.figures.parts import (
+    LATENCY_COLUMNS,
+    MOST_ROWS,
+    having_figures,
+    rows_left_out as _left_out,
+    shown_label as _shown,
+)
 from llm_locust.figures.reliability import OutageSpan
 from llm_locust.figures.routing import (
     Affinity,

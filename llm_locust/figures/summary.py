@@ -6,8 +6,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 
-from llm_locust.figures import agents as agents_
 from llm_locust.figures import (
+    agents as agents_,
     bottleneck,
     client,
     compat,
@@ -17,8 +17,11 @@ from llm_locust.figures import (
     energy,
     errors,
     fairness,
+    images as images_,
+    inputs as inputs_,
     interventions,
     live_check,
+    other_requests as other_requests_,
     quality,
     reliability,
     roofline,
@@ -26,15 +29,11 @@ from llm_locust.figures import (
     sessions,
     steadiness,
     tokens,
+    user_time as user_time_,
 )
-from llm_locust.figures import images as images_
-from llm_locust.figures import inputs as inputs_
-from llm_locust.figures import other_requests as other_requests_
-from llm_locust.figures import user_time as user_time_
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.arms import ArmSummary
-from llm_locust.figures.autoscaling import Autoscaling
-from llm_locust.figures.autoscaling import show as show_autoscaling
+from llm_locust.figures.autoscaling import Autoscaling, show as show_autoscaling
 from llm_locust.figures.bottleneck import Bottleneck
 from llm_locust.figures.client import ClientFacts, LittlesLaw
 from llm_locust.figures.compat import Compat

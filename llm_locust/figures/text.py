@@ -12,8 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-from llm_locust.core.texts import UNDEFINED as UNDEFINED
-from llm_locust.core.texts import figure, quantity
+from llm_locust.core.texts import UNDEFINED as UNDEFINED, figure, quantity
 from llm_locust.figures.section import Line, Section, Table, Tone
 from llm_locust.metrics.structs import Figures
 

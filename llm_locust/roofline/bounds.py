@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
-from llm_locust.roofline.model import ModelShape, model_of
-from llm_locust.roofline.model import read_model as read_model
+from llm_locust.roofline.model import ModelShape, model_of, read_model as read_model
 
 # --- A model on its GPUs: upper bounds of a deployment
 

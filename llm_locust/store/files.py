@@ -9,8 +9,7 @@ from tempfile import TemporaryFile
 
 import msgspec
 
-from llm_locust.core.files import OwnFileError, replacing
-from llm_locust.core.files import own_file as regular_file
+from llm_locust.core.files import OwnFileError, own_file as regular_file, replacing
 from llm_locust.core.manifest import MANIFEST_DECODER, MANIFEST_SCHEMA, Manifest
 from llm_locust.wire.payload import DECODE_ERRORS
 

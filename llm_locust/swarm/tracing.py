@@ -13,8 +13,7 @@ import gevent
 import numpy as np
 from gevent.event import Event
 from gevent.lock import Semaphore
-from opentelemetry import context as contexts
-from opentelemetry import trace
+from opentelemetry import context as contexts, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult

@@ -4,8 +4,7 @@ import argparse
 
 import pytest
 
-from llm_locust.cli import run as run_command
-from llm_locust.cli import sweep
+from llm_locust.cli import run as run_command, sweep
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from answer_forms import CHAT_FORM, DONE, FORMS, MESSAGES_FORM, RESPONSES_FORM, Form
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from judged_answers import Judged, cut_at, judged, sse
 
 from llm_locust.client.http.errors import (

@@ -8,8 +8,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from record_strategies import record, records
 
 from llm_locust.core import batch as batch_module

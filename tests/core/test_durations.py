@@ -5,8 +5,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.cli.compare import add_arguments as add_compare_arguments
 from llm_locust.core.texts import UNITS_NS, parse_duration, parse_time, parse_time_ns

@@ -4,8 +4,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests, OtherTable, together
 

@@ -1,8 +1,7 @@
 """Texts of names, operators and values, with the place of each word."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.core.texts import Word, named_values, nearest, split_terms
 

@@ -18,10 +18,10 @@ from llm_locust.doctor.machine import (
     judge_quota,
     judge_reader,
     judge_server_clock,
+    judge_stamps as judge_kernel_stamps,
     judge_steal,
     judge_throttling,
 )
-from llm_locust.doctor.machine import judge_stamps as judge_kernel_stamps
 from llm_locust.host import (
     ClockSource,
     FileLimits,

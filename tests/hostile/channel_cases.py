@@ -11,8 +11,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq.green as zmq
 from gevent.server import StreamServer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from locust.exception import RPCError, RPCReceiveError
 from locust.rpc import Message
 from zmq.utils import z85

@@ -32,8 +32,7 @@ from llm_locust.live.state import LiveRun
 from llm_locust.live.store import Charts, LiveStore, snapshot
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.channel import KINDS as LOCUST_KINDS
-from llm_locust.swarm.channel.channel import Reported, check, unpacked
+from llm_locust.swarm.channel.channel import KINDS as LOCUST_KINDS, Reported, check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.run.roster import Roster

@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from mutated_frames import damaged, payloads
 from record_strategies import record
 

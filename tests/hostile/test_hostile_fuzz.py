@@ -14,8 +14,7 @@ from fuzz_frames import FRAMES, frames_by_hand
 from fuzz_inputs import DATASETS, MODELS, PAGES
 from fuzz_streams import CHUNKS, HEAD, SSE, check_events, check_reply, check_response, events_of_standard
 from fuzz_target import SEEDS, Target
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.store import FrameHeader, encode_frame
 from llm_locust.wire.dialects.chat import CHAT

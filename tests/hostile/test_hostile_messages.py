@@ -9,8 +9,7 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from holding import cpu_s, is_short
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS, MAX_BYTES, RERANK

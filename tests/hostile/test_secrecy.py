@@ -5,8 +5,7 @@ from base64 import b64encode
 from urllib.parse import quote, urlsplit
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.deployment.discovery import Endpoint, EndpointError

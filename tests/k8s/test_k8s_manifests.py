@@ -12,8 +12,7 @@ import yaml
 from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, pods
 from warm_process import warm_code
 
-from llm_locust.cli import k8s as command
-from llm_locust.cli import upload as upload_command
+from llm_locust.cli import k8s as command, upload as upload_command
 from llm_locust.core.texts import parse_time
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.options.table import GRAMMAR

@@ -2,8 +2,7 @@
 
 import operator
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.live.counts import Ring
 

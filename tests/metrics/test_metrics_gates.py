@@ -4,12 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import summarise_latency
 
-from llm_locust.figures.gates import GateEvidence
-from llm_locust.figures.gates import evaluate as evaluate_with
+from llm_locust.figures.gates import GateEvidence, evaluate as evaluate_with
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import Gate, GateError, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise

@@ -4,8 +4,7 @@ import math
 import unicodedata
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.figures.text import after, clean, count, moment, number, percent, seconds, short
 

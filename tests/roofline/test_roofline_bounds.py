@@ -1,8 +1,7 @@
 """Bounds of a step, of a prompt and of a deployment."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from roofline_cases import PLAIN_GPU, llama_8b, plain_roof, roofs, shape
 
 from llm_locust.roofline.bounds import (

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from roofline_cases import llama_8b, mixtral, roofs, shape
 
 from llm_locust.roofline.bounds import Roof

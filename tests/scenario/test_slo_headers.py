@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from parsed_settings import settings, settings_of
 
 from llm_locust.options.settings import UsageError, parse_settings

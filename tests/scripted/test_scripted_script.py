@@ -1,8 +1,7 @@
 """The builders give the bytes and the times that they promise."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from scripted import (
     Step,

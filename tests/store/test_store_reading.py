@@ -24,9 +24,9 @@ from llm_locust.store import (
     open_requests,
     read_manifest,
     read_requests,
+    requests as stored,
     write_requests,
 )
-from llm_locust.store import requests as stored
 
 
 def write_groups(run: Path, *groups: RecordBatch) -> None:

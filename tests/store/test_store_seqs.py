@@ -1,8 +1,7 @@
 """Numbers of batches as ranges, and the text of them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.store.frames import (
     Seqs,

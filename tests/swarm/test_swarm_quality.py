@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from calls import GOOD, caller
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted import ScriptedServer
 from swarm_process import Process, Result, in_parallel, locust, simulation
 

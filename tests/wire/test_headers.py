@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import call_fields, header_value, make_head, with_lines

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from payloads import DONE, RESPONSE, body, chunk, events, says
 from strategies import chat_chunks, json_values, spoiled, streams
 

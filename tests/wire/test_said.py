@@ -5,9 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from payloads import STOP as STOPS
-from payloads import chunk, says
-from payloads import read as read_events
+from payloads import STOP as STOPS, chunk, read as read_events, says
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect

@@ -1,8 +1,7 @@
 """The header that a session gives back: what of a server's bytes may go into a request, and for how long."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.wire.headers import MOST_BYTES, MOST_CHARS, Fate, HeaderError, SessionHeader, SessionTokens
 

@@ -1,8 +1,7 @@
 """The event stream decoder: every trap of the wire, at any split."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from openai._streaming import SSEDecoder
 from strategies import complete_streams, cuts, streams
 

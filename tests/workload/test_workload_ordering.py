@@ -3,8 +3,7 @@
 from collections import Counter
 from itertools import islice
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.workload.draws import sequential, shuffled, weighted
 

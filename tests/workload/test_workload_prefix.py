@@ -5,8 +5,7 @@ from functools import lru_cache
 from itertools import islice
 
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from llm_locust.core.manifest import BLOCK_TOKENS, LEAST_OWN, PrefixShare
 from llm_locust.wire.dialects.chat import CHAT

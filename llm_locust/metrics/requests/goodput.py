@@ -12,8 +12,13 @@ from llm_locust.core.record import Doubt
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import DOUBTS, Columns, Floats, Mask, Rows
 from llm_locust.metrics.gates import SLO_METRICS, Slo
-from llm_locust.metrics.requests.latency import MeasuredFrom as MeasuredFrom
-from llm_locust.metrics.requests.latency import at_least, begun_s, counted_from_s, most_gaps
+from llm_locust.metrics.requests.latency import (
+    MeasuredFrom as MeasuredFrom,
+    at_least,
+    begun_s,
+    counted_from_s,
+    most_gaps,
+)
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 
 #: Key of ``first_failed`` for requests that failed.

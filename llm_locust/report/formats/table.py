@@ -13,8 +13,7 @@ from llm_locust.report.formats.llmd import llmd
 from llm_locust.report.markdown import markdown
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
-from llm_locust.report.sections.headline import Headline
-from llm_locust.report.sections.headline import verdict as in_words
+from llm_locust.report.sections.headline import Headline, verdict as in_words
 
 
 def _markdown(analysis: Analysis) -> str:

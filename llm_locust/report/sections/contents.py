@@ -21,10 +21,8 @@ from llm_locust.figures import (
 from llm_locust.figures.agents import agents_by_load
 from llm_locust.figures.arms import show as arms
 from llm_locust.figures.client import ClientFacts, calibration_text
-from llm_locust.figures.completeness import nodes
-from llm_locust.figures.completeness import show as completeness
-from llm_locust.figures.curve import show as curve
-from llm_locust.figures.curve import show_prefix_hits as prefix_hits
+from llm_locust.figures.completeness import nodes, show as completeness
+from llm_locust.figures.curve import show as curve, show_prefix_hits as prefix_hits
 from llm_locust.figures.figure import Figure, Made
 from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
 from llm_locust.figures.search import show as search

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from llm_locust.figures import client, goodput, latency, reliability, tokens
-from llm_locust.figures.completeness import first_loss
-from llm_locust.figures.completeness import show as completeness
+from llm_locust.figures.completeness import first_loss, show as completeness
 from llm_locust.figures.errors import error_words
 from llm_locust.figures.fairness import BOXED, LikelyCause
 from llm_locust.figures.quality import doubtful

@@ -1,8 +1,7 @@
 """Scheduling of an engine's next step: continuous batching, chunked prefill, KV cache blocks, preemption."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from collections.abc import Sequence as Ordered
+from collections.abc import Iterable, Sequence, Sequence as Ordered
 from dataclasses import dataclass, field
 
 # --------------------

@@ -7,8 +7,7 @@ import random
 import socket
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from collections.abc import Sequence as Ordered
+from collections.abc import Callable, Sequence, Sequence as Ordered
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -14,10 +14,12 @@ import msgspec
 
 from llm_locust.core.files import TRACE, FileReading, InputError, first_bytes, skipped_text, text_lines
 from llm_locust.core.parquet_input import MAGIC
-from llm_locust.workload.traces import formats as azure
-from llm_locust.workload.traces import formats as burstgpt
-from llm_locust.workload.traces import formats as mooncake
-from llm_locust.workload.traces import formats as sessions
+from llm_locust.workload.traces import (
+    formats as azure,
+    formats as burstgpt,
+    formats as mooncake,
+    formats as sessions,
+)
 from llm_locust.workload.traces.reading import (
     BAILIAN_BLOCK_TOKENS,
     MOONCAKE_BLOCK_TOKENS,

@@ -4,8 +4,7 @@ import struct
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import llm_locust.client.http.clock as clock_module
 from llm_locust.client.http.clock import (

@@ -5,8 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from reads import read, reads
 from scripted import chunk, last_chunk
 

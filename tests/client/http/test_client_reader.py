@@ -16,8 +16,7 @@ from itertools import pairwise
 import gevent
 import pytest
 from gevent.event import Event
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from scripted import chunk
 

@@ -4,8 +4,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.core.arrow import from_labels, from_lists, from_numpy, from_values, known_of, values_of
 

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from metrics_cases import batch, columns, failed, manifest, plain, request
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent
-from llm_locust.figures.quality import show as quality_section
+from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent, show as quality_section
 from llm_locust.figures.section import Tone
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord

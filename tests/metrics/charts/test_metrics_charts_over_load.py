@@ -1,7 +1,6 @@
 """Operating points: the front has those that no other point is better than."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.figures.over_load import OperatingPoint, front, user_tps
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, ns, request, requests
 
 from llm_locust.core.batch import RecordBatch

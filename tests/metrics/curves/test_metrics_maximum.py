@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_metrics_search import LIMIT_S, SERVED, queue
 
 from llm_locust.figures.edge import Bounds, NextStage, SearchResult, unimodal

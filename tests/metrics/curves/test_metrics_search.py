@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.figures.edge import Bounds, NextStage, SearchResult, crossing, falling, find_edge
 from llm_locust.figures.objective import Objective, ObjectiveError, Probe, ProbeReading, parse_objective

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import batch, failed, manifest, plain, request
 
 from llm_locust.figures.cost import cost as cost_of

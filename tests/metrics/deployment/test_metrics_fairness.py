@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import batch, manifest, request
 from msgspec import to_builtins
 from replica_cases import NAMES, at_random, in_turn, served

@@ -8,8 +8,7 @@ from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
-from llm_locust.figures.servers import ROLE_SAMPLE, roles_of, servers
-from llm_locust.figures.servers import show_pools as pools
+from llm_locust.figures.servers import ROLE_SAMPLE, roles_of, servers, show_pools as pools
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Question

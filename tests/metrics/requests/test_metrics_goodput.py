@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import columns, failed, ns, request, requests, summarise_latency
 
 from llm_locust.core.record import Doubt, Outcome, RequestRecord

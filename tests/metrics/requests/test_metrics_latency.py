@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, request, requests, summarise_latency
 
 from llm_locust.core.batch import RecordBatch

@@ -1,8 +1,7 @@
 """SLO texts, durations, and messages that point at the wrong word."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.metrics.gates import SLO_METRICS, Slo, SloError, parse_slo
 

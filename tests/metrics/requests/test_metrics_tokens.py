@@ -8,8 +8,7 @@ from metrics_cases import batch, columns, manifest, plain, request
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures.summarise import summarise
-from llm_locust.figures.tokens import delivery, held_ms
-from llm_locust.figures.tokens import tokens as tokens_of
+from llm_locust.figures.tokens import delivery, held_ms, tokens as tokens_of
 from llm_locust.metrics.requests.tokens import with_estimates
 
 

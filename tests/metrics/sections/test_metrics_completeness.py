@@ -4,13 +4,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import manifest, ns, plain
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
-from llm_locust.figures.completeness import Completeness
-from llm_locust.figures.completeness import completeness as completeness_of
+from llm_locust.figures.completeness import Completeness, completeness as completeness_of
 from llm_locust.metrics.sections.completeness import known, largest, requests_lost
 
 

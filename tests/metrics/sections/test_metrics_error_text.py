@@ -3,8 +3,7 @@
 import uuid
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.metrics.error_text import LONGEST, PLACEHOLDERS, ErrorKinds, fold
 

@@ -3,8 +3,7 @@
 from datetime import datetime
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, columns, failed, ns
 
 from llm_locust.core.record import Outcome

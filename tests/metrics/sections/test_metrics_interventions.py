@@ -4,8 +4,7 @@ import pytest
 from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
-from llm_locust.figures.interventions import FailedCall, interventions
-from llm_locust.figures.interventions import show as section
+from llm_locust.figures.interventions import FailedCall, interventions, show as section
 from llm_locust.metrics.window import Window
 
 S = 1_000_000_000

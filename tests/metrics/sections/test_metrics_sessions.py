@@ -3,17 +3,21 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, plain, request
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Echo, Outcome, RequestRecord
 from llm_locust.figures.section import Tone
-from llm_locust.figures.sessions import TURNS_APART, by_turn, planned_turns, session_name
-from llm_locust.figures.sessions import sessions as sessions_of
-from llm_locust.figures.sessions import show as section
+from llm_locust.figures.sessions import (
+    TURNS_APART,
+    by_turn,
+    planned_turns,
+    session_name,
+    sessions as sessions_of,
+    show as section,
+)
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.columns import Part

@@ -5,8 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, request
 from scripted_loads import Course, Load
 

@@ -10,8 +10,14 @@ from metrics_cases import columns, failed, manifest, ns, plain, request
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.client import THRESHOLDS, Scale, explain, nodes, standstill_findings
-from llm_locust.figures.client import client_validity as client_validity_of
+from llm_locust.figures.client import (
+    THRESHOLDS,
+    Scale,
+    client_validity as client_validity_of,
+    explain,
+    nodes,
+    standstill_findings,
+)
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, judge

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
-from llm_locust.figures.stages import over, repeats
-from llm_locust.figures.stages import show_repeats as shown_repeats
+from llm_locust.figures.stages import over, repeats, show_repeats as shown_repeats
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.report.csv_tables import repeats_csv

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.metrics.stats.censoring import Durations, later_is_longer, positions, summarise
 from llm_locust.metrics.stats.sketch import count_durations

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.metrics.stats.censoring import PERCENTILES, ordered, percentile, summarise_ascending
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Histogram, count_durations, merge

@@ -5,8 +5,7 @@ from itertools import accumulate, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import columns, request, summarise_latency
 from numpy.typing import NDArray
 

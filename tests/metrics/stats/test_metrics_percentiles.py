@@ -8,8 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import summarise_latency
 
 from llm_locust.metrics.stats.censoring import PERCENTILES, moments, ordered, parse_percentiles, percentile

@@ -1,8 +1,7 @@
 """Shares and their intervals, against published figures."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
 

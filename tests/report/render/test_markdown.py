@@ -4,8 +4,7 @@ import re
 from functools import cache
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from report_cases import clock, lost_records, manifest, records, seen_worker, summary, told
 
 from llm_locust.core.manifest import PipelineFacts

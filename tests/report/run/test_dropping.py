@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from metrics_cases import manifest, ns, request
 
 from llm_locust.core.batch import RecordBatch

@@ -5,8 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import Outcome, RequestRecord

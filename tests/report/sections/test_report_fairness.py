@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from report_cases import summary, told
 
-from llm_locust.figures.fairness import MOST_CAUSES
-from llm_locust.figures.fairness import show as fairness
+from llm_locust.figures.fairness import MOST_CAUSES, show as fairness
 from llm_locust.figures.section import Section, Tone
 from llm_locust.report.sections.contents import brief, sections
 from llm_locust.report.sections.findings import findings

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.figures.live_check import LiveCheck
-from llm_locust.figures.live_check import remarks as live_check
+from llm_locust.figures.live_check import LiveCheck, remarks as live_check
 from llm_locust.figures.section import Tone
 
 LARGEST = {"metric": "ttft", "place": "p99", "live_ms": 105.0, "exact_ms": 100.0, "difference": 0.05}

@@ -9,8 +9,7 @@ from server_cases import rows, series
 
 from llm_locust.figures.energy import show as energy
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.servers import MOST_ROWS
-from llm_locust.figures.servers import show as servers
+from llm_locust.figures.servers import MOST_ROWS, show as servers
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.report.sections.contents import sections

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.sim.answers.jobs import Job, ModelLimits, RecentTexts, RequestError, resolve, split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS

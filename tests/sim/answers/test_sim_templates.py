@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.sim.answers import chunks, responses
 from llm_locust.sim.answers.jobs import Job, TokenText, count_tokens

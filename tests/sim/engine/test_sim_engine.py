@@ -2,8 +2,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.sim.engine.engine import Engine
 from llm_locust.sim.engine.scheduler import EngineCounters, EngineProfile, EngineSequence

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.sim.faults import Action, PlanError, PlanStep, check_plan, parse_factor, parse_plan
 

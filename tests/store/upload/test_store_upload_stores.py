@@ -20,8 +20,7 @@ from swarm_process import free_port
 from upload_cases import Pauses, finished_run, whole
 
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
-from llm_locust.store.upload import destination
-from llm_locust.store.upload import transfer as upload_files
+from llm_locust.store.upload import destination, transfer as upload_files
 from llm_locust.store.upload.destination import UploadError, open_destination
 from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, UploadPart, upload_run
 

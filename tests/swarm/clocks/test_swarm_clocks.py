@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import gevent
 import pytest
 from gevent.queue import Queue
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts

@@ -11,8 +11,7 @@ import gevent
 import msgspec
 import pytest
 from gevent.event import Event
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool

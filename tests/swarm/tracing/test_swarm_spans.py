@@ -24,8 +24,7 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
 )
 from opentelemetry.trace import SpanKind, StatusCode
-from record_strategies import record as numbered
-from record_strategies import records
+from record_strategies import record as numbered, records
 from scripted import ScriptedServer, Step, refusing_port
 
 from llm_locust.client.http.target import Target

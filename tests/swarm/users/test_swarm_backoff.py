@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import gevent
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import retry_after_s

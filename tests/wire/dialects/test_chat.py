@@ -5,8 +5,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from openai.types.chat import ChatCompletionChunk
 from payloads import DONE, ROLE, STOP, chunk, read, says
 from strategies import chat_chunks

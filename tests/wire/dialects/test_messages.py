@@ -5,8 +5,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from payloads import body, read
 from strategies import cuts
 

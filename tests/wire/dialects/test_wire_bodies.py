@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from strategies import json_values, spoiled
 
 from llm_locust.wire.dialects.messages import MESSAGES, messages_turns

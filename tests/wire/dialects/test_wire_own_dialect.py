@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from gemini import GEMINI
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from payloads import body, read
 from strategies import json_values, spoiled
 

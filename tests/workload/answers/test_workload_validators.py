@@ -5,8 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.workload.answers import REPETITION_WORDS, ValidatorError, check_of, checks_of, repetition
 from llm_locust.workload.parts import Validator

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from llm_locust.workload.arrivals import ClassArrival, MixedSchedule, Process, Schedule, constant, parse_rate
 

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.workload.body import LINE_FIELDS
 from llm_locust.workload.datasets.load import Dataset, load_conversations, load_dataset, parse_keys

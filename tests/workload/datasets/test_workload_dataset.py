@@ -7,8 +7,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.workload.datasets.load import Dataset, load_dataset
 from llm_locust.workload.datasets.row import DatasetError

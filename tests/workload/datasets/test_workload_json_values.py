@@ -5,8 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from llm_locust.workload.datasets.load import Dataset, load_dataset
 from llm_locust.workload.datasets.row import DatasetError

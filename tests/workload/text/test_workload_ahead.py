@@ -9,8 +9,7 @@ from functools import partial
 from itertools import count, islice
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.text.synthetic import Ahead, Order

@@ -6,8 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
 from llm_locust.wire.dialects.table import DIALECTS

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llm_locust.workload.arrivals import ListedSchedule
 from llm_locust.workload.traces import TraceEntry, TraceError, open_trace

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from llm_locust.workload.trajectories.pool import TrajectoryPool, how_read, load_pool, possible_shares
 from llm_locust.workload.trajectories.trajectory import Chain, HashedPrompt, Trajectory, TrajectoryError
