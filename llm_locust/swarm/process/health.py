@@ -184,8 +184,10 @@ class Health:
 
     def _count_lags(self) -> None:
         interval_ns = round(LAG_INTERVAL_S * 1e9)
-        each = [np.arange(lag, -1, -interval_ns)[:_MOST_HELD] for lag in self._new_lags_ns]
-        counted: Histogram = count_durations(np.concatenate([np.empty(0, np.int64), *each]).astype(np.int64))
+        lags_ns = np.asarray(self._new_lags_ns, dtype=np.int64)
+        late = lags_ns[lags_ns >= interval_ns].tolist()
+        missed = [np.arange(lag - interval_ns, -1, -interval_ns)[: _MOST_HELD - 1] for lag in late]
+        counted: Histogram = count_durations(np.concatenate([lags_ns, *missed]))
         self._lag = merge([self._lag, counted])
         self._cell_lag = merge([self._cell_lag, counted])
         self._new_lags_ns.clear()
