@@ -72,7 +72,7 @@ LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py 
 	tests/scenario/test_workload_yaml_lines.py tests/options/test_options_table.py \
 	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
 	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \
-	tests/workload/text/test_workload_tokenizer.py tests/workload/answers/test_workload_validators.py \
+	tests/workload/text/test_workload_tokenizer.py tests/workload/test_workload_answers.py \
 	tests/swarm/users/test_swarm_own_dialect.py
 test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
 	LLM_LOCUST_TEST_EXAMPLES=5 tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
@@ -160,7 +160,7 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
 	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/metrics/test_metrics_verdict.py \
-	tests/swarm/run/test_swarm_task_exceptions.py tests/workload/test_workload_body.py
+	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
 # What judges time, and what takes a minute under coverage.
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
 	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split

@@ -29,7 +29,7 @@ SPLITS = "client/test_client_reported.py::test_a_split_at_every_byte_changes_not
 ENDS = "client/test_client_ends.py"
 USAGE = "wire/test_usage.py"
 HOOKS = "swarm/users/test_swarm_locust_hooks.py"
-DATA = "workload/datasets/test_datasets_forms.py"
+DATA = "workload/test_datasets_forms.py"
 TRACES = "workload/traces"
 
 
@@ -255,8 +255,8 @@ TROUBLES: dict[int, Trouble] = {
         "`--rate inf`, `10/s`, `--for '1m 30s'`",
         "refused, with what does the same",
         (
-            "workload/arrivals/test_arrivals_parse.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[inf]",
-            "workload/arrivals/test_arrivals_parse.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[10/s]",
+            "workload/test_arrivals_rates.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[inf]",
+            "workload/test_arrivals_rates.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[10/s]",
             "core/test_durations.py::test_anything_else_is_refused_with_what_to_write[1m 30s]",
         ),
     ),
@@ -265,9 +265,9 @@ TROUBLES: dict[int, Trouble] = {
         "each begins with a head of its own, also before a system message and in parts",
         (
             "workload/test_workload_plan.py::test_a_dataset_line_gets_a_new_head_each_time",
-            "workload/text/test_workload_prompts.py::test_a_head_goes_before_the_first_message_and_leaves_the_others"
+            "workload/test_workload_prompts.py::test_a_head_goes_before_the_first_message_and_leaves_the_others"
             "_and_the_original_alone",
-            "workload/text/test_workload_prompts.py::test_a_head_becomes_the_first_part_of_a_message_of_parts",
+            "workload/test_workload_prompts.py::test_a_head_becomes_the_first_part_of_a_message_of_parts",
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""The ``llm-locust`` command."""
+"""The command ``llm-locust`` and its help."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 from metrics_cases import ORIGIN_NS, batch
 from report_cases import lost_records, manifest, records, write_run
 
-from llm_locust.cli.main import main
+from llm_locust.cli.main import COMMANDS, main
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.store import (
     FRAMES_FILE,
@@ -25,6 +25,8 @@ from llm_locust.store import (
     read_manifest,
     write_manifest,
 )
+
+# --- The ``llm-locust`` command
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -265,3 +267,35 @@ def test_merge_takes_along_what_was_scraped_of_the_run_and_of_no_other(tmp_path:
     assert main(["merge", *sources, "--run", run, "--out", str(tmp_path / "out")]) == 0
     summary = json.loads((tmp_path / "out" / SUMMARY_FILE).read_bytes())
     assert [target["name"] for target in summary["server"]["targets"]] == ["a:8000"]
+
+
+# --- The help of every command: complete, and as it is meant to be read
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([*argv, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("name", [*COMMANDS, "k8s render", "k8s run"])
+def test_help_shows_percentages_and_fits_the_terminal(
+    name: str, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = printed(capsys, *name.split())
+    assert "%%" not in text, "argparse expands it in some texts, and not in others"
+    assert not re.search(r"%\(\w+\)s", text)
+    assert not [line for line in text.splitlines() if len(line) > columns]
+
+
+def test_the_list_of_options_shows_percentages() -> None:
+    """In a process of its own: they are those of Locust's parser, which patches what it imports."""
+    command = [sys.executable, "-m", "llm_locust", "options"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout
+    assert "%%" not in done.stdout

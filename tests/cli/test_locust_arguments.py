@@ -1,5 +1,6 @@
-"""What ``llm-locust run`` makes of its arguments: Locust's command line."""
+"""What ``llm-locust run`` and ``sweep`` make of their arguments: Locust's command line."""
 
+import argparse
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,12 +8,15 @@ from pathlib import Path
 import pytest
 
 import llm_locust
-from llm_locust.cli import run as command
+from llm_locust.cli import run as command, run as run_command, sweep
 from llm_locust.cli.parser import CommandParser
 from llm_locust.cli.starting import LOCUSTFILES, locust_arguments, said_elsewhere
 from llm_locust.options.table import GRAMMAR, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.scenario.document import parse_scenario
+
+# --- What ``llm-locust run`` makes of its arguments: Locust's command line
+
 
 URL = "http://127.0.0.1:8000"
 
@@ -245,3 +249,37 @@ def test_the_help_fits_the_terminal_and_has_the_common_options_first(
 def test_the_locustfiles_that_it_starts_are_those_of_the_installed_package() -> None:
     assert (LOCUSTFILES / "chat.py").is_file()
     assert LOCUSTFILES.parent == Path(llm_locust.__file__).parent
+
+
+# --- llm-locust sweep: llm-locust run with loads of its own where nobody says which
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "loads"),
+    [
+        ([], {}, sweep.DEFAULT_SWEEP),
+        (["--sweep=rate=1,2"], {}, "rate=1,2"),
+        ([], {"LLM_LOCUST_SWEEP": "users=3"}, None),
+    ],
+)
+def test_loads_that_nobody_says_are_the_default(
+    words: list[str],
+    environment: dict[str, str],
+    loads: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parser = argparse.ArgumentParser()
+    sweep.add_arguments(parser)
+    args = parser.parse_args(["http://127.0.0.1:9", *words])
+    args.rest = []
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found: list[argparse.Namespace] = []
+
+    def run(given: argparse.Namespace) -> int:
+        found.append(given)
+        return 7
+
+    monkeypatch.setattr(run_command, "run", run)
+    assert sweep.run(args) == 7
+    assert getattr(found[0], "sweep", None) == loads

@@ -1,9 +1,16 @@
-"""Pages of many servers under the same names."""
+"""Pages of many servers under the same names, and the samples that are kept of them."""
 
+import math
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
+from metrics_cases import columns, ns, request
+from server_cases import WINDOW
 
 from llm_locust.deployment.exposition import (
     KNOWN,
@@ -15,6 +22,19 @@ from llm_locust.deployment.exposition import (
     parse_mapping,
     readings,
 )
+from llm_locust.deployment.samples import (
+    SCHEMA,
+    CheckedSamples,
+    SamplesError,
+    SampleWriter,
+    ServerSample,
+    compact_samples,
+    read_samples,
+)
+from llm_locust.figures.server_metrics import server_metrics
+from llm_locust.metrics.server_series import read_server_series
+
+# --- Pages of many servers under the same names
 
 
 def values(text: str) -> dict[str, float]:
@@ -248,3 +268,202 @@ def test_a_bucket_without_an_edge_is_left_out_and_the_rest_of_the_page_is_read(n
         [("+Inf", 4), (None, 4)],
         [("inf", 4), (None, 4)],
     )
+
+
+# --- Samples that no server can have told are left out of what a report reads, and named
+
+
+GOOD = {"at_ns": ns(1.0), "target": "a:8000", "name": "running", "labels": "{}", "value": 1.0}
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    return pa.table({field.name: [row[field.name] for row in rows] for field in SCHEMA}).cast(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"value": 1e308}, "the value is not within ±1e+18"),
+        ({"value": -math.inf}, "the value is not within ±1e+18"),
+        ({"value": math.nan}, "the value is not within ±1e+18"),
+        ({"at_ns": -1}, "the time is not between 1970 and 2116"),
+        ({"at_ns": 2**63 - 1}, "the time is not between 1970 and 2116"),
+        ({"labels": "le"}, "the labels are no JSON object of texts"),
+        ({"labels": '{"gpu": 0}'}, "the labels are no JSON object of texts"),
+        ({"labels": "[" * 10_000}, "the labels are no JSON object of texts"),
+        ({"name": "ttft_s_bucket", "labels": '{"le": "foo"}'}, "a bucket's 'le' is no number"),
+        ({"name": "ttft_s_bucket", "labels": '{"le": "nan"}'}, "a bucket's 'le' is no number"),
+        ({"name": "ttft_s_bucket"}, "a bucket's 'le' is no number"),
+    ],
+)
+def test_an_odd_sample_is_left_out_and_named_and_the_others_stay(odd: dict[str, Any], why: str) -> None:
+    samples = CheckedSamples([table(GOOD, GOOD | odd), table(GOOD)])
+    assert [kept.to_pylist() for kept in samples] == [[GOOD], [GOOD]]
+    name = odd.get("name", "running")
+    assert samples.failure == f"1 samples cannot be right and were left out: 1 of {name!r} ({why})"
+
+
+def test_a_name_that_is_a_null_of_its_dictionary_is_left_out() -> None:
+    made = table(GOOD, GOOD)
+    names = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["running", None]))
+    samples = CheckedSamples([made.set_column(2, SCHEMA.field("name"), names)])
+    assert [kept.to_pylist() for kept in samples] == [[GOOD]]
+    assert samples.failure.endswith("1 of 'None' (target or name is missing)")
+
+
+def test_what_a_scrape_writes_stays_as_it_is() -> None:
+    edges = [
+        GOOD | {"name": "ttft_s_bucket", "labels": f'{{"le": "{edge}"}}', "value": 3.0}
+        for edge in ("0.5", "+Inf", "1e-3")
+    ]
+    samples = CheckedSamples([table(GOOD, *edges)])
+    assert [kept.to_pylist() for kept in samples] == [[GOOD, *edges]]
+    assert samples.failure == ""
+
+
+def test_of_many_kinds_the_most_frequent_are_named_on_one_line() -> None:
+    rows = [GOOD | {"name": f"n{i}\nx", "value": math.nan} for i in range(6) for _ in range(i + 1)]
+    samples = CheckedSamples([table(*rows)])
+    assert [len(kept) for kept in samples] == [0]
+    assert samples.failure.startswith("21 samples cannot be right and were left out: 6 of ")
+    assert samples.failure.endswith(" and 3 other kinds")
+    assert "\n" not in samples.failure
+
+
+_NAMES = ["up", "running", "ttft_s_bucket", "ttft_s_count", "ttft_s_sum", "generation_tokens", "role"]
+_LABELS = [
+    "{}",
+    '{"le": "0.1"}',
+    '{"le": "+Inf"}',
+    '{"le": "foo"}',
+    '{"le": 1}',
+    "[]",
+    "null",
+    '{"role": "x"}',
+]
+ANY = st.fixed_dictionaries(
+    {
+        "at_ns": st.floats(-5, 15).map(ns) | st.integers(-(2**63), 2**63 - 1),
+        "target": st.sampled_from(["a", "b\n", ""]),
+        "name": st.sampled_from(_NAMES) | st.text(max_size=4),
+        "labels": st.sampled_from(_LABELS) | st.text(max_size=4),
+        "value": st.floats() | st.floats(0, 100),
+    }
+)
+
+
+@given(st.lists(ANY, max_size=8))
+def test_no_file_keeps_the_servers_figures_from_being_made(rows: list[dict[str, Any]]) -> None:
+    samples = CheckedSamples([table(*rows)])
+    found = read_server_series(samples, WINDOW)
+    server_metrics(found, columns(request()), WINDOW)
+
+
+# --- Samples survive whoever writes them
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "server_metrics.parquet"
+
+
+def sample(i: int) -> ServerSample:
+    return ServerSample(1_795_000_000_000_000_000 + i, f"t{i % 2}", "running", '{"engine":"0"}', i / 2)
+
+
+def rows(path: Path) -> list[ServerSample]:
+    return [ServerSample(**row) for table in read_samples(path) for row in table.to_pylist()]
+
+
+def test_what_was_written_is_read_and_then_is_parquet(path: Path) -> None:
+    made = [sample(i) for i in range(10)]
+    with SampleWriter(path) as writer:
+        writer.write(made[:4])
+        writer.write([])
+        writer.write(made[4:])
+    assert rows(path) == made
+    assert compact_samples(path) == 10
+    assert rows(path) == made
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert pq.read_schema(path).names == SCHEMA.names
+
+
+def test_a_batch_is_in_the_file_when_write_returns(path: Path) -> None:
+    writer = SampleWriter(path)
+    writer.write([sample(1)])
+    assert rows(path) == [sample(1)]
+    writer.write([sample(2)])
+    assert rows(path) == [sample(1), sample(2)]
+    writer.__exit__(None, None, None)
+
+
+def test_a_stream_cut_at_any_byte_gives_its_whole_batches(path: Path) -> None:
+    with SampleWriter(path) as writer:
+        for i in range(3):
+            writer.write([sample(i)])
+    stream = path.with_name("server_metrics-0.arrows")
+    data, seen = stream.read_bytes(), set()
+    for end in range(0, len(data), 7):
+        stream.write_bytes(data[:end])
+        found = rows(path)
+        assert found == [sample(i) for i in range(len(found))]
+        seen.add(len(found))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_writers_one_after_the_other_and_compacting_again_lose_nothing(path: Path) -> None:
+    for i in range(2):
+        with SampleWriter(path) as writer:
+            writer.write([sample(i)])
+    assert compact_samples(path) == 2
+    assert compact_samples(path) == 2
+    with SampleWriter(path) as writer:
+        writer.write([sample(2)])
+    assert rows(path) == [sample(0), sample(1), sample(2)]
+    assert compact_samples(path) == 3
+
+
+def test_without_anything_there_is_nothing(path: Path) -> None:
+    assert rows(path) == []
+    assert compact_samples(path) is None
+
+
+def test_a_file_that_is_none_is_named(path: Path) -> None:
+    path.write_bytes(b"PAR1 or not")
+    with pytest.raises(SamplesError, match=r"server_metrics\.parquet.*cannot be read") as raised:
+        rows(path)
+    assert "\n" not in str(raised.value)
+
+
+def _refused(path: Path, table: pa.Table, why: str) -> None:
+    """A table is refused, with its file's name, in both formats."""
+    pq.write_table(table, path)
+    stream = path.with_name("server_metrics-0.arrows")
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    for damaged in (path, stream):
+        with pytest.raises(SamplesError, match=rf"{damaged.name}.*{why}"):
+            rows(path)
+        damaged.unlink()
+
+
+@pytest.mark.parametrize("columns", [{"value": pa.array([None], pa.float64())}, {"value": pa.array(["x"])}])
+def test_a_file_or_stream_of_another_form_is_named(path: Path, columns: dict[str, pa.Array]) -> None:
+    other = pa.table({**{name: pa.array(["1"]) for name in SCHEMA.names[1:4]}, "at_ns": [1], **columns})
+    other = other.select(SCHEMA.names)
+    _refused(path, other, "cannot be read")
+
+
+@pytest.mark.parametrize("column", ["target", "name", "labels"])
+def test_a_file_or_stream_with_a_text_that_is_not_utf_8_is_named(path: Path, column: str) -> None:
+    texts = {column: pa.array([b"{}", b"\xff"], pa.binary()).view(pa.string())}
+    plain = {name: pa.array(["{}", "{}"]) for name in SCHEMA.names[1:4]}
+    odd = pa.table({"at_ns": [1, 2], **plain, **texts, "value": [1.0, 2.0]})
+    _refused(path, odd, "cannot be read.*UTF8")
+
+
+def test_texts_are_stored_once(path: Path) -> None:
+    with SampleWriter(path) as writer:
+        writer.write([sample(i) for i in range(20_000)])
+    compact_samples(path)
+    assert path.stat().st_size < 20_000 * 12

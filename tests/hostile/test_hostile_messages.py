@@ -1,4 +1,4 @@
-"""Messages of a hostile, broken or different worker: what does not fit changes nothing, and is named."""
+"""Messages of a hostile, broken or different worker, and of one without the run's secret."""
 
 import math
 import threading
@@ -9,8 +9,10 @@ from typing import Any
 import gevent
 import msgspec
 import pytest
+import zmq.green as zmq
 from hypothesis import given, strategies as st
 from record_strategies import record
+from warm_process import warm_code
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
@@ -18,8 +20,10 @@ from llm_locust.live.counts import LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
+from llm_locust.options.settings import UsageError
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.curve import derive_keys, secret_of
 from llm_locust.swarm.channel.messages import (
     MOST_SENDERS,
     OTHERS,
@@ -41,6 +45,9 @@ from llm_locust.swarm.channel.messages import (
 from llm_locust.swarm.delivery.collector import Collector, Inbox
 from llm_locust.swarm.process.loops import Supervised
 from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
+
+# --- Messages of a hostile, broken or different worker: what does not fit changes nothing, and is named
+
 
 KINDS: list[type[msgspec.Struct]] = [
     *(AckMessage, BatchMessage, CountsMessage, HelloMessage, PingMessage, PongMessage, RateMessage),
@@ -411,3 +418,47 @@ def test_bytes_that_are_no_live_report_raise_that_they_are_none(data: bytes) -> 
         decode_report(data)
     except ReportError:
         return
+
+
+# --- The run's secret: who does not know it takes no part, and what was sent can neither be read nor used
+
+
+SECRET = b"sixteen bytes at least"
+
+
+def test_a_secret_comes_from_the_environment_and_is_never_shown() -> None:
+    assert secret_of("S", {"S": " 0123456789abcdef\n"}) == b"0123456789abcdef"
+    for environ in ({}, {"S": ""}, {"S": "tooshortsecret"}):
+        with pytest.raises(UsageError, match="swarm-secret-env") as caught:
+            secret_of("S", environ)
+        assert "tooshortsecret" not in str(caught.value)
+
+
+def test_the_keys_are_the_secrets_alone_differ_in_their_roles_and_are_never_shown() -> None:
+    keys = derive_keys(SECRET)
+    assert keys == derive_keys(SECRET)
+    other = derive_keys(SECRET + b"!")
+    pairs = (keys.master, keys.worker, other.master, other.worker)
+    every = [key for pair in pairs for key in (pair.public, pair.secret)]
+    assert len(set(every)) == len(every)
+    assert all(key.decode() not in repr(keys) for key in every)
+
+
+def test_an_installation_without_curve_is_refused_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "has", lambda _: False)
+    with pytest.raises(UsageError, match="built here without CURVE; pip install") as caught:
+        derive_keys(SECRET)
+    assert "\n" not in str(caught.value)
+
+
+#: Locust patches the process that imports it: what is about its channel has a process of its own.
+PATCHED = """
+import contextlib, sys
+import pytest
+with contextlib.redirect_stdout(sys.stderr):
+    sys.exit(pytest.main(["-q", "-x", "--noconftest", "-p", "no:cacheprovider", "-Wignore", *sys.argv[1:]]))
+"""
+
+
+def test_both_ends_of_the_channel() -> None:
+    warm_code(PATCHED, str(Path(__file__).parent / "channel_cases.py"))

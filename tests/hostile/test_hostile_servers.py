@@ -1,25 +1,40 @@
-"""No server holds a worker's event loop or fills its memory: each hostile answer is a record, soon.
-
-The loop's hold is counted in CPU time of this thread between two looks of the loop: what else the machine
-does is not in it.
-"""
+"""No server holds a worker's loop, fills its memory, or writes anything but text to a terminal."""
 
 import gc
+import json
+import resource
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import gevent
+import psutil
 import pytest
 from calls import GOOD, Caller, caller
 from cases import CHUNKED, OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import is_short
-from scripted import Script, ScriptedServer, Step, chunk, scripted_server
+from hypothesis import given, strategies as st
+from report_cases import records, write_run
+from run_infos import run_info
+from scripted import Script, ScriptedServer, Step, chunk, response_head, scripted_server, write
+from warm_process import warm_code
 
+from llm_locust.cli.main import main
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.host import MARGIN, descriptors_for
+from llm_locust.options.settings import UsageError
+from llm_locust.report.output import one_line, shown_json
+from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.run.descriptors import ensure_descriptors
+
+# --- No server holds a worker's event loop or fills its memory: each hostile answer is a record, soon
+
 
 CASES = list(cases())
 
@@ -215,3 +230,264 @@ def test_a_process_keeps_a_thousand_names_of_a_kind(hostile: ScriptedServer) -> 
 
 def _replica(record: RequestRecord, name: str) -> RequestRecord:
     return replace(record, replica=name)
+
+
+# --- The list of models is under the same bounds as the run's own answers, and fit to be shown
+
+
+#: Locust patches the standard library when it is imported: in a process of its own.
+CHECK = """
+import sys
+from locust.argument_parser import LocustArgumentParser
+from llm_locust.options.parser import add_arguments
+from llm_locust.swarm.run.preflight import check_target
+from llm_locust.options.settings import UsageError, parse_settings
+parser = LocustArgumentParser()
+add_arguments(parser)
+for url in sys.argv[1:]:
+    try:
+        print(check_target(url, parse_settings(parser.parse_args([]))), end="\\0")
+    except UsageError as e:
+        print("refused:", e, end="\\0")
+"""
+
+
+#: What is around many times the same bytes, and why it is refused.
+LISTS = [
+    (b"", b"x", 8 << 20, b"", "cannot be reached: the answer has more than 4 MiB"),
+    (b'{"data":[{"id":"a"}', b',{"id":"a"}', 200_000, b"]}", "does not list its models: give --model"),
+    (b'{"data":[],"later":', b"[", 100_000, b"", "does not list its models: give --model"),
+    (
+        b'{"data":[{"id":"\\u001b[31m',
+        b"m",
+        5_000,
+        b'"}]}',
+        "has 1 models, give --model NAME: \ufffd[31m",
+    ),
+    (b'{"data":[{"id":"a', b"\\n", 1, b'b"}]}', "has 1 models, give --model NAME: a\ufffdb"),
+]
+
+
+def test_a_list_of_models_is_bounded_and_fit_to_be_shown() -> None:
+    head = response_head(content_type="application/json", chunked=False)
+    routes = {
+        f"/{i}/v1/models": [
+            write(0, head + begin),
+            Step(send_b64=unit, repeat=count),
+            write(None, end),
+            Step(close=True),
+        ]
+        for i, (begin, unit, count, end, _) in enumerate(LISTS)
+    }
+    with scripted_server(routes=routes) as server:
+        printed = warm_code(CHECK, *(f"{server.url}/{i}" for i in range(len(LISTS))))
+    said = printed.removesuffix("\0").split("\0")
+    assert len(said) == len(LISTS)
+    for text, (*_, why) in zip(said, LISTS, strict=True):
+        assert text.startswith("refused: ")
+        assert why in text
+        assert text.isprintable()
+        assert len(text) < 500
+
+
+# --- Names in a run's records never write anything but text to the terminal that a report is printed on
+
+
+#: A title, colours by both kinds of escape, DEL, text from right to left, a separator of lines, a mark.
+ODD_NAMES = "m\x1b]0;owned\x07\x1b[31m\x9b32m\x7f\r\u202ex\u2028y\u200fz\ufeff"
+
+
+def odd_run(path: Path) -> Path:
+    """As a worker that lies can make one."""
+    made = [
+        replace(
+            each, name=ODD_NAMES, slo_class=ODD_NAMES, replica=ODD_NAMES, model=ODD_NAMES, error=ODD_NAMES
+        )
+        for each in records()
+    ]
+    odd = {"name": ODD_NAMES, "model": ODD_NAMES, "host": f"http://{ODD}"}
+    return write_run(path, made, id=path.name, slo="ttft=100ms", gates="rps>1", **odd)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["report", "--format", form] for form in ("console", "json", "md", "vllm", "junit")),
+        ["report", "--format", "vllm", "--save-detailed"],
+        *(["compare", "--format", form] for form in ("console", "json", "md")),
+    ],
+    ids=" ".join,
+)
+def test_no_format_prints_a_control_character(
+    words: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(odd_run(tmp_path / name)) for name in ("a", "b")[: 1 + (words[0] == "compare")]]
+    main([words[0], *runs, *words[1:]])
+    said = capsys.readouterr()
+    assert len(said.out) > 200
+    for line in (said.out + said.err).split("\n"):
+        assert line.isprintable(), [c for c in line if not c.isprintable()]
+
+
+def test_json_read_back_has_the_names_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["report", str(odd_run(tmp_path / "a")), "--format", "json"])
+    assert list(json.loads(capsys.readouterr().out)["by_name"]) == [ODD_NAMES]
+
+
+@given(st.recursive(st.text() | st.none(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)))
+def test_printed_json_is_the_value(value: object) -> None:
+    for indent in (None, 2):
+        text = shown_json(value, indent=indent)
+        assert json.loads(text) == value
+    assert "\n" not in shown_json(value)
+
+
+# --- What others say never writes anything but text to a terminal: in the log, in error lines
+
+
+#: The title of a terminal's window, colours, a line that is written over, text from right to left.
+ODD = "\x1b]0;owned\x07\x1b[31m\x9b32mmodel\r\u202ex\n2nd line"
+
+LOG = """
+import json, logging, sys
+from llm_locust.swarm.process.hush import (Hush)
+
+odd = json.loads(sys.argv[1])
+line = logging.LogRecord("locust", logging.INFO, "", 1, "a table\\n\\tof %s", (odd,), None)
+try:
+    raise ValueError(odd)
+except ValueError as e:
+    trace = logging.LogRecord("x", logging.ERROR, "", 1, "odd", (), (type(e), e, e.__traceback__))
+assert Hush().filter(line) and Hush().filter(trace)
+print(json.dumps([line.getMessage(), trace.exc_text]))
+"""
+
+GREENLET = """
+import gevent, json, sys
+sys.stderr = sys.stdout
+from llm_locust.swarm.process.hush import (attach_hush, hush)
+from locust.env import Environment
+from locust.log import setup_logging
+
+def fail(text):
+    raise ValueError(text)
+
+setup_logging("INFO")
+environment = Environment()
+attach_hush(environment)
+hush(environment, ["sk-secret-of-the-run"])
+text = json.loads(sys.argv[1]) + " sk-secret-of-the-run"
+gevent.spawn(fail, text).join()
+gevent.get_hub().threadpool.spawn(fail, text).wait()
+gevent.get_hub().loop.run_callback(fail, text)
+gevent.sleep(0.05)
+"""
+
+
+def test_what_is_said_of_a_greenlet_that_failed_is_clean_and_without_secrets() -> None:
+    said = warm_code(GREENLET, json.dumps(ODD))
+    assert said.count("/ERROR/llm_locust.swarm.process.hush: ") == 3
+    assert said.count("ValueError: \ufffd]0;owned") == 3
+    assert "sk-secret-of-the-run" not in said
+    assert all(line.replace("\t", "").isprintable() for line in said.split("\n"))
+
+
+def test_a_command_that_refuses_says_so_in_one_clean_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!{sys.executable}\nimport sys\nsys.exit({ODD!r})\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        "host: http://10.0.0.1:8000\nrun_time: 1m\n"
+        "classes:\n  - {name: a, input_tokens: 10, output_tokens: 5}\n"
+    )
+    run = write_run(tmp_path / "run")
+    for command in (
+        ["k8s", "render", "--scenario", str(scenario), "--workers", "1"],
+        ["upload", str(run), f"file://{ODD}"],
+        ["sim", "--faults", ODD],
+    ):
+        assert main(command) == 2
+        said = capfd.readouterr().err
+        assert said.startswith(f"llm-locust {command[0]}")
+        assert "owned" in said or "2nd line" in said
+        assert said[:-1].isprintable(), said
+
+
+def test_an_error_line_is_one_line_without_control_characters(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil.Process, "children", lambda _: [])
+    with pytest.raises(SystemExit):
+        leave(UsageError(f"models: {ODD}"))
+    printed = capsys.readouterr().err
+    assert printed.endswith("2nd line\n")
+    assert printed[:-1].isprintable()
+    assert one_line(ODD).isprintable()
+
+
+def test_lines_of_the_log_have_no_control_characters_and_tables_keep_their_lines() -> None:
+    line, trace = json.loads(warm_code(LOG, json.dumps(ODD)))
+    assert line.startswith("a table\n\tof \ufffd]0;owned")
+    assert line.endswith("\n2nd line")
+    assert trace.startswith("Traceback")
+    for text in (line, trace):
+        assert all(part.replace("\t", "").isprintable() for part in text.split("\n"))
+
+
+# --- Open files are counted before the load; a process that runs out of them still ends its run
+
+
+def run(users: int, targets: int = 0) -> RunInfo:
+    return run_info(targets=[f"http://h{n}" for n in range(targets)], rate=float(users))
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """This process's limit of open files, as it is told and as it is set."""
+    limits: dict[str, Any] = {"now": (256, 1024), "infinity": resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
+    return limits
+
+
+def test_the_soft_limit_is_raised_when_the_load_needs_it(limits: dict[str, Any]) -> None:
+    ensure_descriptors(run(100), 1, None, open_loop=False)
+    assert limits["now"] == (256, 1024)
+    ensure_descriptors(run(400), 1, None, open_loop=False)
+    assert limits["now"] == (1024, 1024)
+
+
+def test_a_load_beyond_the_hard_limit_is_refused_with_the_number(
+    limits: dict[str, Any],
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        ensure_descriptors(run(2000), 1, None, open_loop=False)
+    needed = 2000 + MARGIN
+    assert f"2000 users need {needed} open files" in str(caught.value)
+    assert "may have 1024" in str(caught.value)
+    assert f"`ulimit -n {needed}`" in str(caught.value)
+
+
+def test_workers_share_users_and_several_targets_need_more(limits: dict[str, Any]) -> None:
+    ensure_descriptors(run(2000), 4, None, open_loop=False)
+    assert descriptors_for(100, targets=8) == 200 + MARGIN
+    with pytest.raises(UsageError):
+        ensure_descriptors(run(2000, targets=2), 4, None, open_loop=False)
+
+
+def test_an_open_loop_is_bounded_by_max_in_flight_or_not_at_all(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="1500 requests at once need"):
+        ensure_descriptors(run(1), 1, 1500, open_loop=True)
+    ensure_descriptors(run(100_000), 1, None, open_loop=True)
+    assert limits["now"] == (1024, 1024)
+
+
+def test_no_limit_is_enough(limits: dict[str, Any]) -> None:
+    limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    ensure_descriptors(run(1_000_000), 1, None, open_loop=False)
+    limits["now"] = (256, resource.RLIM_INFINITY)
+    ensure_descriptors(run(1_000_000), 1, None, open_loop=False)

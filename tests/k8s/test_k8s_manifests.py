@@ -1,24 +1,39 @@
-"""Every overlay renders, holds what is promised, and names options that exist."""
+"""Overlays, monitoring and the image hold what is promised, and name what exists."""
 
 import argparse
 import json
+import os
 import re
-from collections.abc import Mapping
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, pods
+from live_cases import Run, observation, worker
+from metrics_cases import failed, request
+from packaging.requirements import Requirement
+from packaging.version import Version
+from prometheus_client import generate_latest
 from warm_process import warm_code
 
 from llm_locust.cli import k8s as command, upload as upload_command
 from llm_locust.core.texts import parse_time
 from llm_locust.k8s.overlay import MANIFESTS
+from llm_locust.live.prometheus import registry
+from llm_locust.live.state import Observation
 from llm_locust.options.table import GRAMMAR
 from llm_locust.report.run import serving
 from llm_locust.scenario import load_scenario
 from llm_locust.swarm.process.children import REPORT_SOCKET
+
+# --- Every overlay renders, holds what is promised, and names options that exist
+
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
 PARSE = """
@@ -326,3 +341,188 @@ def test_a_route_takes_the_place_of_the_ingress(rendered: Rendered) -> None:
     assert list(peer["namespaceSelector"]["matchLabels"].values()) == [gateway["namespace"]]
     (port,) = found(text, "Service", backend["name"])["spec"]["ports"]
     assert port["port"] == backend["port"]
+
+
+# --- ``k8s/monitoring``: the dashboard and the alert rules ask for what is served, in readable PromQL
+
+
+MONITORING = Path(__file__).parents[2] / "k8s" / "monitoring"
+RULES, RULE_TESTS = MONITORING / "rules.yaml", MONITORING / "rules.test.yaml"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs promtool (apt: prometheus)"
+)
+
+#: What Grafana puts in for its variables.
+VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*", "$model": ".*", "$name": ".*"}
+
+
+def exposition() -> str:
+    """All that the master can serve."""
+    run = Run()
+    run.ended([request(replica="r0"), failed()])
+    run.report()
+    seen = observation(2, worker("a", in_flight=1, cpu_percent=1.0, hub_lag_ms=1.0))
+    run.store.observe(Observation(users=2, target=2, rate=5.0, workers=seen.workers))
+    run.clock.tick(2)
+    return generate_latest(registry(run.store)).decode()
+
+
+def promtool(*arguments: str | Path, text: str | None = None) -> None:
+    done = subprocess.run(
+        ["promtool", *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+def queries() -> list[str]:
+    rules = [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return [*rules, *(expr for _, expr in panels())]
+
+
+def test_every_metric_that_is_asked_for_is_served() -> None:
+    served = {re.split(r"[{ ]", line)[0] for line in exposition().splitlines() if not line.startswith("#")}
+    asked = {name for query in queries() for name in re.findall(r"(?<![:\w])llm_locust_\w+", query)}
+    assert len(asked) > 15
+    assert asked <= served
+
+
+def test_the_dashboard_is_one_that_grafana_imports() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids)) > 10
+    assert DASHBOARD["schemaVersion"] >= 36
+    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert variables == ["datasource", "job", "instance", "model", "name"]
+    assert all(panel["datasource"]["uid"] == "${datasource}" for panel in DASHBOARD["panels"])
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    places = set()
+    for panel in DASHBOARD["panels"]:
+        grid: dict[str, Any] = panel["gridPos"]
+        for x in range(grid["x"], grid["x"] + grid["w"]):
+            for y in range(grid["y"], grid["y"] + grid["h"]):
+                assert (x, y) not in places, panel["title"]
+                assert x < 24
+                places.add((x, y))
+
+
+@needs_promtool
+def test_promtool_finds_nothing_wrong_with_the_metrics() -> None:
+    promtool("check", "metrics", text=exposition())
+
+
+@needs_promtool
+def test_promtool_reads_the_rules() -> None:
+    promtool("check", "rules", RULES)
+
+
+@needs_promtool
+def test_the_rules_alert_when_they_should_and_not_else() -> None:
+    promtool("test", "rules", RULE_TESTS)
+
+
+@needs_promtool
+def test_promtool_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = []
+    for number, (_, query) in enumerate(panels()):
+        for name, value in VARIABLES.items():
+            query = query.replace(name, value)
+        rules.append({"record": f"panel:{number}", "expr": query})
+    path = tmp_path / "panels.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    promtool("check", "rules", path)
+
+
+# --- The image: what its entry point runs, and its locked packages, as those of the tests and the audit
+
+
+LOCKS = (
+    *("k8s/requirements.txt", "k8s/build-requirements.txt"),
+    *("tests/requirements.txt", "tests/lowest-requirements.txt", ".ci/audit-requirements.txt"),
+)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_locked_packages_have_hashes_and_name_no_place_to_take_them_from(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
+    starts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        assert "==" in lines[start]
+        assert any("--hash=sha256:" in line for line in lines[start + 1 : end])
+    assert not any("://" in line or "-index" in line for line in lines)
+
+
+def pinned(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return dict(line.split(" ")[0].split("==") for line in lines if not line.startswith(" "))
+
+
+def test_locks_hold_every_dependency_in_a_version_that_the_project_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    image, tests = pinned("k8s/requirements.txt"), pinned("tests/requirements.txt")
+    for requirement in map(Requirement, project["dependencies"] + project["optional-dependencies"]["otel"]):
+        assert requirement.specifier.contains(image[requirement.name.lower()]), requirement
+    for requirement in map(Requirement, project["dependencies"] + project["optional-dependencies"]["test"]):
+        name = requirement.name.lower()
+        assert name == "llm-locust" or requirement.specifier.contains(tests[name]), requirement
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_the_project_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest = pinned("tests/lowest-requirements.txt")
+    for requirement in map(Requirement, project["dependencies"]):
+        (bound,) = (each.version for each in requirement.specifier if each.operator == ">=")
+        assert Version(bound) == Version(lowest[requirement.name.lower()]), requirement
+
+
+@pytest.mark.parametrize(
+    ("words", "ran"),
+    [
+        (["run", "--sim"], "llm-locust run --sim"),
+        (["report", "/runs/a b"], "llm-locust report /runs/a b"),
+        ([], "llm-locust"),
+        (["--help"], "llm-locust --help"),
+        (["--version"], "llm-locust --version"),
+        (["locust", "-f", "x.py"], "locust -f x.py"),
+        # What an operator gives to an image whose entry point is Locust's.
+        (["--locustfile=x.py", "--master"], "locust --locustfile=x.py --master"),
+        (["-f", "x.py"], "locust -f x.py"),
+        (["python", "-c", "0"], "python -c 0"),
+        (["nonsense"], "llm-locust nonsense"),
+    ],
+)
+def test_a_command_is_one_word_away_and_options_alone_are_locusts(
+    words: list[str], ran: str, tmp_path: Path
+) -> None:
+    for name in ("locust", "llm-locust", "python"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run(
+        [str(ROOT / "k8s" / "entry-point"), *words],
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == ran
+
+
+def test_the_entry_point_is_in_the_image() -> None:
+    dockerfile = (ROOT / "k8s" / "Dockerfile").read_text()
+    (copied,) = re.findall(r"^COPY .*k8s/entry-point /opt/llm-locust/bin/(\S+)$", dockerfile, flags=re.M)
+    assert f'ENTRYPOINT ["{copied}"]' in dockerfile
+    assert "!k8s/entry-point" in (ROOT / ".dockerignore").read_text().splitlines()

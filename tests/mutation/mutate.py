@@ -38,7 +38,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "client/test_client_outcome.py",
         "client/test_client_runs.py",
         "client/test_client_stream.py",
-        "hostile/test_hostile_formats.py",
+        "hostile/test_hostile_servers.py",
         "hostile/test_hostile_results.py",
         "hostile/test_secrecy.py",
         "lies/test_tokens.py",
@@ -47,7 +47,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     ),
     "client/*": (
         "client",
-        "hostile/test_hostile_holds.py",
+        "hostile/test_hostile_arrivals.py",
         "hostile/test_hostile_servers.py",
         "hostile/test_secrecy.py",
         "lies/test_client_late.py",

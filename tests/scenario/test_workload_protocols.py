@@ -1,18 +1,28 @@
-"""Protocols that the package ships: each parses, has its source, and has the figures of its source."""
+"""Presets, and protocols that the package ships: each parses, has the figures of its source, can be sent."""
 
+import argparse
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from protocol_files import needed_files, needs
 
 from llm_locust.figures.objective import parse_objective
-from llm_locust.metrics.gates import parse_gates
-from llm_locust.options.table import GRAMMAR
+from llm_locust.metrics.gates import Slo, parse_gates, parse_slo
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
-from llm_locust.scenario.classes import FOLDER, protocol_names, scenario_path
+from llm_locust.scenario.classes import FOLDER, PRESETS, Preset, protocol_names, scenario_path
 from llm_locust.scenario.document import plan_points
 from llm_locust.workload.arrivals.parse import parse_rate, parse_sweep
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.plan import Workload
+
+# --- Protocols that the package ships: each parses, has its source, and has the figures of its source
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -357,3 +367,70 @@ def test_what_is_said_about_a_scenario_is_checked(text: str, said: str, tmp_path
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(ScenarioError, match=re.escape(said)):
         load_scenario(tmp_path / "s.yaml", GRAMMAR)
+
+
+# --- Protocols that the package ships: the run of each can be set up, and its first requests made
+
+
+def settings(name: str, **given: str) -> Settings:
+    """Of a run with nothing but the protocol's scenario, and what it needs besides."""
+    scenario = load_scenario(scenario_path(name), GRAMMAR)
+    options = {KEYS[key]: value for key, value in scenario.options.items()}
+    text = scenario.text_for_workers()
+    return parse_settings(argparse.Namespace(**options, **given, llm_scenario=text), {})
+
+
+@pytest.mark.parametrize("name", protocol_names())
+def test_the_run_of_a_protocol_can_be_set_up_and_its_requests_be_made(name: str, tmp_path: Path) -> None:
+    given = needed_files(name, tmp_path)
+    found = settings(name, **given)
+    assert (found.pool is None) == ("trajectories" not in given)
+    for kind in found.kinds:
+        workload = Workload(kind.spec, seed=1, worker_index=0, worker_count=1, salt="s")
+        template = kind.spec.body_template("m")
+        for _, prompt in zip(range(3), workload.prompts(0), strict=False):
+            assert json.loads(template.encode(prompt))["model"] == "m"
+        if kind.plan is not None and kind.plan.turns is not None:
+            assert kind.plan.turns.draw(np.random.default_rng(1), 9).min() >= 1
+
+
+@pytest.mark.parametrize("name", [name for name in protocol_names() if needs(name)])
+def test_a_protocol_that_needs_a_file_is_refused_without_it_by_its_name(name: str) -> None:
+    (option,) = needs(name)
+    with pytest.raises(UsageError) as error:
+        settings(name)
+    assert f"--scenario: {name} needs {OPTION[option].flag} FILE: " in str(error.value)
+
+
+def test_an_option_that_is_none_is_named_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("needs: [trajectorys]\n")
+    with pytest.raises(UsageError, match="needs 'trajectorys': did you mean \"trajectories\""):
+        settings(str(path))
+
+
+# --- Presets: each is usable as it is, has the limits that its case is known for
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS.keys())
+def test_lengths_and_limits_parse(preset: Preset) -> None:
+    rng = np.random.default_rng(1)
+    for text in (preset.input_tokens, preset.output_tokens):
+        lengths = parse_lengths(text).draw(rng, 4000)
+        median = float(text.removeprefix("lognormal:").split(",")[0])
+        assert np.median(lengths) == pytest.approx(median, rel=0.1)
+    assert isinstance(parse_slo(preset.slo), Slo)
+
+
+@pytest.mark.parametrize(
+    ("name", "slo"),
+    [
+        ("chat", Slo(ttft_s=0.5)),
+        ("code", Slo(ttft_s=0.1)),
+        ("voice", Slo(ttft_s=0.1)),
+        ("agent", Slo(ttft_s=1.0, tpot_s=0.025)),
+        ("batch", Slo()),
+    ],
+)
+def test_limits_are_the_usual_ones_of_the_case(name: str, slo: Slo) -> None:
+    assert parse_slo(PRESETS[name].slo) == slo

@@ -8,7 +8,7 @@ from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import parse_scenario
 
 
-def settings(environ: dict[str, str] | None = None, /, **given: Any) -> Settings:
+def run_settings(environ: dict[str, str] | None = None, /, **given: Any) -> Settings:
     """The settings of a run with these options."""
     return parse_settings(argparse.Namespace(**given), environ or {})
 
@@ -17,4 +17,4 @@ def settings_of(text: str, environ: dict[str, str] | None = None, /, **given: An
     """The settings of a run with a scenario's text, whose options those that are given win over."""
     scenario = parse_scenario(text, "s.yaml", GRAMMAR)
     told = {**scenario.options, **given, SCENARIO_TEXT: scenario.text_for_workers()}
-    return settings(environ, **told)
+    return run_settings(environ, **told)

@@ -1,6 +1,8 @@
-"""From workers' records to the run's file, over a channel that loses, repeats and delays."""
+"""Records into batches, and batches into the run's file, over a channel that loses, repeats and delays."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,265 @@ import pytest
 from hypothesis import given, strategies as st
 from record_strategies import record
 
+from llm_locust.core.batch import RecordBatch
+from llm_locust.options.option import OWN_SPOOL
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
+from llm_locust.store.facts import SPOOL_DIR
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector, batch_fault
-from llm_locust.swarm.delivery.shipping import RESEND_AFTER_S, Shipper
-from llm_locust.swarm.delivery.unacked import Recorder
+from llm_locust.swarm.delivery.shipping import (
+    RESEND_AFTER_S,
+    WINDOW_BATCHES,
+    WINDOW_BYTES,
+    SendWindow,
+    Shipper,
+)
+from llm_locust.swarm.delivery.unacked import BATCH_ROWS, Recorder, UnackedBatch, own_spool
+
+# --- Records into batches: each record in one batch, each batch handed over once
+
+
+class Desk:
+    """Keeps what was delivered."""
+
+    def __init__(self) -> None:
+        self.headers: list[FrameHeader] = []
+        self.frames: list[bytes] = []
+
+    def __call__(self, header: FrameHeader, frame: bytes) -> None:
+        self.headers.append(header)
+        self.frames.append(frame)
+
+    def delivered(self) -> list[tuple[FrameHeader, bytes]]:
+        return list(zip(self.headers, self.frames, strict=True))
+
+    def numbers(self) -> list[int]:
+        """Of all records delivered, in order."""
+        each = []
+        for header, frame in self.delivered():
+            payload = frame[len(encode_frame(header, b"")) :]
+            batch = RecordBatch.from_bytes(payload)
+            assert len(batch) == header.rows
+            assert frame == encode_frame(header, payload)
+            each += batch.ints("reads").tolist()
+        return each
+
+
+@given(st.lists(st.integers(0, 3), max_size=20))
+def test_closing_at_any_time_delivers_each_record_once_and_in_order(pauses: list[int]) -> None:
+    desk = Desk()
+    recorder = Recorder("run", "w1", desk)
+    made = 0
+    for adds in pauses:
+        for _ in range(adds):
+            recorder.add(record(made))
+            made += 1
+        recorder.close_batch()
+    assert desk.numbers() == list(range(made))
+    assert recorder.finished == made
+    assert [h.seq for h in desk.headers] == list(range(recorder.batches))
+    assert all(h.rows > 0 and (h.run, h.worker) == ("run", "w1") for h in desk.headers)
+
+
+def test_a_full_batch_is_delivered_before_its_time() -> None:
+    desk = Desk()
+    recorder = Recorder("run", "w1", desk)
+    for number in range(BATCH_ROWS + 1):
+        recorder.add(record(number))
+    assert [h.rows for h in desk.headers] == [BATCH_ROWS]
+    recorder.close_batch()
+    assert desk.numbers() == list(range(BATCH_ROWS + 1))
+
+
+def test_a_record_that_is_added_while_a_batch_is_delivered_goes_into_the_next() -> None:
+    """Delivering sends a message, and that may let another user's request end."""
+    recorder: Recorder
+    seen: list[int] = []
+
+    def deliver(header: FrameHeader, frame: bytes) -> None:
+        seen.append(header.rows)
+        if len(seen) == 1:
+            recorder.add(record(2))
+
+    recorder = Recorder("run", "w1", deliver)
+    recorder.add(record(1))
+    recorder.close_batch()
+    recorder.close_batch()
+    assert seen == [1, 1]
+    assert recorder.finished == 2
+
+
+class SteppedClock:
+    """A clock that is found to be stepped at one look, which closes the batch of before."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.offset_ns = 40
+        self.step_ns: int | None = None
+
+    def __call__(self) -> tuple[int, int]:
+        if self.step_ns is not None and self.recorder is not None:
+            step_ns, self.step_ns = self.step_ns, None
+            self.recorder.close_batch()
+            self.offset_ns -= step_ns
+        return self.offset_ns, 5
+
+
+def test_each_batch_carries_the_offset_of_its_time_and_the_counts() -> None:
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, in_flight=lambda: 7, clock=clock)
+    recorder.add(record(1))
+    recorder.add(record(2))
+    clock.step_ns = 1_000
+    recorder.close_batch()
+    recorder.add(record(3))
+    recorder.close_batch()
+    assert [(h.clock_offset_ns, h.clock_error_ns) for h in desk.headers] == [(40, 5), (-960, 5)]
+    assert [(h.rows, h.finished, h.in_flight) for h in desk.headers] == [(2, 2, 7), (1, 3, 7)]
+    assert desk.numbers() == [1, 2, 3]
+
+
+def test_a_request_that_a_step_fell_into_is_placed_by_the_clock_of_after() -> None:
+    """Its own times are of before: on the run's axis it must not jump by the step."""
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, clock=clock)
+    recorder.add(record(1))
+    clock.step_ns = 1_000
+    recorder.add(replace(record(2), clock_step_ns=1_000, sent_ns=5))
+    recorder.close_batch()
+    before, after = (RecordBatch.from_bytes(f[len(encode_frame(h, b"")) :]) for h, f in desk.delivered())
+    assert before.ints("scheduled_ns").tolist() == [1]
+    assert desk.headers[1].clock_offset_ns == 40 - 1_000
+    assert after.ints("scheduled_ns").tolist() == [2 + 1_000]
+    assert (after.ints("sent_ns") - after.ints("scheduled_ns")).tolist() == [3]
+
+
+def test_a_request_that_began_after_a_step_which_nobody_has_seen_is_in_a_batch_of_its_own() -> None:
+    """It is over before anybody looks: in the batch of before it would be off by the step."""
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, clock=clock)
+    recorder.add(record(1))
+    clock.step_ns = 1_000
+    recorder.add(record(2))
+    recorder.close_batch()
+    assert [header.clock_offset_ns for header in desk.headers] == [40, 40 - 1_000]
+    assert desk.numbers() == [1, 2]
+
+
+# --- How much is on its way, and when which of it is sent again
+
+
+def batch(seq: int, run: str = "run", size: int = 1) -> UnackedBatch:
+    return UnackedBatch(FrameHeader(run, "w1", seq, 1), size, b"")
+
+
+def seqs(batches: list[UnackedBatch]) -> list[int]:
+    return [b.header.seq for b in batches]
+
+
+def test_no_more_than_so_many_batches_are_on_their_way() -> None:
+    window = SendWindow()
+    for seq in range(WINDOW_BATCHES):
+        assert window.has_room(1)
+        window.put(batch(seq), 0.0)
+    assert not window.has_room(1)
+    window.remove(("run", 3))
+    assert window.has_room(1)
+
+
+def test_no_more_than_so_many_bytes_are_on_their_way_but_one_batch_always() -> None:
+    window = SendWindow()
+    assert window.has_room(WINDOW_BYTES * 3)
+    window.put(batch(0, size=WINDOW_BYTES - 1), 0.0)
+    assert window.has_room(1)
+    assert not window.has_room(2)
+
+
+def test_while_others_are_acknowledged_a_lost_batch_is_sent_again_after_its_time() -> None:
+    window = SendWindow()
+    window.put(batch(0), 0.0)
+    window.put(batch(1), 3.0)
+    window.heard(4.0)
+    assert window.due_in_s(4.0) == 1.0
+    assert seqs(window.overdue(4.9)) == []
+    assert seqs(window.overdue(5.0)) == [0]
+    assert window.due_in_s(6.0) == 0.0
+    assert not window.silent
+
+
+def test_in_silence_the_oldest_alone_is_sent_again_ever_more_seldom() -> None:
+    window = SendWindow()
+    for seq in range(3):
+        window.put(batch(seq), 0.0)
+    probes = []
+    for tenth in range(1000):
+        for probe in window.overdue(tenth / 10):
+            window.put(probe, tenth / 10)
+            probes.append((probe.header.seq, tenth / 10))
+    assert probes == [(0, 5.0), (0, 15.0), (0, 35.0), (0, 55.0), (0, 75.0), (0, 95.0)]
+    assert window.silent
+    assert not window.has_room(1)
+
+
+def test_the_first_word_after_a_silence_opens_the_window_and_sends_all_that_is_overdue() -> None:
+    window = SendWindow()
+    for seq in range(3):
+        window.put(batch(seq), 0.0)
+    window.put(window.overdue(5.0)[0], 5.0)
+    assert window.overdue(9.0) == []
+    window.remove(("run", 0))
+    window.heard(9.0)
+    assert window.has_room(1)
+    assert seqs(window.overdue(9.0)) == [1, 2]
+
+
+def test_silence_begins_with_the_first_batch_not_before_it() -> None:
+    window = SendWindow()
+    window.heard(0.0)
+    window.put(batch(0), 100.0)
+    assert window.overdue(100.0) == []
+    assert window.due_in_s(100.0) == 5.0
+
+
+def test_what_is_recalled_is_not_sent_again() -> None:
+    window = SendWindow()
+    old, new = batch(0, "old"), batch(0, "new")
+    window.put(old, 0.0)
+    window.put(new, 0.0)
+    window.recall("old")
+    assert old not in window
+    assert window.overdue(5.0) == [new]
+    window.recall("new")
+    assert window.due_in_s(50.0) is None
+
+
+# --- Where a worker keeps the batches that the master does not have yet
+
+
+def folder(root: Path, worker: str = "w1", **options: Any) -> Path | None:
+    run: Any = {"id": "r1", "path": str(root / "runs" / "r1")}
+    spool = own_spool(Namespace(**options), worker, run)
+    return None if spool is None else spool.folder
+
+
+def test_batches_wait_in_the_runs_folder_or_in_one_of_the_run_where_the_worker_was_told(
+    tmp_path: Path,
+) -> None:
+    chosen = {"spool": str(tmp_path / "master"), OWN_SPOOL: str(tmp_path / "own")}
+    assert folder(tmp_path, spool=None) == tmp_path / "runs" / "r1" / SPOOL_DIR / "w1"
+    assert folder(tmp_path, spool=chosen["spool"]) == tmp_path / "master" / "r1" / "w1"
+    assert folder(tmp_path, **chosen) == tmp_path / "own" / "r1" / "w1"
+    assert folder(tmp_path, **chosen | {OWN_SPOOL: "off"}) is None
+
+
+def test_an_id_that_names_another_folder_keeps_batches_in_memory_and_that_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert folder(tmp_path, worker="../x") is None
+    assert "kept in memory, not in a spool: this worker's id '../x'" in caplog.text
+
+
+# --- From workers' records to the run's file, over a channel that loses, repeats and delays
 
 
 class FlakyLog(FrameLog):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parsed_settings import settings
+from parsed_settings import run_settings
 from swarm_process import Result, locust, simulation
 
 from llm_locust.core.manifest import CalibrationFacts
@@ -52,7 +52,7 @@ def found(
     environment: Any = SimpleNamespace(
         user_classes=list(classes), shape_class=None, parsed_options=argparse.Namespace(**options)
     )
-    return calibrate_run(environment, settings(**given), at_once=at_once)
+    return calibrate_run(environment, run_settings(**given), at_once=at_once)
 
 
 @pytest.mark.parametrize(

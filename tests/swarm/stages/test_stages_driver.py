@@ -1,17 +1,22 @@
-"""The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers."""
+"""The driver of a sweep on a virtual clock: stages of lists and searches, each confirmed by all workers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from stages_swarm import TIMES, FakeSwarm, S
 
-from llm_locust.core.manifest import PrefixShare, StageFacts
+from llm_locust.core.manifest import MOST_STAGES, PrefixShare, StageFacts
 from llm_locust.core.stages import finished, resumed
+from llm_locust.figures.edge import Bounds, SearchResult
+from llm_locust.figures.objective import Probe, ProbeReading, parse_objective
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads
-from llm_locust.workload.arrivals import parse_sweep
+from llm_locust.swarm.stages.plan import ListedLoads, SearchPlan, stages_of, steps_of
+from llm_locust.workload.arrivals import parse_rate, parse_sweep
+
+# --- The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers
 
 
 def driven(
@@ -309,3 +314,95 @@ def test_a_run_that_ends_while_caches_are_prepared_leaves_that_stage_to_come() -
     assert not driver.drive()
     assert swarm.prepared
     assert driver.stages == []
+
+
+# --- A profile of steps is a list of stages, from its plan alone
+
+
+STEPS = parse_rate("steps:10@60s,50@30s,20")
+
+
+def test_each_step_is_a_stage_and_the_last_one_lasts_as_long_as_the_load() -> None:
+    found = stages_of(STEPS, 100 * S, 0.0, None)
+    assert [(s.asked, s.begun_ns, s.measured_ns, s.ended_ns) for s in found] == [
+        (10, 100 * S, 100 * S, 160 * S),
+        (50, 160 * S, 160 * S, 190 * S),
+        (20, 190 * S, 190 * S, None),
+    ]
+    assert [s.number for s in found] == [0, 1, 2]
+
+
+def test_a_warm_up_is_left_out_of_the_stages_that_it_reaches() -> None:
+    found = stages_of(STEPS, 0, 70.0, None)
+    assert [s.measured_ns for s in found] == [70 * S, 70 * S, 90 * S], "the first has no measured part"
+
+
+def test_a_stage_that_the_end_of_the_load_did_not_let_begin_is_not_listed() -> None:
+    assert len(stages_of(STEPS, 0, 0.0, 60 * S)) == 1
+    assert len(stages_of(STEPS, 0, 0.0, 60 * S + 1)) == 2
+    assert stages_of(STEPS, None, 0.0, None) == [], "the start of the schedule is not known yet"
+
+
+@pytest.mark.parametrize("text", ["10", "ramp:0..10,60s", "sine:50,40,60s", "ramp:10..10,60s,10..20,60s"])
+def test_a_rate_that_is_constant_or_changes_all_the_time_has_no_stages(text: str) -> None:
+    assert not steps_of(parse_rate(text))
+
+
+def test_a_spike_is_three_stages() -> None:
+    assert [step.rate for step in steps_of(parse_rate("spike:5,50,60s,30s"))] == [5, 50, 5]
+
+
+def test_too_many_steps_have_none() -> None:
+    rates = [f"{1 + i}@1s" for i in range(MOST_STAGES)]
+    assert len(steps_of(parse_rate("steps:" + ",".join(rates[:-1])))) == MOST_STAGES
+    assert not steps_of(parse_rate("steps:" + ",".join([*rates, "1"])))
+
+
+# --- The plan of a search in the driver of a sweep: each load follows from what the finished stages show
+
+
+USERS = parse_objective("max concurrency under goodput>=50%")
+EDGE = 11
+
+
+def shown(stages: Sequence[StageFacts]) -> Probe:
+    """Up to the edge all requests are good, beyond it none; a stage with a fault shows nothing."""
+    load = stages[-1].asked
+    if stages[-1].fault:
+        return Probe(load, no_result=stages[-1].fault)
+    return Probe(load, (ProbeReading(500 if load <= EDGE else 0, 500, 500.0),))
+
+
+def searched(swarm: FakeSwarm, bounds: Bounds) -> tuple[bool, list[StageFacts], SearchResult | None]:
+    plan = SearchPlan(USERS, bounds, shown)
+    driver = SweepDriver("run", swarm, plan, TIMES)
+    swarm.confirm = driver.confirmed
+    return driver.drive(), driver.stages, plan.found
+
+
+def test_a_search_ends_by_itself_with_the_last_number_of_users_that_holds() -> None:
+    complete, stages, found = searched(FakeSwarm(), Bounds(2.0))
+    assert complete
+    assert found is not None
+    assert (found.load, found.is_resolved) == (EDGE, True)
+    loads = [stage.asked for stage in stages]
+    assert loads[:4] == [2, 4, 8, 16], "doubled until a limit breaks"
+    assert max(loads) <= 2 * EDGE
+    assert len(loads) <= 12
+    assert {EDGE, EDGE + 1} <= set(loads)
+
+
+def test_a_stage_that_two_workers_lost_is_run_again_once_and_then_ends_the_search() -> None:
+    complete, stages, found = searched(FakeSwarm(drains_s=99.0), Bounds(2.0))
+    assert complete
+    assert [(stage.asked, stage.repeat) for stage in stages] == [(2, 0), (2, 1)]
+    assert found is not None
+    assert (found.load, found.at_least, found.at_most) == (None, None, None)
+    assert "did not confirm" in found.why
+
+
+def test_the_end_of_the_run_ends_the_search_without_an_answer() -> None:
+    complete, stages, found = searched(FakeSwarm(over_s=20.0), Bounds(2.0))
+    assert not complete
+    assert found is None
+    assert stages

@@ -1,20 +1,29 @@
-"""Users of a closed loop wait after failed requests: the law of their waits, on a virtual clock."""
+"""User classes without a run: pauses, walks, own images, and names that would replace others."""
 
+import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from itertools import pairwise
+from typing import Any
 
 import gevent
 import pytest
+from gevent import GreenletExit
 from hypothesis import given, strategies as st
+from warm_process import warm_code
 
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import retry_after_s
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.swarm.pauses import Pauses
 from llm_locust.swarm.users.backoff import FIRST_S, MOST_RETRY_AFTER_S, MOST_S, Backoffs, admitted, bound_s
 from llm_locust.wire.draft import Draft
+
+# --- Users of a closed loop wait after failed requests: the law of their waits, on a virtual clock
+
 
 FAILURES = sorted(set(Outcome) - {Outcome.OK, Outcome.REJECTED, Outcome.CANCELLED, Outcome.RESENT})
 
@@ -270,3 +279,317 @@ def test_a_stage_that_ends_during_a_wait_moves_it_too(clock: VirtualTime) -> Non
         clock.now_s += 1
 
     assert admitted(0, 10**12, users, door, enter) == 1002 * 10**9
+
+
+# --- Names of a user class that would replace what this package or Locust calls under that name
+
+
+# Locust patches the standard library: classes are made in a process of their own.
+CLASSES = """
+import json, sys
+from locust import TaskSet, between, tag, task
+from llm_locust import ChatUser, CompletionUser, ConversationUser, OpenAIUser, OpenLoopUser, ScenarioUser
+
+class Greeter:
+    def chat(self): ...
+
+class Extended(ConversationUser):
+    wait_time = between(1, 2)
+    request_name = "talk"
+    turns = "3"
+
+    def on_start(self): ...
+
+    def on_stop(self): ...
+
+    def ask(self, prompt=None, **of):
+        return super().ask(prompt, **of)
+
+    @property
+    def kind(self):
+        return super().kind
+
+    @task
+    def talk(self): ...
+
+found = {}
+for line in json.loads(sys.stdin.read()):
+    bases, name, value = line
+    try:
+        names = {"__module__": __name__} | ({name: eval(value)} if name else {})
+        type("Support", tuple(eval(bases)), names)
+        found[json.dumps(line)] = ""
+    except TypeError as e:
+        found[json.dumps(line)] = str(e)
+print(json.dumps(found))
+"""
+
+REFUSED = {
+    ("[ChatUser]", "ask", "task(lambda self: None)"): "a task, but PromptUser.ask",
+    ("[ChatUser]", "ask", "task(3)(lambda self: None)"): "a task, but PromptUser.ask",
+    ("[ChatUser]", "ask", "tag('slow')(task(lambda self: None))"): "a task, but PromptUser.ask",
+    ("[ChatUser]", "ask", "task(type('Steps', (TaskSet,), {}))"): "a task, but PromptUser.ask",
+    ("[ChatUser]", "ask", "lambda self: None"): "a function with other arguments, but PromptUser.ask",
+    ("[ChatUser]", "chat", "lambda self, text: None"): "a function with other arguments, but ChatUser.chat",
+    ("[ChatUser]", "chat", "staticmethod(lambda messages=None: None)"): "a function with other arguments",
+    ("[ChatUser]", "chat", "'hello'"): "not a function, but ChatUser.chat",
+    ("[ChatUser]", "headers", "task(lambda self: None)"): "a task, but PromptUser.headers",
+    ("[ChatUser]", "headers", "lambda self: None"): "a function, but PromptUser.headers",
+    ("[ChatUser]", "session", "None"): "not a property, but LlmUser.session",
+    ("[ChatUser]", "number", "lambda self: None"): "not a property, but LlmUser.number",
+    ("[CompletionUser]", "complete", "task(lambda self: None)"): "a task, but CompletionUser.complete",
+    ("[ConversationUser]", "converse", "task(lambda self: None)"): "a task, but ConversationUser.converse",
+    ("[ConversationUser]", "history", "task(lambda self: None)"): "a task, but ConversationUser.history",
+    (
+        "[OpenLoopUser]",
+        "prompt_of",
+        "lambda self: None",
+    ): "a function with other arguments, but OpenLoopUser.prompt_of",
+    ("[OpenLoopUser]", "follows_schedule", "lambda cls, settings: 1"): "a function with other arguments",
+    ("[ScenarioUser]", "send_next", "task(lambda self: None)"): "a task, but ScenarioUser.send_next",
+    ("[OpenAIUser]", "client", "task(lambda self: None)"): "a task, but OpenAIUser.client",
+    ("[OpenAIUser]", "model", "'other'"): "not a property, but OpenAIUser.model",
+    ("[ChatUser]", "stop", "task(lambda self: None)"): "a task, but User.stop",
+    ("[Greeter, ChatUser]", "", ""): "a function with other arguments, but ChatUser.chat",
+}
+
+TAKEN = (
+    ("[ChatUser]", "ask_once", "task(lambda self: None)"),
+    ("[OpenAIUser]", "ask", "task(lambda self: None)"),
+    ("[OpenLoopUser]", "prompt_of", "lambda self, arrival: None"),
+    ("[ChatUser, Greeter]", "", ""),
+    ("[Extended]", "", ""),
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, str]:
+    """What each class was refused with; "" for one that was made."""
+    return dict(json.loads(warm_code(CLASSES, input=json.dumps([*REFUSED, *TAKEN]))))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_name_that_is_needed_is_refused_with_another_to_take(
+    case: tuple[str, str, str], found: dict[str, str]
+) -> None:
+    name, text = case[1] or "chat", found[json.dumps(case)]
+    assert f"user class Support: {name!r} is {REFUSED[case]}" in text
+    assert f"'{name}_once'" in text
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_a_method_may_be_extended_and_attributes_set(
+    case: tuple[str, str, str], found: dict[str, str]
+) -> None:
+    assert found[json.dumps(case)] == ""
+
+
+# --- Prompts of a locustfile's own code have the images that the run asks for
+
+
+# Locust patches the standard library: users are made in a process of their own.
+IMAGES_SCRIPT = """
+import json
+from types import SimpleNamespace as Fake
+
+from llm_locust.swarm.users.requester import Requester
+from llm_locust.swarm.users.users import ChatUser
+from llm_locust.wire.images import images_in
+from llm_locust.workload.images import parse_images
+from llm_locust.workload.spec import WorkloadSpec
+from llm_locust.workload.text.prompts import Prompt
+
+
+class Chat(ChatUser):
+    abstract = True
+
+
+def user(images, number=0):
+    spec = WorkloadSpec(images=images and parse_images(images))
+    traffic = Fake(kind=Fake(spec=spec), seed=1)
+    session = Fake(kinds=Fake(traffic=lambda _: traffic), worker_index=0, run={"salt": "s"})
+    made = Chat.__new__(Chat)
+    made._requester, made.sent = Requester(session, None, number), []
+    made._sent_headers = made.headers
+    made._requester.ask = lambda prompt=None, **_: made.sent.append(prompt)
+    return made
+
+
+def shown(made):
+    found = [images_in((prompt and prompt.messages) or ()) for prompt in made.sent]
+    return [0 if each is None else each.images for each in found]
+
+
+one, other, plain = user("count=2 size=16x16"), user("count=2 size=16x16", 1), user(None)
+own = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+for each in (one, other, plain):
+    each.chat("what is this?")
+    each.chat([{"role": "user", "content": "and this?"}, {"role": "assistant", "content": "hm"}])
+    each.chat([{"role": "user", "content": [own]}])
+    each.ask(Prompt(text="next"), turn=1)
+    each.chat()
+ends = [
+    part["image_url"]["url"].end.decode()
+    for prompt in (*one.sent[:2], *other.sent[:2])
+    for part in prompt.messages[0]["content"]
+    if part["type"] == "image_url"
+]
+print(json.dumps({"one": shown(one), "plain": shown(plain), "ends": ends}))
+"""
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return dict(json.loads(warm_code(IMAGES_SCRIPT)))
+
+
+def test_texts_and_messages_get_images_and_what_has_some_and_turns_are_sent_as_they_are(
+    made: dict[str, Any],
+) -> None:
+    assert made["one"] == [2, 2, 1, 0, 0]  # the last is the workload's, which puts its own
+    assert made["plain"] == [0, 0, 1, 0, 0]
+
+
+def test_no_two_of_them_are_alike_and_another_user_has_others(made: dict[str, Any]) -> None:
+    assert len(made["ends"]) == len(set(made["ends"])) == 8
+
+
+# --- The pauses of the agents of a process: none ends early, and each as if it were alone
+
+
+@pytest.fixture
+def pauses() -> Iterator[Pauses]:
+    made = Pauses()
+    yield made
+    made._alarm.close()
+
+
+def test_every_pause_ends_and_none_before_its_time(pauses: Pauses) -> None:
+    now_ns, ended = time.time_ns(), list[tuple[int, int]]()
+
+    def pause(after_ms: int) -> None:
+        pauses.until(now_ns + after_ms * 1_000_000)
+        ended.append((after_ms, time.time_ns() - now_ns))
+
+    order = [40, 5, 25, 5, 0, 60, 15]
+    gevent.joinall([gevent.spawn(pause, after_ms) for after_ms in order], timeout=60, raise_error=True)
+    assert sorted(after_ms for after_ms, _ in ended) == sorted(order)
+    assert all(after_ns >= after_ms * 1_000_000 for after_ms, after_ns in ended)
+
+
+def test_one_that_is_killed_or_begins_another_does_not_disturb_the_others(pauses: Pauses) -> None:
+    begun_ns, ended = time.time_ns(), list[str]()
+
+    def again() -> None:
+        for _ in range(3):
+            pauses.until(time.time_ns() + 2_000_000)
+        ended.append("again")
+
+    def last() -> None:
+        pauses.until(begun_ns + 330_000_000)
+        ended.append("last")
+
+    killed = gevent.spawn(pauses.until, begun_ns + 300_000_000)
+    others = [gevent.spawn(again), gevent.spawn(last)]
+    gevent.sleep(0)
+    killed.kill()
+    gevent.joinall(others, timeout=60, raise_error=True)
+    assert isinstance(killed.value, GreenletExit)
+    assert sorted(ended) == ["again", "last"]
+
+
+def test_a_pause_of_any_length_waits(pauses: Pauses) -> None:
+    endless = gevent.spawn(pauses.until, 10**300)
+    gevent.spawn(pauses.until, time.time_ns() + 1_000_000).join()
+    assert not endless.ready()
+    endless.kill()
+
+
+# --- When the turns of one walk are due, on a virtual clock: a process that is late hides nothing of it
+
+
+# Locust patches the standard library: agents walk in a process of their own. An answer takes 100 ms, and the
+# process handles each 300 ms late.
+SCRIPT = """
+import json
+import time
+from types import SimpleNamespace as Fake
+
+from llm_locust.core.record import Outcome
+from llm_locust.swarm.agents import Walk
+from llm_locust.workload.trajectories.trajectory import Trajectory, Turn
+
+MS = 1_000_000
+
+
+class LateRequester:
+    now_ns = 10**18
+    session = Fake(gate=Fake(phase=0), client=Fake(new_request_id=lambda: "r"))
+
+    def __init__(self):
+        self.sent = []
+
+    def follow(self, session_id, parent_id):
+        pass
+
+    def bounded(self, prompt):
+        return prompt
+
+    def prepared(self, prompt, session_id):
+        return prompt.messages[0]["content"]
+
+    def admitted(self, due_ns):
+        return due_ns
+
+    def send(self, name, due_ns, **_):
+        ended_ns = self.now_ns + 100 * MS
+        self.now_ns = ended_ns + 300 * MS
+        self.sent.append((name, due_ns, ended_ns))
+        return Fake(record=Fake(outcome=Outcome.OK, ended_ns=ended_ns))
+
+
+def walk(name, *forks, turns=1, pause_s=0.0):
+    said = ({"role": "user", "content": name},)
+    first = Turn(messages=said, forks=forks, pause_s=pause_s)
+    return Trajectory(id=name, turns=(first, *[Turn(messages=said)] * (turns - 1)))
+
+
+def held(*forks, pause_s=0.0):
+    requester = LateRequester()
+    time.time_ns = lambda: requester.now_ns
+    root = walk("root", *forks, turns=2, pause_s=pause_s)
+    ended_ns = Walk(requester, Fake(history="recorded"), root, "").hold()
+    return requester.sent, ended_ns
+
+
+print(json.dumps({
+    "none": held(),
+    "one": held(walk("a")),
+    "two": held(walk("a", turns=2), walk("b")),
+    "its own": held(walk("a", walk("b", walk("c")))),
+    "long pause": held(walk("a"), pause_s=0.6),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def walks() -> dict[str, tuple[list[tuple[str, int, int]], int]]:
+    """Of each walk what was sent, when it was due and when it ended; and when the walk ended."""
+    return dict(json.loads(warm_code(SCRIPT)))
+
+
+def test_a_turn_is_due_when_what_it_waits_for_ended_however_late_that_is_noticed(
+    walks: dict[str, tuple[list[tuple[str, int, int]], int]],
+) -> None:
+    for name, turns in {"none": 2, "one": 3, "two": 5, "its own": 5}.items():
+        (*before, (who, due_ns, last_ns)), ended_ns = walks[name]
+        assert (name, len(before) + 1, who) == (name, turns, "root")
+        assert due_ns == max(end for _, _, end in before), name
+        assert ended_ns == last_ns, name
+
+
+def test_a_pause_that_is_longer_than_all_sub_agents_counts_from_its_turn(
+    walks: dict[str, tuple[list[tuple[str, int, int]], int]],
+) -> None:
+    first, _, last = walks["long pause"][0]
+    assert last[1] == first[2] + 600_000_000
