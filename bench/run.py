@@ -67,33 +67,39 @@ def compile_c(console: Console) -> dict[str, Path]:
     return built
 
 
-def server_of(programs: dict[str, Path], console: Console) -> Known:
-    """The C server, ahead of all other processes if that is permitted, or the one in Python."""
+def server_of(programs: dict[str, Path], console: Console, more: Sequence[str] = ()) -> Known:
+    """The C server, ahead of all other processes if that is permitted, or the one in Python.
+
+    Args:
+        more: further options of the server.
+    """
     if not programs:
-        return Known([Path(sys.executable), HERE / "server.py"], has_log=False)
+        return Known([Path(sys.executable), HERE / "server.py", *more], has_log=False)
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(SERVER_PRIORITY))
     except PermissionError:
         console.print("The server cannot have a real-time priority here: its own times are less certain.")
-        return Known([programs["server"]], has_log=True)
+        return Known([programs["server"], *more], has_log=True)
     os.sched_setscheduler(0, *before)
-    return Known([programs["server"], "--fifo", str(SERVER_PRIORITY)], has_log=True)
+    return Known([programs["server"], "--fifo", str(SERVER_PRIORITY), *more], has_log=True)
 
 
-def all_cases(programs: dict[str, Path], server: Known, timings: Timings) -> dict[str, Case]:
+def all_cases(
+    programs: dict[str, Path], server: Known, timings: Timings, numbers: Sequence[int]
+) -> dict[str, Case]:
     """Every case by its ``--only`` name, in the order in which they run."""
     sdk: Command = [Path(sys.executable), HERE / "sdk_gevent.py"]
     cases: dict[str, Case] = {}
     if programs:
-        for streams in (400, 2000):
+        for streams in numbers:
             cases[f"reader-{streams}"] = partial(
                 measure_itself, READER, [programs["reader"]], server.command, streams, timings.alone
             )
     cases["sdk-100"] = partial(measure_itself, SDK, sdk, server.command, 100, timings.alone)
     cases["sdk-400"] = partial(measure_itself, SDK, sdk, server.command, 400, timings.slow_start)
     cases[f"llm-locust-{IDLE}"] = partial(measure_llm_locust, server, Asked(IDLE), timings.swarm)
-    for condition, streams in product((CALM, HOGS, HELD), (400, 2000)):
+    for condition, streams in product((CALM, HOGS, HELD), numbers):
         asked = Asked(streams, condition)
         name = f"llm-locust-{streams}" + ("" if condition == CALM else f"-{condition}")
         cases[name] = partial(measure_llm_locust, server, asked, timings.swarm)
@@ -165,15 +171,25 @@ def main() -> int:
         metavar="NAME=PYTHON",
         help=f"one of {', '.join(TOOLS)}, and the interpreter of its environment (repeatable)",
     )
+    parser.add_argument(
+        "--streams", type=int, action="append", metavar="N", help="not 400 and 2000 streams (repeatable)"
+    )
+    parser.add_argument(
+        "--gap-ms",
+        default="20",
+        metavar="MS",
+        help="time between two tokens; at 20, 2,000 streams are more than two cores can send and read",
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
     BUILD.mkdir(exist_ok=True)
-    raise_file_limit()
+    numbers = options.streams or [400, 2000]
+    raise_file_limit(max(FILES_NEEDED, *(2 * n for n in numbers)))
     programs = compile_c(console)
     timings = QUICK if options.quick or options.truth else USUAL
-    server = server_of(programs, console)
-    cases = all_cases(programs, server, timings)
+    server = server_of(programs, console, ["--gap-ms", options.gap_ms])
+    cases = all_cases(programs, server, timings, numbers)
     if programs:
         cases |= {f"{name}-400": partial(measure_tool, name, python, server) for name, python in options.tool}
     unknown = sorted(set(options.only or []) - set(cases))
