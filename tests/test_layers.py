@@ -41,7 +41,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "client": ("http",),
     "store": ("upload",),
     "workload": ("text", "datasets", "traces", "arrivals", "trajectories"),
-    "metrics": ("stats", "requests", "select", "sections", "stages"),
+    "metrics": ("stats", "requests", "select"),
     "figures": ("charts", "compare"),
     "report": ("sections", "plotly", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "gateway"),

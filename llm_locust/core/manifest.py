@@ -716,6 +716,30 @@ class Manifest:
         """Requests without a record: in flight at a worker that died, or records that were not received."""
         return sum(w.unrecorded for w in self.workers)
 
+    def had_records(self, rows: int) -> int:
+        """Records that a run had of which ``rows`` are left: those that were dropped too."""
+        return rows + (0 if self.dropped is None else self.dropped.records)
+
+    def requests_lost(self, rows: int) -> int:
+        """Requests of the whole run without a record: lost at the workers, or received but neither in
+        ``rows`` nor dropped."""
+        return self.records_lost + max(0, self.records_received - self.had_records(rows))
+
+    def requests_unsent(self, warmup_s: float) -> int:
+        """Requests of a schedule that were due after the warm-up, and were never sent.
+
+        For those in the run's own warm-up the time is unknown: if less is left out, all of them count.
+        """
+        shorter = warmup_s < self.warmup_s
+        return sum(w.unsent - (0 if shorter else w.unsent_warmup) for w in self.workers)
+
+    def unsent_by_class(self, warmup_s: float) -> dict[str, int] | None:
+        """The same by class; None if the class of some is unknown."""
+        counts: Counter[str] = Counter()
+        for worker in self.workers:
+            counts.update(worker.unsent_by_class)
+        return dict(counts) if counts.total() == self.requests_unsent(warmup_s) else None
+
 
 # msgspec learns a type at its first use, and the process crashes if two threads do so at once. So what
 # several threads read has a decoder that is made at import.

@@ -15,8 +15,8 @@ from llm_locust.figures.section import Column, Line, Section, Table, TableRow, T
 from llm_locust.figures.text import count, number, percent, plural, seconds
 from llm_locust.metrics.columns import Columns, Floats, Mask, groups
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.sections.steady import LoadOverTime, asked_load
 from llm_locust.metrics.stats.proportions import Proportion
+from llm_locust.metrics.steady_window import LoadOverTime, asked_load
 from llm_locust.metrics.structs import SummaryPart, key
 
 if TYPE_CHECKING:

@@ -30,10 +30,9 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.throughput import Spans
-from llm_locust.metrics.sections.completeness import known, largest
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion
-from llm_locust.metrics.structs import SummaryPart, key
+from llm_locust.metrics.structs import SummaryPart, finite, key, largest
 from llm_locust.metrics.window import Window
 
 if TYPE_CHECKING:
@@ -635,7 +634,7 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
         "run_queue_percent_max": largest(w.run_queue_percent for w in workers),
         "hub_lag_ms_p99": largest(w.hub_lag_ms_p99 for w in workers),
         "hub_lag_ms_max": largest(w.hub_lag_ms_max for w in workers),
-        "hub_lag_master_ms_max": known(_health(manifest.master, None, window).hub_lag_ms_max),
+        "hub_lag_master_ms_max": finite(_health(manifest.master, None, window).hub_lag_ms_max),
         "worker_clock_steps": sum(w.clock.steps for w in manifest.workers if w.clock),
         "master_clock_steps": manifest.clock_steps,
         "clock_error_ms_max": largest(w.clock.placing_error_ns * 1e-6 for w in manifest.workers if w.clock),

@@ -8,8 +8,7 @@ from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFac
 from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, is_defined, number, plural, seconds, sentence, short
-from llm_locust.metrics.sections.completeness import _rows_and_dropped, known, requests_lost
-from llm_locust.metrics.structs import SummaryPart, key
+from llm_locust.metrics.structs import SummaryPart, finite, key
 
 if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
@@ -173,7 +172,7 @@ def completeness(manifest: Manifest, rows: int) -> Completeness:
     waited_s = sum(w.backoff_ns for w in workers) * 1e-9
     load_s = math.nan if manifest.stopped_ns is None else (manifest.stopped_ns - manifest.started_ns) * 1e-9
     return Completeness(
-        complete=manifest.complete and _rows_and_dropped(manifest, rows) >= manifest.records_received,
+        complete=manifest.complete and manifest.had_records(rows) >= manifest.records_received,
         cut_short=manifest.cut_short,
         workers_expected=manifest.workers_expected,
         workers_seen=len(workers),
@@ -183,7 +182,7 @@ def completeness(manifest: Manifest, rows: int) -> Completeness:
         records_announced=manifest.records_announced,
         records_received=manifest.records_received,
         records_stored=rows,
-        records_lost=requests_lost(manifest, rows),
+        records_lost=manifest.requests_lost(rows),
         records_dropped=sum(w.dropped for w in workers),
         batches_resent=sum(w.resent for w in workers),
         held_back=sum(w.held_back for w in workers),
@@ -252,13 +251,13 @@ def _clock(clock: ClockFacts | None) -> dict[str, Any]:
 
 def _health(health: NodeHealth) -> dict[str, Any]:
     return {
-        "hub_lag_ms_p99": known(health.hub_lag_ms_p99),
-        "hub_lag_ms_max": known(health.hub_lag_ms_max),
-        "cpu_percent_max": known(health.cpu_percent_max),
-        "rss_mib_max": known(health.rss_mib_max),
-        "steal_percent": known(health.steal_percent),
-        "throttled_percent": known(health.throttled_percent),
-        "run_queue_percent": known(health.run_queue_percent),
+        "hub_lag_ms_p99": finite(health.hub_lag_ms_p99),
+        "hub_lag_ms_max": finite(health.hub_lag_ms_max),
+        "cpu_percent_max": finite(health.cpu_percent_max),
+        "rss_mib_max": finite(health.rss_mib_max),
+        "steal_percent": finite(health.steal_percent),
+        "throttled_percent": finite(health.throttled_percent),
+        "run_queue_percent": finite(health.run_queue_percent),
     }
 
 

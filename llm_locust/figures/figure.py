@@ -13,8 +13,8 @@ from llm_locust.figures.section import Section
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.sections.standstill import Silences
 from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.standstill import Silences
 from llm_locust.metrics.window import Population
 
 if TYPE_CHECKING:

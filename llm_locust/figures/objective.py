@@ -26,11 +26,10 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Limits, Missing, judge
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
-from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.censoring import PERCENTILES, certified_share, fewest_samples
 from llm_locust.metrics.stats.intervals import FEWEST, Ends, Worth, share_ends
+from llm_locust.metrics.steady_window import asked_load
 from llm_locust.metrics.window import stage_window
 
 Axis = Literal["rate", "concurrency"]
@@ -387,8 +386,8 @@ def probes(
     if load is None:
         return []
     rows = len(asked(requests).stored)
-    unsent = requests_unsent(manifest, question.warmup_of(manifest))
-    missing = Missing(requests_lost(manifest, rows), unsent)
+    unsent = manifest.requests_unsent(question.warmup_of(manifest))
+    missing = Missing(manifest.requests_lost(rows), unsent)
     return [_probe(m, objective, load, missing, _client(m, manifest, missing))]
 
 
@@ -399,7 +398,7 @@ def stage_probe(
     window = stage_window(stage, manifest)
     if stage.fault or window is None:
         return Probe(stage.asked, no_result=stage.fault or "it had no measured part")
-    if requests_lost(manifest, len(asked(requests).stored)):
+    if manifest.requests_lost(len(asked(requests).stored)):
         return Probe(stage.asked, no_result="records of the run are missing")
     theirs = touching(requests, window)
     m = measure(theirs, manifest, replace(question, window=window, where=None))

@@ -13,7 +13,7 @@ from llm_locust.figures.text import percent, plural, seconds, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.throughput import Spans
-from llm_locust.metrics.sections.standstill import Silences, Standstills, StandstillSpan
+from llm_locust.metrics.standstill import Silences, Standstills, StandstillSpan
 from llm_locust.metrics.stats.censoring import at_most
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.structs import SummaryPart, key
@@ -101,7 +101,7 @@ def reliability(
     one answer ended that was ok, or good. ``longest_without_ok`` and
     ``longest_without_good`` are the longest spans in which none ended, the window's edges counting as
     ends: of a run that is not warm its beginning is such a span. An answer counts where it ended,
-    whenever it was scheduled. ``standstill`` is of :class:`~llm_locust.metrics.sections.standstill.Silences`.
+    whenever it was scheduled. ``standstill`` is of :class:`~llm_locust.metrics.standstill.Silences`.
 
     ``retries`` are calls of the population that were sent again on a new connection because a pooled one
     was stale; the client makes no others.

@@ -18,7 +18,7 @@ from llm_locust.metrics.columns import Columns, Rows, groups, read_whole
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.throughput import Credits, Spans, rate_per_s
-from llm_locust.metrics.sections.steady import Stuck
+from llm_locust.metrics.steady_window import Stuck
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Population, Window
 

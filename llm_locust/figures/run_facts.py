@@ -2,12 +2,15 @@
 
 from typing import Annotated
 
+import numpy as np
 from msgspec import UNSET, UnsetType, convert
 
 from llm_locust.figures.figure import Run
-from llm_locust.metrics.sections.steady import left_out
+from llm_locust.metrics.columns import Mask
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.structs import SummaryPart, key
-from llm_locust.metrics.window import iso, run_window, why_empty
+from llm_locust.metrics.window import Population, Window, iso, run_window, why_empty
 
 _RUN = "the run"
 
@@ -156,6 +159,31 @@ def window_of(run: Run) -> WindowFacts:
         end=iso(m.window.end_ns),
         seconds=m.window.seconds,
         rule=m.window.rule,
-        left_out=LeftOut(**left_out(m.c, of_run, m.window, m.judgement)) if steady else None,
+        left_out=_left_out(m, of_run) if steady else None,
         why_empty=why_empty(m.c, m.window, run.warmup_s),
     )
+
+
+def _left_out(m: Measured, run: Window) -> LeftOut:
+    in_run = run.scheduled(m.c)
+    requests, ttft_p99_ms, goodput_ratio = _rest(m, in_run & ~m.window.scheduled(m.c))
+    requests_run, ttft_p99_ms_run, goodput_ratio_run = _rest(m, in_run)
+    return LeftOut(
+        seconds=run.seconds - m.window.seconds,
+        requests=requests,
+        ttft_p99_ms=ttft_p99_ms,
+        goodput_ratio=goodput_ratio,
+        requests_run=requests_run,
+        ttft_p99_ms_run=ttft_p99_ms_run,
+        goodput_ratio_run=goodput_ratio_run,
+    )
+
+
+def _rest(m: Measured, scheduled: Mask) -> tuple[int, float | None, float | None]:
+    """Number, p99 TTFT in ms and goodput of some requests."""
+    population = Population.of(m.c, scheduled, np.arange(len(m.c)))
+    (found,) = latency_figures(m.c, [population], ["ttft"], {"p99": 99.0})
+    ratio = None
+    if m.judgement is not None and m.judgement.judged[population.all].any():
+        ratio = float(m.judgement.good[population.all[m.judgement.judged[population.all]]].mean())
+    return int(scheduled.sum()), found["ttft"]["p99"], ratio

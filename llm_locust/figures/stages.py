@@ -48,10 +48,8 @@ from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
-from llm_locust.metrics.stages.steady import (
+from llm_locust.metrics.stage_course import (
     FEWEST_FOR_LATENCIES,
     StageCourse,
     is_enough,
@@ -63,6 +61,7 @@ from llm_locust.metrics.stages.steady import (
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
 from llm_locust.metrics.stats.trend import student_t
+from llm_locust.metrics.steady_window import asked_load
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Window, iso, stage_window, sweep_window
 
@@ -427,8 +426,8 @@ def stages(
         rows: number of requests that the run has, first tries included.
         only: numbers of the stages that are asked for; None: all.
     """
-    lost = requests_lost(manifest, rows)
-    missing_unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    lost = manifest.requests_lost(rows)
+    missing_unsent = manifest.requests_unsent(question.warmup_of(manifest))
     unsent_known = manifest.is_sweep or not missing_unsent
     return [
         _stage(

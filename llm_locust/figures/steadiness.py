@@ -24,9 +24,9 @@ from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.throughput import Spans
-from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, LoadOverTime, Plateau, asked_load, plateau
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.trend import PARTS, Level, QueueCount, fit_trend, grows, level_of
+from llm_locust.metrics.steady_window import STEADY_TOLERANCE, LoadOverTime, Plateau, asked_load, plateau
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Population, Window, run_window
 

@@ -28,10 +28,9 @@ from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent, unsent_by_class
-from llm_locust.metrics.sections.steady import LoadOverTime, asked_load, plateau
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.steady_window import LoadOverTime, asked_load, plateau
 
 
 def summarise(
@@ -68,7 +67,7 @@ def summarise(
     of_selection = rows_of_run is not None
     rows = stored if rows_of_run is None else rows_of_run
     missing = _missing(manifest, rows, question, of_selection=of_selection)
-    by_class = None if of_selection else unsent_by_class(manifest, question.warmup_of(manifest))
+    by_class = None if of_selection else manifest.unsent_by_class(question.warmup_of(manifest))
     answers = Answers.of(requests)
     run = Run(
         requests=requests,
@@ -110,8 +109,8 @@ def _figures(run: Run) -> dict[str, Any]:
 
 def _missing(manifest: Manifest, rows: int, question: Question, *, of_selection: bool) -> Unrecorded:
     """The requests without a record that figures may be of; ``rows`` are all that the run has."""
-    unsent = requests_unsent(manifest, question.warmup_of(manifest))
-    of_run = Missing(requests_lost(manifest, rows), unsent)
+    unsent = manifest.requests_unsent(question.warmup_of(manifest))
+    of_run = Missing(manifest.requests_lost(rows), unsent)
     if of_selection:
         return Unrecorded.of_selection(of_run, manifest, question.where)
     return Unrecorded.of_run(of_run)

@@ -16,7 +16,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.latency import begun_s
-from llm_locust.metrics.sections.standstill import LEAST_S, Silences, Waits
+from llm_locust.metrics.standstill import LEAST_S, Silences, Waits
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
 

@@ -42,11 +42,10 @@ from llm_locust.metrics.gates import Slo, parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.requests.latency import MeasuredFrom
-from llm_locust.metrics.sections.completeness import largest
-from llm_locust.metrics.sections.standstill import longest_usual_s
 from llm_locust.metrics.server_series import FIGURES, ServerNow
+from llm_locust.metrics.standstill import longest_usual_s
 from llm_locust.metrics.stats.proportions import median_bounds
-from llm_locust.metrics.structs import Interval
+from llm_locust.metrics.structs import Interval, largest
 
 # --- Counts of a span as figures of a table's row or a chart's point. Undefined ones are None
 

@@ -36,12 +36,11 @@ from llm_locust.metrics.requests.latency import (
 )
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
-from llm_locust.metrics.sections.completeness import requests_unsent
-from llm_locust.metrics.sections.standstill import StreamHoles
-from llm_locust.metrics.sections.steady import Stuck, asked_load, find_stuck, steady_window
 from llm_locust.metrics.select.selection import FirstTries, asked
+from llm_locust.metrics.standstill import StreamHoles
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import Ascending, Durations
+from llm_locust.metrics.steady_window import Stuck, asked_load, find_stuck, steady_window
 from llm_locust.metrics.window import Population, Window, given_window, run_window, sweep_window
 
 #: Both limits that say when each token is in time.
@@ -188,7 +187,7 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
     span = run_window(times, manifest, warmup_s)
     if window == "run":
         return span
-    unsent = requests_unsent(manifest, warmup_s)
+    unsent = manifest.requests_unsent(warmup_s)
     return steady_window(asked_load(requests, manifest, origin_ns), times, span, unsent)
 
 

@@ -3,7 +3,9 @@
 A key's annotation says what it means (unit, estimator) and of what it is (denominator). The JSON schema, the
 table of all keys that ``llm-locust schema --keys`` prints and the types that reports read come from there."""
 
+import math
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -175,3 +177,13 @@ class Amounts(SummaryPart, frozen=True):
     mean: Annotated[float | None, key("mean")]
     p50: Annotated[float | None, key("median")]
     max: Annotated[float | None, key("largest")]
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """Largest known value; None without any."""
+    return max((v for v in map(finite, values) if v is not None), default=None)
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None if it is not a finite number."""
+    return value if value is not None and math.isfinite(value) else None

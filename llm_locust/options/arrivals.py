@@ -13,7 +13,7 @@ from llm_locust.core.manifest import MOST_STAGES
 from llm_locust.core.texts import ON_OFF, is_on, parse_time
 from llm_locust.figures.objective import Objective, parse_objective
 from llm_locust.figures.search import parse_first_load, parse_share
-from llm_locust.metrics.stages.steady import Until, parse_until
+from llm_locust.metrics.stage_course import Until, parse_until
 from llm_locust.options.option import Group, option, parse_count
 from llm_locust.options.run import StopRule, parse_stop_rules
 from llm_locust.options.stages import (

@@ -30,9 +30,9 @@ from llm_locust.figures.text import seconds
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.sections.completeness import largest
 from llm_locust.metrics.select.selection import Pooled, asked
 from llm_locust.metrics.server_series import PARTS, ServerSeries, joined, read_server_series
+from llm_locust.metrics.structs import largest
 from llm_locust.metrics.window import Window
 from llm_locust.store import (
     MANIFEST_FILE,

@@ -24,7 +24,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.sections.steady import asked_load, steady_window
+from llm_locust.metrics.steady_window import asked_load, steady_window
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.sections.steady import asked_load, steady_window
+from llm_locust.metrics.steady_window import asked_load, steady_window
 from llm_locust.metrics.window import Population, Window, run_window
 
 

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.stages.steady import StageCourse
+from llm_locust.metrics.stage_course import StageCourse
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator

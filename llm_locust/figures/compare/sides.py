@@ -17,7 +17,6 @@ from llm_locust.metrics.measured import Measured, durations_of, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.throughput import Spans, inputs_per_s, rate_per_s
-from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.bootstrap import CELLS, order_cells, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, Ascending, Durations, ordered, percentile
@@ -227,10 +226,10 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     """Read the requests of a run, part by part (raises ValueError as :func:`measure` does)."""
     requests = asked(requests)
     measured = measure(requests, manifest, question)
-    lost = requests_lost(manifest, len(requests.stored))
+    lost = manifest.requests_lost(len(requests.stored))
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
-    unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    unsent = manifest.requests_unsent(question.warmup_of(manifest))
     apis = {name for batch in requests.parts(["endpoint"]) for name in batch.labels("endpoint").names}
     together = _together(measured)
     return Compared(manifest, measured, population, gaps, lost, unsent, together, tuple(sorted(apis)))

@@ -106,7 +106,7 @@ class Missing:
     """Requests that no record shows as scheduled in the window, and that were not good.
 
     ``lost`` and ``unsent`` ones have no record: the latter were due and never sent. ``stuck`` ones were
-    scheduled before the window and hung in it, see :mod:`llm_locust.metrics.sections.steady`. None if it is
+    scheduled before the window and hung in it, see :mod:`llm_locust.metrics.steady_window`. None if it is
     unknown how many of the run's belong here.
     """
 

@@ -21,7 +21,7 @@ from llm_locust.figures.objective import Probe, parse_objective, stage_probe
 from llm_locust.figures.stages import stages, touching
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
-from llm_locust.metrics.stages.steady import FigureEstimate, is_enough, look_at, parse_until
+from llm_locust.metrics.stage_course import FigureEstimate, is_enough, look_at, parse_until
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window
 from llm_locust.report.output import one_line

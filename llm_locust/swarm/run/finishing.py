@@ -14,7 +14,7 @@ from llm_locust.figures.summary import Summary, read_summary, typed_stages
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import reason_of
 from llm_locust.live.store import LiveStore, live_end
-from llm_locust.metrics.stages.steady import Until
+from llm_locust.metrics.stage_course import Until
 from llm_locust.options.report import Keep
 from llm_locust.report.inputs import write_live_end
 from llm_locust.report.run.analysis import Report

@@ -16,7 +16,7 @@ from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.figures.objective import Probe
 from llm_locust.figures.search import KINDS, SearchAnswer
 from llm_locust.live.state import LiveStages
-from llm_locust.metrics.stages.steady import EARLY_LOOKS
+from llm_locust.metrics.stage_course import EARLY_LOOKS
 from llm_locust.options.stages import prefixes_of
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of

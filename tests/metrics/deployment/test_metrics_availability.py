@@ -13,7 +13,7 @@ from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.sections.standstill import Silences, StreamHoles
+from llm_locust.metrics.standstill import Silences, StreamHoles
 from llm_locust.metrics.window import Population, Window
 
 TEN = Window(ns(0.0), ns(10.0), "")

@@ -10,7 +10,7 @@ from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.sections.steady import find_stuck
+from llm_locust.metrics.steady_window import find_stuck
 from llm_locust.metrics.window import Window
 
 

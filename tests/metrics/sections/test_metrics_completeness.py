@@ -9,7 +9,7 @@ from metrics_cases import manifest, ns, plain
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.figures.completeness import Completeness, completeness as completeness_of
-from llm_locust.metrics.sections.completeness import known, largest, requests_lost
+from llm_locust.metrics.structs import finite, largest
 
 
 def completeness(*given: Any, **more: Any) -> Any:
@@ -203,12 +203,12 @@ def test_a_run_is_complete_only_if_no_request_is_lost(workers: list[WorkerFacts]
     made = manifest(workers=workers, workers_expected=len(workers))
     part = completeness(made, rows)
     lost_records = sum(w["unrecorded"] for w in part["workers"])
-    assert part["records_lost"] == requests_lost(made, rows) >= lost_records >= sum(part["missing"].values())
+    assert part["records_lost"] == made.requests_lost(rows) >= lost_records >= sum(part["missing"].values())
     assert part["complete"] == (part["records_lost"] == 0 and not part["lost"])
 
 
 def test_the_largest_of_what_is_known_skips_what_is_not() -> None:
     assert largest([None, float("nan"), 2.0, 1.0]) == 2.0
     assert largest([None, float("nan")]) is largest([]) is None
-    assert known(float("inf")) is known(float("nan")) is known(None) is None
-    assert known(0.0) == 0.0
+    assert finite(float("inf")) is finite(float("nan")) is finite(None) is None
+    assert finite(0.0) == 0.0

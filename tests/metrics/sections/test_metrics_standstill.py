@@ -18,7 +18,7 @@ from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.sections.standstill import LEAST_S, MOST, Silences, Standstills, StreamHoles
+from llm_locust.metrics.standstill import LEAST_S, MOST, Silences, Standstills, StreamHoles
 from llm_locust.metrics.window import Window
 
 TEN = Window(ns(0.0), ns(10.0), "")

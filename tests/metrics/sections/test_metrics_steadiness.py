@@ -12,7 +12,7 @@ from llm_locust.figures.steadiness import steadiness
 from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.sections.steady import LoadOverTime
+from llm_locust.metrics.steady_window import LoadOverTime
 from llm_locust.metrics.window import Window
 
 SECONDS = 120.0

@@ -17,7 +17,7 @@ from stage_cases import (
     single_queue,
 )
 
-from llm_locust.metrics.stages.steady import StageCourse, saturation, unsteady
+from llm_locust.metrics.stage_course import StageCourse, saturation, unsteady
 
 Make = Callable[[Random], Times]
 

@@ -10,7 +10,7 @@ from metrics_cases import batch, failed, manifest, request, stage
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stages.steady import (
+from llm_locust.metrics.stage_course import (
     EARLY_LOOKS,
     LOOK_CONFIDENCE,
     FigureEstimate,

@@ -8,7 +8,6 @@ next request when the run ends. Neither is taken for a load that falls.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from llm_locust.core.record import UNJUDGED, Outcome
 from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import LATENCY, End, e2el
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
-from llm_locust.metrics.requests.goodput import Judgement, Limits
-from llm_locust.metrics.requests.latency import begun_s, latency_figures
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.requests.throughput import Spans
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Population, Window
@@ -248,26 +247,6 @@ def _may_hide(found: Plateau, run: Window, unsent: int) -> bool:
     """
     of_part = found.tolerance * found.level * run.seconds / found.parts
     return unsent > 0 and (found.last < found.parts or unsent > of_part)
-
-
-def left_out(c: Columns, run: Window, window: Window, judgement: Judgement | None) -> dict[str, Any]:
-    """Part of ``run`` that is not in ``window``, and the figures with it (``_run``)."""
-    in_run = run.scheduled(c)
-    outside = in_run & ~window.scheduled(c)
-    rest, whole = _figures(c, outside, judgement), _figures(c, in_run, judgement)
-    seconds = run.seconds - window.seconds
-    return {"seconds": seconds, **rest, **{f"{key}_run": value for key, value in whole.items()}}
-
-
-def _figures(c: Columns, scheduled: Mask, judgement: Judgement | None) -> dict[str, Any]:
-    population = Population.of(c, scheduled, np.arange(len(c)))
-    (found,) = latency_figures(c, [population], ["ttft"], {"p99": 99.0})
-    good = None if judgement is None else judgement.good[population.all[judgement.judged[population.all]]]
-    return {
-        "requests": int(scheduled.sum()),
-        "ttft_p99_ms": found["ttft"]["p99"],
-        "goodput_ratio": None if good is None or not len(good) else float(good.mean()),
-    }
 
 
 def _plateau(levels: Floats, tolerance: float) -> float:

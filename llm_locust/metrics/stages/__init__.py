@@ -1,1 +1,0 @@
-"""Figures of each stage of a run, and whether they are a result."""
