@@ -23,7 +23,7 @@ GATHER_S = 0.005
 #: Most answers that wait. With more, each is recorded before its user goes on.
 MOST_WAITING = 64
 
-#: Time after which other work has a turn: an answer that ends meanwhile waits for so long, and one record more.
+#: Time after which other work has a turn: an answer that ends meanwhile waits for it, and one record more.
 _PIECE_S = 0.0005
 
 

@@ -103,9 +103,16 @@ class AckMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of FLUSH, CUT, OVER and END."""
+    """Body of FLUSH, CUT and OVER."""
 
     run: Name
+
+
+class EndMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A user has asked for the end of the run; ``code`` is what it gave ``sys.exit``, else 0."""
+
+    run: Name
+    code: Annotated[int, Meta(ge=0, le=255)] = 0
 
 
 class StrangerMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,9 @@ class Stopping:
         self._stopping: set[greenlet] = set()  # greenlets inside of ``stop``
         self._handed_over: gevent.Greenlet[..., None] | None = None
         vars(runner).update(stop=self.stop, quit=self.quit, stop_users=self._stop_in_time)
+        hub = gevent.get_hub()
+        self._handle_error = hub.handle_error
+        vars(hub)["handle_error"] = self._on_error
 
     def stop(self, **how: Any) -> None:
         """End the load. A user, or a listener to its start or its end, returns at once."""
@@ -137,6 +140,17 @@ class Stopping:
         else:
             self._quit()
 
+    def _on_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
+        """Let ``sys.exit`` of a user end the load. It would end the process without a report."""
+        if not (isinstance(error, SystemExit) and self._is_of_load(context)):
+            self._handle_error(context, kind, error, trace)
+            return
+        environment = self._runner.environment
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)  # as Python has it
+        if code and environment.process_exit_code is None:
+            environment.process_exit_code = code
+        self._hand_over(self.quit, f"sys.exit({error.code!r})")
+
     def _quit_after(self) -> None:
         wait_until(lambda: (not self._stopping and self._is_settled()) or self.is_overdue, math.inf)
         self._quit()
@@ -151,10 +165,10 @@ class Stopping:
         """A new load begins."""
         self.is_overdue = False
 
-    def _hand_over(self, method: Method) -> None:
+    def _hand_over(self, method: Method, by: str = "") -> None:
         """Let another greenlet stop the load, and return at once: the caller is one that must end."""
         if self._handed_over is None or self._handed_over.dead:
-            logger.info("the locustfile ends the load (runner.%s)", method.__name__)
+            logger.info("the locustfile ends the load (%s)", by or f"runner.{method.__name__}")
             self._handed_over = gevent.spawn(self._on_own, method)
         gevent.sleep(0)  # from here on no request starts
 

@@ -18,6 +18,7 @@ from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
+    EndMessage,
     HelloMessage,
     LiveMessage,
     PingMessage,
@@ -90,7 +91,7 @@ class MasterRole:
         mail.listen(messages.SPENT, CountsMessage, self._on_counts)
         mail.listen(messages.STAGED, StagedMessage, self._runs.staged)
         mail.listen(messages.REFUSED, RefusedMessage, self._on_refused)
-        mail.listen(messages.END, RunMessage, self._on_end)
+        mail.listen(messages.END, EndMessage, self._on_end)
         mail.listen(messages.PING, PingMessage, self._on_ping)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -263,8 +264,10 @@ class MasterRole:
         if self._current(refused.run) is not None:
             self._runs.refuse(" ".join(printable(refused.reason, 1000).split()))
 
-    def _on_end(self, _: str, end: RunMessage) -> None:
+    def _on_end(self, _: str, end: EndMessage) -> None:
         if self._current(end.run) is not None:
+            if end.code and self._environment.process_exit_code is None:
+                self._environment.process_exit_code = end.code
             self._runs.end_by_locustfile()
 
     def _on_ping(self, worker: str, ping: PingMessage) -> None:

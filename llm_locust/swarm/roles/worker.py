@@ -17,6 +17,7 @@ from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     CountsMessage,
+    EndMessage,
     HelloMessage,
     PongMessage,
     RateMessage,
@@ -141,7 +142,8 @@ class WorkerRole:
         if session is None or session.closed:
             end()
         else:
-            self._mail.send(messages.END, RunMessage(run=session.run["id"]))
+            code = (self._environment.process_exit_code or 0) & 0xFF  # as a shell has it
+            self._mail.send(messages.END, EndMessage(run=session.run["id"], code=code))
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options

@@ -322,6 +322,7 @@ ENDING = {
     "quit in a task": _run(_user(COUNTED + "self.environment.runner.quit()"), *LONG),
     "stop in a task": _run(_user(COUNTED + "self.environment.runner.stop()"), *LONG),
     "quit in a task of a worker": _run(_user(COUNTED + "self.environment.runner.quit()"), *LONG, *forked(2)),
+    "sys.exit() in a task": _run(_user(COUNTED + "raise SystemExit"), *LONG),
     "quit in a listener to requests": _run(_user("pass", LISTENER.format(hook="events.request")), *LONG),
     "quit in a listener to our records": _run(_user("pass", LISTENER.format(hook="ours.llm_request")), *LONG),
     "stop by a checking greenlet": _run(_user("pass", CHECKER), *LONG),
@@ -342,6 +343,8 @@ OTHERS = {
     "beside HttpUsers of two workers": _run(BESIDE, "-u", "6", "-t", "3s", *forked(2)),
     "stopping users by a listener": _run(_user("pass", STOPPER), "-u", "2", "-t", "2s"),
     "dying in on_start": _run(DYING, *LONG),
+    "sys.exit(7) in a task": _run(_user(COUNTED + "raise SystemExit(7)"), *LONG),
+    "sys.exit(7) in a task of a worker": _run(_user(COUNTED + "raise SystemExit(7)"), *LONG, *forked(2)),
     "quit in a listener to the start": _run(_user("pass", STARTED), *LONG),
 }
 
@@ -383,6 +386,18 @@ def test_a_listener_may_make_a_failure_of_a_run_that_is_none(runs: dict[str, End
     run = runs["7 by a listener"]
     assert run.code == 7
     assert "the locustfile has set it (process_exit_code)" in run.last
+
+
+@pytest.mark.parametrize("name", ["sys.exit(7) in a task", "sys.exit(7) in a task of a worker"])
+def test_a_task_that_exits_ends_the_load_with_its_code_and_a_whole_report(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    run = runs[name]
+    assert run.result is not None, run.said
+    assert run.code == 7, run.said
+    assert run.result.manifest.complete
+    assert "the locustfile ends the load (sys.exit(7))" in run.said
+    assert "Traceback" not in run.said
 
 
 def test_users_that_catch_everything_end_with_the_load(runs: dict[str, Ended]) -> None:
