@@ -67,8 +67,8 @@ presets: $(VENV)/.test  ## a whole run of 10 s of every public protocol against 
 	LLM_LOCUST_TEST_PRESETS=$(PRESETS) $(BIN)/pytest tests/cli/test_all_presets.py
 
 # What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
-LOWEST_TESTS ?= tests/core/test_batch.py tests/core/arrow/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
-	tests/store/test_store_frame_log.py tests/store/test_store_reading.py tests/scenario/test_workload_scenario.py \
+LOWEST_TESTS ?= tests/core/test_batch.py tests/core/test_arrow.py tests/wire/test_sse.py tests/wire/test_reply.py \
+	tests/store/test_store.py tests/store/test_store_reading.py tests/scenario/test_workload_scenario.py \
 	tests/scenario/test_workload_yaml_lines.py tests/options/test_options_table.py \
 	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
 	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \
@@ -159,7 +159,7 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 # Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
 COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
-	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/metrics/test_metrics_verdict.py \
+	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_verdict.py \
 	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
 # What judges time, and what takes a minute under coverage.
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \

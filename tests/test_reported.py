@@ -257,7 +257,7 @@ TROUBLES: dict[int, Trouble] = {
         (
             "workload/test_arrivals_rates.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[inf]",
             "workload/test_arrivals_rates.py::test_a_wrong_rate_says_the_value_and_what_is_allowed_in_one_line[10/s]",
-            "core/test_durations.py::test_anything_else_is_refused_with_what_to_write[1m 30s]",
+            "core/test_texts.py::test_anything_else_is_refused_with_what_to_write[1m 30s]",
         ),
     ),
     62: Trouble(

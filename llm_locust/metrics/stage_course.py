@@ -192,7 +192,7 @@ def look(values_s: Floats, course: CellSums, until: Until) -> FigureEstimate:
 # A stage is saturated if requests are due faster than they end, so that those in flight grow until its end.
 #
 # With 95 % of steady stages none of them finds anything; the simulated ones of
-# ``tests/metrics/stages/test_metrics_steady.py`` are M/M/1 queues at loads of 0.1 to 0.9, and closed loops
+# ``tests/figures/test_figures_steadiness.py`` are M/M/1 queues at loads of 0.1 to 0.9, and closed loops
 # with lognormal times.
 # --------------------
 

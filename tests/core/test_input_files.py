@@ -1,12 +1,15 @@
-"""Files within bounds: what is read, what is refused, and what is said of a long reading."""
+"""Files within bounds: read, refused, put in their place whole; small YAML; a run's own."""
 
 import bz2
+import fcntl
 import gzip
 import logging
 import lzma
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -19,14 +22,23 @@ from llm_locust.core.files import (
     FileBounds,
     FileReading,
     InputError,
+    OwnFileError,
+    SmallYamlError,
     first_bytes,
     folder_files,
     input_lines,
     open_plain,
+    own_file,
     plain_name,
     read_input,
+    read_small_yaml,
+    replacing,
     text_lines,
 )
+from llm_locust.core.manifest import Manifest
+from llm_locust.store import Spool, StoreError, create_run_dir, write_manifest, write_text
+from llm_locust.store.files import check_folder_name
+from llm_locust.store.upload.transfer import upload_run
 
 SMALL = FileBounds("dataset", 10_000, line_bytes=100, lines=20, items=10)
 
@@ -258,3 +270,199 @@ def test_a_whole_file_is_bounded_too(tmp_path: Path) -> None:
 def test_skipped_lines_are_told_with_why_the_first_was() -> None:
     assert files.skipped_text(1, "d.jsonl:3: no object") == "1 line skipped, the first: d.jsonl:3: no object"
     assert files.skipped_text(1200, "x").startswith("1,200 lines skipped")
+
+
+def test_a_regular_file_is_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.touch()
+    assert own_file(path) == path
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path.symlink_to(__file__), "is a link, which is not followed"),
+        (lambda path: path.symlink_to("nowhere"), "is a link, which is not followed"),
+        (lambda path: os.mkfifo(path), "is not a regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
+    ],
+    ids=["link", "dead link", "pipe", "folder"],
+)
+def test_a_link_and_what_may_never_end_are_refused_with_what_to_do(
+    tmp_path: Path, make: Callable[[Path], object], says: str
+) -> None:
+    make(tmp_path / "f")
+    with pytest.raises(OwnFileError, match=f"f' {says}.*: put a copy of the file there"):
+        own_file(tmp_path / "f")
+
+
+def test_of_no_file_the_system_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        own_file(tmp_path / "none")
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with replacing(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_of_a_file_that_failed_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def fail_halfway() -> None:
+        with replacing(path) as file:
+            file.write(b"new")
+            raise ValueError("halfway")
+
+    with pytest.raises(ValueError, match="halfway"):
+        fail_halfway()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_no_link_in_the_directory_is_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("x", "x.part", ".write-probe"):
+        (run / name).symlink_to(victim)
+    create_run_dir(run)
+    write_text(run / "x", "new")
+    assert victim.read_text() == "precious"
+    assert (run / "x").read_text() == "new"
+    assert not (run / "x").is_symlink()
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_writing_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    dead, young, locked, other, odd, link = (
+        tmp_path / name
+        for name in (
+            f"x.{'0' * 16}.part",
+            f"x.{'1' * 16}.part",
+            f"x.{'2' * 16}.part",
+            f"y.{'3' * 16}.part",
+            "x.mine.part",
+            f"x.{'4' * 16}.part",
+        )
+    )
+    for file in (dead, young, locked, other, odd):
+        file.write_text("half")
+    link.symlink_to(odd)
+    for file in (dead, locked, other, odd, link):
+        os.utime(file, (1, 1), follow_symlinks=False)
+    with locked.open() as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        write_text(path, "new")
+    kept = {path, young, locked, other, odd, link}
+    assert set(tmp_path.iterdir()) == kept
+    write_text(path, "newer")  # the writer of that one has ended
+    assert set(tmp_path.iterdir()) == kept - {locked}
+
+
+def test_a_file_that_is_being_written_survives_a_process_that_writes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with replacing(path) as file:
+        file.write(b"slow")
+        (part,) = tmp_path.iterdir()
+        os.utime(part, (1, 1))
+        write_text(path, "fast")
+        assert part.exists()
+    assert path.read_text() == "slow"
+
+
+GOOD = ("20261122-041903-chat", "host.local_3f2a", "w-1", "_x", "a" * 200, "a:1@b+c")
+
+
+BAD = ("", ".", "..", "../x", "a/b", "/x", ".x", "-x", "a\n", "a b", "a\0", "a" * 201, "é")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_id_as_they_are_made_names_a_folder(name: str) -> None:
+    assert check_folder_name(name, "the id") == name
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"the id .* is not a valid folder name"):
+        check_folder_name(name, "the id")
+    run = create_run_dir(tmp_path / "run")
+    write_manifest(run, Manifest(id=name, name="x", started_ns=1, ended_ns=2))
+    with pytest.raises(StoreError, match="is not a valid folder name"):
+        upload_run(run, str(tmp_path / "to"))
+    assert sorted(os.listdir(tmp_path)) == ["run"]
+
+
+@pytest.mark.parametrize("folder", ["../out", "spool/../../out", "spool/../other"])
+def test_a_spool_lies_below_its_root_whatever_its_name_says(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not below"):
+        Spool(tmp_path / "root" / folder, tmp_path / "root")
+
+
+@pytest.fixture(autouse=True)
+def _few_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FileReading 10,000 values takes a second."""
+    monkeypatch.setattr(files, "MAX_VALUES", 1_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "content"),
+    [
+        (b"a: [1, 2.5, x]", {"a": [1, 2.5, "x"]}),
+        (b'{"a": null}', {"a": None}),
+        (b"\xef\xbb\xbfa: \xc3\xa9", {"a": "é"}),
+        (b"", None),
+        (b"[" + b"1," * 999 + b"]", [1] * 999),  # with the list itself 1,000 values
+        (b" " * SETTINGS.expanded_bytes, None),
+    ],
+)
+def test_a_small_file_is_its_values(tmp_path: Path, raw: bytes, content: Any) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(raw)
+    assert read_small_yaml(path) == content
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"a: [", "broken YAML: "),
+        (b'a: "\\UFFFFFFFF"', "broken YAML: "),
+        (b"a: 2026-13-01", "broken YAML: "),
+        (b"[" * 500, "broken YAML: too deep"),
+        (b"a: \xff", "cannot be read: it is not UTF-8"),
+        (b" " * (SETTINGS.expanded_bytes + 1), "longer than 64 KiB"),
+        (b"[" + b"1," * 1_000 + b"]", "more than 1,000 values"),
+        (b"{" + b"".join(b"%d: 1, " % i for i in range(500)) + b"}", "more than 1,000 values"),
+        (
+            b"a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\nb: &b ["
+            + b"*a, " * 40
+            + b"]\nc: ["
+            + b"*b, " * 40
+            + b"]",
+            "with its aliases replaced, it has more than 1,000 values",
+        ),
+    ],
+)
+def test_what_is_too_much_or_no_yaml_is_refused_in_one_line(tmp_path: Path, raw: bytes, why: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(SmallYamlError) as told:
+        read_small_yaml(path)
+    assert why in str(told.value)
+    assert str(told.value).isprintable()
+    assert len(str(told.value)) <= 500
+
+
+@pytest.mark.parametrize("name", ["none.yaml", "a\0b"])
+def test_a_file_that_cannot_be_opened_is_refused_without_its_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SmallYamlError, match="cannot be read: ") as told:
+        read_small_yaml(tmp_path / name)
+    assert str(tmp_path) not in str(told.value)

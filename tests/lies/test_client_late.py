@@ -1,32 +1,36 @@
-"""A client that was late, and reports that said that it was not.
-
-- A client whose event loop was held for 150 of every 180 ms read several packets at once and gave all of
-  them the time of the last: the median TTFT was 175.6 ms for a true 52.8. The report said "kernel stamps keep
-  latencies true" and the verdict was ``suspect``. Now a thread of its own reads, and the times are true.
-- Where Python reads, because no compiler built the thread, the first tokens whose time is not known are
-  counted, more than 1 % of them make the run ``invalid``, and the exit code is 3.
-- A stream whose gaps were 0 because its client was late was called ``buffered``: by something on the way.
-"""
+"""A client that was late, and reports that said that it was not."""
 
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import gevent
 import numpy as np
 import pytest
 from calls import GOOD, MS, Caller, arrived_ns, caller
 from gevent.monkey import get_original
+from live_cases import counts_of
+from metrics_cases import request
+from report_cases import summary
 from scripted import ScriptedServer, stream_script
 from swarm_process import Result, locust, simulation
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES
+from llm_locust.core.record import RequestRecord
+from llm_locust.live.state import verdict
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
 
+
 HELD_S, FREE_S = 0.150, 0.030
+
+
 TTFT_MS, GAP_MS = 50, 20
+
+
 LATER_MS = 200  # of a first token that is to come while the loop is held, on a busy machine too
+
 
 LOCUSTFILE = f"""
 import gevent
@@ -148,3 +152,33 @@ def test_a_held_client_knows_the_time_of_each_event(server: ScriptedServer, ask:
     assert record.end_lag_ns is not None
     assert record.end_lag_ns > 100 * MS, "the loop took the answer up long after it had come"
     assert np.median(late_ns) < record.end_lag_ns / 20
+
+
+def whole(**known: Any) -> list[RequestRecord]:
+    late = known.pop("late", 0.0)
+    return [
+        request(i * 0.05, (), late=late, ended=i * 0.05 + late + 0.2, streamed=False, **known)
+        for i in range(100)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [
+        (
+            {"late": 5.0},
+            "the load was late: requests were sent 5,000 ms after their schedule (p99)",
+        ),
+        (
+            {"client_lag_ns": 250_000_000, "kernel_stamps": False},
+            "the client read 250 ms late (p99), the median E2EL is 200 ms",
+        ),
+    ],
+)
+def test_its_delays_are_held_against_the_whole_answer(known: dict[str, Any], reason: str) -> None:
+    client = summary(whole(**known), open_loop=True)["client"]
+    assert client["verdict"] == "invalid"
+    assert any(each.startswith(reason) for each in client["reasons"])
+    (live,) = counts_of(*whole(**known)).values()
+    assert verdict(live, [], open_loop=True, seconds=5.0).severity == "invalid"
+    assert summary(whole(), open_loop=True)["client"]["verdict"] == "ok"

@@ -1,6 +1,8 @@
 """The master's store: each report once, spans that are what they say, and a bounded size."""
 
+import operator
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from live_cases import START_S, Run, observation, worker
 from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.counts import OTHERS, SCALARS, LiveKey
+from llm_locust.figures.live_check import LastLatency
+from llm_locust.live.counts import OTHERS, SCALARS, LiveKey, Ring
 from llm_locust.live.messages import (
     LiveReport,
     LiveSlice,
@@ -27,9 +30,12 @@ from llm_locust.live.store import (
     SPANS,
     Charts,
     LiveStore,
+    live_end,
     snapshot,
 )
 from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.report.inputs import LIVE_FILE, read_live_end, write_live_end
+from llm_locust.store import StoreError
 
 
 def test_a_report_that_comes_again_counts_once() -> None:
@@ -378,3 +384,110 @@ def _answer(generator: np.random.Generator, number: int) -> RequestRecord:
 
 def _slices(run: Run) -> list[LiveSlice]:
     return decode_report(run.worker().report()).slices
+
+
+times = st.lists(st.floats(0, 5000), max_size=60)
+
+
+EVER = (float("-inf"), float("inf"))
+
+
+def recent(most: int = 5) -> Ring[int]:
+    return Ring(2.0, most, operator.add)
+
+
+def whole(most: int = 8) -> Ring[int]:
+    return Ring(2.0, most, operator.add, whole=True)
+
+
+def test_values_of_one_cell_are_merged() -> None:
+    ring = recent()
+    for at_s in (4.0, 5.9, 6.0):
+        ring.add(at_s, 1)
+    assert list(ring.cells(*EVER)) == [(4.0, 2), (6.0, 1)]
+
+
+def test_the_oldest_cells_go_as_time_passes() -> None:
+    ring = recent(most=3)
+    for at_s in (0.0, 2.0, 4.0, 6.0):
+        ring.add(at_s, 1)
+    assert [at for at, _ in ring.cells(*EVER)] == [2.0, 4.0, 6.0]
+    ring.add(100.0, 1)
+    assert [at for at, _ in ring.cells(*EVER)] == [100.0]
+
+
+def test_what_comes_too_late_is_left_out_and_what_comes_late_is_not() -> None:
+    ring = recent(most=3)
+    ring.add(10.0, 1)
+    ring.add(6.0, 1)
+    ring.add(4.0, 1)
+    assert [at for at, _ in ring.cells(*EVER)] == [6.0, 10.0]
+
+
+def test_only_cells_that_lie_between_are_given() -> None:
+    ring = recent()
+    for at_s in (0.0, 2.0, 4.0):
+        ring.add(at_s, 1)
+    assert [at for at, _ in ring.cells(1.0, 6.0)] == [2.0, 4.0]
+    assert [at for at, _ in ring.cells(0.0, 5.9)] == [0.0, 2.0]
+
+
+@given(times)
+def test_a_ring_of_the_whole_keeps_every_value_in_few_cells(at: list[float]) -> None:
+    ring = whole()
+    for at_s in at:
+        ring.add(at_s, 1)
+    cells = list(ring.cells(*EVER))
+    assert sum(value for _, value in cells) == len(at)
+    assert len(ring) == len(cells) <= 8
+    for begin_s, value in cells:
+        assert value == sum(begin_s <= at_s < begin_s + ring.width_s for at_s in at)
+
+
+@given(times)
+def test_a_ring_of_the_recent_past_has_all_that_is_recent(at: list[float]) -> None:
+    ring = recent()
+    for at_s in sorted(at):
+        ring.add(at_s, 1)
+    newest = max((at_s // 2 for at_s in at), default=0)
+    assert len(ring) <= 5
+    assert sum(v for _, v in ring.cells(*EVER)) == sum(at_s // 2 > newest - 5 for at_s in at)
+
+
+def run() -> Run:
+    made = Run()
+    made.ended([request(arrivals=(0.1, 0.2, 0.3)), request(arrivals=(0.1,)), failed()])
+    made.report()
+    return made
+
+
+def test_all_requests_of_the_run_are_in_the_last_figures() -> None:
+    end = live_end(run().store)
+    assert (end.run, end.ok, end.failed, end.cancelled, end.ended) == ("run", 2, 1, 0, 3)
+    assert (end.resets, end.missed) == (0, 0)
+    assert end.latency_ms["ttft"].n == 2
+    assert end.latency_ms["ttft"].p50 == pytest.approx(100, rel=end.relative_error)
+    assert end.latency_ms["itl"].n == 2
+
+
+def test_resets_and_lost_reports_are_told() -> None:
+    made = run()
+    made.store.reset()
+    end = live_end(made.store)
+    assert (end.resets, end.ended) == (1, 0)
+    assert end.latency_ms["tpot"] == LastLatency(n=0)
+
+
+def test_figures_come_back_as_they_were_and_only_to_their_own_run(tmp_path: Path) -> None:
+    end = live_end(run().store)
+    assert read_live_end(tmp_path, "run") is None
+    write_live_end(tmp_path, end)
+    assert read_live_end(tmp_path, "run") == end
+    assert read_live_end(tmp_path, "another") is None
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / LIVE_FILE).write_text("{}")
+    with pytest.raises(StoreError, match=r"live\.json.*can do without") as raised:
+        read_live_end(tmp_path, "run")
+    assert "\n" not in str(raised.value)

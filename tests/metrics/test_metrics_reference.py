@@ -48,17 +48,17 @@ NOT_HERE = (
     *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start.", "dropped."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
-    "stages[].lengths.",  # of a sweep over them: tests/metrics/stages/test_metrics_stage_lengths.py
-    # Of a prefix-cache experiment: tests/metrics/stages/test_metrics_stage_prefix.py
+    "stages[].lengths.",  # of a sweep over them: tests/figures/test_figures_stages.py
+    # Of a prefix-cache experiment: tests/figures/test_figures_stages.py
     *("stages[].prefix.", "repeats[].prefix", "prefix_cache."),
     *(
         "server.pools.",
         "server.total.role",
-    ),  # of separate prefill and decode: tests/metrics/deployment/test_metrics_pools.py
-    "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
+    ),  # of separate prefill and decode: test_figures_servers
+    "sessions.header.",  # given back by sessions: tests/figures/test_figures_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
     "client.calibration.",  # of a run with --calibrate
-    "fairness.headers[]",  # counted by workers: tests/report/sections/test_report_fairness.py
+    "fairness.headers[]",  # counted by workers: tests/figures/test_figures_fairness.py
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 

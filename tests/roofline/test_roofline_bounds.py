@@ -1,4 +1,4 @@
-"""Bounds of a step, of a prompt and of a deployment."""
+"""Bounds of a step, of a prompt and of a deployment, by GPUs' names or values."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,11 +12,16 @@ from llm_locust.roofline.bounds import (
     ridge_batch,
     roof_of_options,
     saturation,
+    step_costs,
 )
-from llm_locust.roofline.gpus import RooflineError, gpu_named
+from llm_locust.roofline.gpus import GPUS, Gpu, RooflineError, gpu_named
 
 BATCHES = st.integers(1, 4096)
+
+
 CONTEXTS = st.integers(0, 200_000)
+
+
 #: Sums of large floats.
 NEARLY = 1 - 1e-12
 
@@ -164,3 +169,121 @@ def test_half_of_a_roof_is_refused(options: dict[str, object], said: str) -> Non
     with pytest.raises(RooflineError) as e:
         roof_of_options(options)
     assert said in str(e.value)
+
+
+def test_llama_3_8b_on_an_h100_by_hand_of_profile() -> None:
+    costs = step_costs(llama_8b(), gpu_named("h100"))
+    assert costs.weights_bytes == 16_060_522_496
+    assert costs.step_base_ns == pytest.approx(4.4806e6, rel=1e-4)
+    assert costs.context_per_token_ns == pytest.approx(131_072 / 3.35e12 * 1e9)
+    assert costs.prefill_per_token_ns == pytest.approx(2 * 6_979_588_096 / 989.5e12 * 1e9)
+    # 90 % of 80 GiB less the weights, of 131,072 bytes each.
+    assert costs.kv_cache_tokens == int((0.9 * 80 * 2**30 - 16_060_522_496) / 131_072) == 467_291
+    assert costs.source == (
+        "roofline of Llama 3 8B (bf16) on 1 × H100 SXM by data sheet, at 100% of its bandwidth and 100% of "
+        "its FLOP/s"
+    )
+
+
+def test_shares_of_the_peaks_make_steps_longer_by_as_much() -> None:
+    full = step_costs(shape(), PLAIN_GPU)
+    part = step_costs(shape(), PLAIN_GPU, memory_efficiency=0.8, compute_efficiency=0.5)
+    assert part.step_base_ns == pytest.approx(full.step_base_ns / 0.8)
+    assert part.context_per_token_ns == pytest.approx(full.context_per_token_ns / 0.8)
+    assert part.prefill_per_token_ns == pytest.approx(full.prefill_per_token_ns / 0.5)
+    assert part.kv_cache_tokens == full.kv_cache_tokens
+    assert "at 80% of its bandwidth and 50% of its FLOP/s" in part.source
+
+
+@given(roofs())
+def test_a_step_of_many_tokens_costs_what_the_bound_has(roof: Roof) -> None:
+    try:
+        costs = step_costs(roof.model, roof.gpu, gpus=int(roof.gpus))
+    except RooflineError:
+        return
+    # So many that every expert is touched.
+    batch, context = 1_000_000, 10
+    bound = decode_bound(roof, batch, context)
+    assert costs.step_base_ns + costs.context_per_token_ns * batch * context == pytest.approx(
+        bound.memory_s * 1e9
+    )
+    attention = roof.model.attention_flops * context * batch / roof.peak_flops
+    assert costs.prefill_per_token_ns * batch == pytest.approx((bound.compute_s - attention) * 1e9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"memory_efficiency": 0.0}, "memory_efficiency is 0: write a number above 0 and at most 1"),
+        ({"compute_efficiency": 1.5}, "compute_efficiency is 1.5"),
+        ({"memory_utilization": float("nan")}, "memory_utilization is nan"),
+        ({"gpus": 0}, "gpus is 0: write how many GPUs one copy of the model has"),
+    ],
+)
+def test_what_is_no_share_or_no_gpu_is_refused(arguments: dict[str, float], said: str) -> None:
+    with pytest.raises(RooflineError, match=said):
+        step_costs(shape(), PLAIN_GPU, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["h100", "H100", "h100-sxm", "H100 SXM", " h100_sxm "])
+def test_a_name_is_found_whatever_its_case_and_its_blanks(name: str) -> None:
+    assert gpu_named(name) is GPUS["h100"]
+
+
+def test_an_h100_is_that_of_its_data_sheet() -> None:
+    gpu = gpu_named("h100")
+    assert gpu.memory_bytes == 80 * 2**30
+    assert gpu.bandwidth_bytes_per_s == 3.35e12
+    assert gpu.bf16_flops == 1979e12 / 2  # the data sheet's has sparsity
+    assert gpu.peak_flops("fp8") == gpu.peak_flops("int8") == 1979e12
+
+
+def test_without_units_of_eight_bits_a_gpu_computes_in_sixteen() -> None:
+    assert gpu_named("a100").peak_flops("fp8") == gpu_named("a100").peak_flops("bf16") == 312e12
+    assert gpu_named("a100").peak_flops("int8") == 624e12
+
+
+def test_eight_bits_are_never_slower_than_sixteen_and_dense_peaks_are_no_sparse_ones() -> None:
+    for gpu in GPUS.values():
+        assert gpu.peak_flops("fp8") >= gpu.bf16_flops
+        # Bytes that one operation would need to be bound by memory: a sparse peak would double it.
+        assert 100 < gpu.bf16_flops / gpu.bandwidth_bytes_per_s < 450, gpu.name
+
+
+def test_an_unknown_name_is_told_with_the_nearest_one_and_all_others() -> None:
+    with pytest.raises(RooflineError) as e:
+        gpu_named("h10")
+    assert str(e.value).startswith('there is no GPU "h10": did you mean "h100"? known are a100-40gb, ')
+    with pytest.raises(RooflineError, match="mi325x"):
+        gpu_named("")
+
+
+def test_a_gpu_is_given_by_its_values_in_the_units_of_data_sheets() -> None:
+    gpu = gpu_named("memory=80, bandwidth=3.35, bf16=989.5, fp8=1979")
+    known = gpu_named("h100")
+    assert (gpu.memory_bytes, gpu.bandwidth_bytes_per_s) == (known.memory_bytes, known.bandwidth_bytes_per_s)
+    assert (gpu.bf16_flops, gpu.fp8_flops, gpu.int8_flops) == (known.bf16_flops, known.fp8_flops, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory=80,bandwidth=3", "bf16 is missing: write memory=80,"),
+        ("memory=80,speed=3", '"speed" is not one of memory, bandwidth, bf16, fp8, int8'),
+        ("memory=80,memory=3", '"memory" is given twice'),
+        ("memory=lots,bandwidth=3,bf16=1", 'memory is "lots": write a number'),
+        ("memory=0,bandwidth=3,bf16=1", "memory_bytes of GPU by its values is 0: write a number above 0"),
+        ("memory=1,bandwidth=nan,bf16=1", "is nan: write a number above 0"),
+        ("memory=1,bandwidth=1,bf16=1,fp8=0", "fp8_flops of GPU by its values is 0"),
+    ],
+)
+def test_values_that_are_none_are_told_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(RooflineError) as e:
+        gpu_named(text)
+    assert said in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_gpu_without_bandwidth_is_refused() -> None:
+    with pytest.raises(RooflineError, match="bandwidth_bytes_per_s of none is -1"):
+        Gpu(name="none", memory_bytes=1, bandwidth_bytes_per_s=-1, bf16_flops=1)

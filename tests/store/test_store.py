@@ -2,16 +2,20 @@
 
 import json
 import os
+import stat
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
+from metrics_cases import manifest, ns, request
 from process_limits import files_limited_to
 from record_strategies import record
 
@@ -21,9 +25,11 @@ from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
     REQUESTS_FILE,
+    WORKER_FILE,
     FrameHeader,
     FrameIndex,
     FrameLog,
+    Spool,
     StoreError,
     Tear,
     compact,
@@ -39,7 +45,19 @@ from llm_locust.store import (
     write_requests,
     write_text,
 )
-from llm_locust.store.frames import axis_offsets_ns
+from llm_locust.store.facts import course_of, next_part, parts_of
+from llm_locust.store.files import growth_of, size_of, size_text
+from llm_locust.store.frames import (
+    Seqs,
+    axis_offsets_ns,
+    covers,
+    format_ranges,
+    joined,
+    overlap,
+    parse_ranges,
+    ranges_text,
+    seq_ranges,
+)
 
 payloads = st.lists(st.binary(max_size=30), max_size=6)
 
@@ -57,9 +75,6 @@ def frames_of(each: list[bytes]) -> list[bytes]:
 def read_back(path: Path) -> list[bytes]:
     data = path.read_bytes()
     return [data[f.offset : f.offset + f.length] for f in index_frames(path).frames]
-
-
-# -- frames ---------------------------------------------------------------------------------
 
 
 @given(payloads)
@@ -158,9 +173,6 @@ def test_duplicates_in_any_order_give_the_same_frames(tmp_path: Path) -> None:
     assert orders == [[("a", 0), ("b", 0), ("b", 1)]] * 3
 
 
-# -- places on the run's axis ---------------------------------------------------------------
-
-
 def placed(*clocks: tuple[int | None, int | None], worker: str = "w") -> list[int]:
     """The offsets of a worker's frames whose headers have these offsets and errors."""
     return axis_offsets_ns(
@@ -187,9 +199,6 @@ def test_each_worker_has_its_own_clock() -> None:
     ]
     assert axis_offsets_ns(headers) == [0, 90, 90]
     assert axis_offsets_ns([]) == []
-
-
-# -- the log of frames ----------------------------------------------------------------------
 
 
 def test_a_log_holds_what_was_appended(tmp_path: Path) -> None:
@@ -232,9 +241,6 @@ def test_a_log_never_goes_over_an_older_one(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         FrameLog(tmp_path / FRAMES_FILE)
     assert (tmp_path / FRAMES_FILE).read_bytes() == b"precious"
-
-
-# -- compaction -----------------------------------------------------------------------------
 
 
 def test_compaction_keeps_each_batch_once_and_removes_the_frames(tmp_path: Path) -> None:
@@ -348,9 +354,6 @@ def test_many_batches_become_row_groups_without_loss(tmp_path: Path) -> None:
     assert len(read_requests(tmp_path)) == 75_000
 
 
-# -- reading --------------------------------------------------------------------------------
-
-
 def test_a_directory_named_like_a_column_changes_nothing(tmp_path: Path) -> None:
     run = create_run_dir(tmp_path / "model=llama" / "reads=9")
     write_requests(run / REQUESTS_FILE, [RecordBatch.from_records([record(3)], "w1")])
@@ -430,9 +433,6 @@ def test_what_is_no_manifest_is_said(content: bytes, tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-# -- writing --------------------------------------------------------------------------------
-
-
 def test_a_directory_with_any_part_of_a_run_holds_one(tmp_path: Path) -> None:
     for name in (MANIFEST_FILE, REQUESTS_FILE, FRAMES_FILE):
         run = create_run_dir(tmp_path / name)
@@ -489,3 +489,333 @@ def test_long_json_is_written_without_spaces(tmp_path: Path) -> None:
     assert (tmp_path / "short").read_text() == '{\n  "a": 1\n}\n'
     write_json(tmp_path / "long", {"a": ["b"] * 300_000})
     assert (tmp_path / "long").read_text().startswith('{"a":["b","b"')
+
+
+def test_more_frames_than_one_system_call_takes_are_written_in_order(tmp_path: Path) -> None:
+    frames = [bytes([n % 256]) * (n % 5) for n in range(5000)]
+    log = FrameLog(tmp_path / "log")
+    log.append(*frames)
+    log.append()
+    log.append(b"end")
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"".join(frames) + b"end"
+
+
+@given(frames=st.lists(st.binary(max_size=9)), most=st.integers(1, 20))
+def test_a_kernel_that_takes_a_part_at_a_time_gets_the_rest_after_it(
+    frames: list[bytes], most: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+
+    def pwritev(file: int, buffers: list[memoryview], at: int) -> int:
+        return os.pwrite(file, b"".join(buffers)[:most], at)
+
+    log = FrameLog(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pwritev", pwritev)
+        log.append(*frames)
+    log.close()
+    assert path.read_bytes() == b"".join(frames)
+
+
+def test_of_frames_that_the_disk_took_in_part_none_is_in_the_log(tmp_path: Path) -> None:
+    log = FrameLog(tmp_path / "log")
+    log.append(b"whole")
+    with files_limited_to(1_000_000), pytest.raises(OSError, match="File too large"):
+        log.append(b"x" * 800_000, b"y" * 800_000)
+    log.append(b"next")
+    log.close()
+    assert (tmp_path / "log").read_bytes() == b"wholenext"
+
+
+def batch_of_of_growth(rows: int, tokens: int) -> RecordBatch:
+    """Requests with irregular arrivals, and random ids, which do not compress."""
+    rng = np.random.default_rng(tokens)
+    records = []
+    for i in range(rows):
+        arrivals = int(1.8e18) + i * 10**7 + np.cumsum(rng.normal(2e7, 2e6, tokens)).astype(int)
+        records.append(request(request_id=rng.bytes(16).hex(), arrivals_ns=arrivals))
+    return RecordBatch.from_records(records, "a worker's name of 27 chars")
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (1, 2000), (60, 20), (256, 128), (256, 600)])
+def test_frames_take_about_what_is_announced(rows: int, tokens: int) -> None:
+    taken = len(batch_of_of_growth(rows, tokens).to_bytes())
+    assert 0.6 * taken < growth_of(rows, tokens, 1).frames < 2.5 * taken
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(5000, 20), (2000, 128), (500, 1000)])
+def test_so_does_the_file_that_is_made_of_them(rows: int, tokens: int, tmp_path: Path) -> None:
+    write_requests(tmp_path / "x.parquet", [batch_of_of_growth(rows, tokens)])
+    taken = (tmp_path / "x.parquet").stat().st_size
+    assert 0.9 * taken < growth_of(rows, tokens, 1).kept < 2.5 * taken
+
+
+def test_growth_adds_up_and_many_small_batches_take_more() -> None:
+    one = growth_of(1000, 100, 10)
+    assert growth_of(2000, 100, 20).frames == pytest.approx(2 * one.frames)
+    assert growth_of(1000, 100, 1000).frames > 5 * one.frames
+    assert growth_of(0, 100, 10).peak == 0
+    # No batch is without a request.
+    assert growth_of(10, 100, 10).frames == growth_of(10, 100, 1e9).frames
+
+
+def test_sizes_are_texts_for_a_person() -> None:
+    sizes = [size_text(each) for each in (0, 2048, 5 << 20, 1.25 * (1 << 30), 3 << 40)]
+    assert sizes == ["0 KiB", "2 KiB", "5.0 MiB", "1.2 GiB", "3.0 TiB"]
+
+
+def test_the_size_of_a_folder_is_that_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a").write_bytes(b"1234")
+    (tmp_path / "b").write_bytes(b"56")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert size_of(tmp_path) == 6
+
+
+def part(folder: Path, number: int, **facts: object) -> Path:
+    path = folder / f"part-{number}"
+    path.mkdir(parents=True)
+    write_manifest(path, manifest(None, **facts))
+    return path
+
+
+def test_a_new_directory_begins_with_part_1_and_has_all_its_time(tmp_path: Path) -> None:
+    course = course_of(tmp_path / "day")
+    assert (course.parts, course.over) == ((), "")
+    assert course.left_s(60.0, ns(0.0)) == 60.0
+    assert next_part(tmp_path / "day").name == "part-1"
+
+
+def test_parts_are_ordered_by_number_and_the_next_one_is_above_all(tmp_path: Path) -> None:
+    for number in (10, 2, 9):
+        part(tmp_path, number)
+    (tmp_path / "part-11").mkdir()  # a master that died before its first manifest
+    (tmp_path / "part-x").mkdir()
+    assert [path.name for path in parts_of(tmp_path)] == ["part-2", "part-9", "part-10"]
+    assert next_part(tmp_path).name == "part-12"
+
+
+@pytest.mark.parametrize(
+    ("last", "over"),
+    [
+        ({"ended_ns": None, "stopped_ns": None}, False),  # killed
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": True}, False),  # SIGTERM, no worker left
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": True, "ended_in_order": True}, True),  # a stop rule
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": False}, True),  # a person, its time
+        ({"ended_ns": None, "stopped_ns": 4}, True),  # killed while the report was made
+    ],
+)
+def test_a_part_follows_unless_the_load_was_ended_in_order(
+    tmp_path: Path, last: dict[str, object], over: bool
+) -> None:
+    part(tmp_path, 1, cut_short=True, ended_ns=3)
+    part(tmp_path, 2, **last)
+    assert bool(course_of(tmp_path).over) is over
+
+
+def test_the_time_of_the_whole_counts_from_the_first_part(tmp_path: Path) -> None:
+    part(tmp_path, 1, started_ns=ns(0.0))
+    part(tmp_path, 2, started_ns=ns(50.0))
+    course = course_of(tmp_path)
+    assert course.left_s(3600.0, ns(600.0)) == pytest.approx(3000.0)
+    assert course.left_s(3600.0, ns(4000.0)) == 0.0
+    assert course.left_s(3600.0, ns(-50.0)) == 3600.0  # a clock that was set back makes no time
+
+
+def test_a_run_that_was_not_restartable_is_refused(tmp_path: Path) -> None:
+    write_manifest(tmp_path, manifest(None))
+    with pytest.raises(StoreError, match="was not restartable"):
+        course_of(tmp_path)
+
+
+NUMBERS = st.lists(st.integers(0, 40))
+
+
+def test_numbers_are_written_as_ranges_with_both_ends() -> None:
+    assert format_ranges([*range(18), 19, *range(21, 31)]) == "0-17 19 21-30"
+    assert format_ranges([3, 1, 2, 3]) == "1-3"
+    assert format_ranges([]) == ""
+
+
+def test_a_text_of_ranges_is_read_back() -> None:
+    assert parse_ranges("0-17 19 21-30") == [range(18), range(19, 20), range(21, 31)]
+    assert parse_ranges("") == []
+
+
+def test_a_text_in_any_order_is_put_in_order() -> None:
+    assert parse_ranges("21-30 5 0-3 4 2-7") == [range(8), range(21, 31)]
+
+
+@pytest.mark.parametrize("word", ["x", "3-", "-3", "1--2", "1,2", "3-2", "1.5", "٣", "1-2-3", "9" * 19])
+def test_a_text_that_is_no_list_of_ranges_is_an_error_that_names_the_word(word: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{word}'"):
+        parse_ranges(f"0-1 {word}")
+
+
+@given(numbers=NUMBERS)
+def test_the_text_says_exactly_the_numbers(numbers: list[int]) -> None:
+    assert sorted(n for r in parse_ranges(format_ranges(numbers)) for n in r) == sorted(set(numbers))
+
+
+@given(some=NUMBERS, others=NUMBERS)
+def test_ranges_compare_as_the_sets_that_they_are(some: list[int], others: list[int]) -> None:
+    a, b = seq_ranges(some), seq_ranges(others)
+    assert covers(a, b) == (set(some) >= set(others))
+    assert overlap(a, b) == bool(set(some) & set(others))
+
+
+@given(numbers=NUMBERS)
+def test_a_set_that_grows_is_the_set_of_what_was_put_in(numbers: list[int]) -> None:
+    seqs, plain = Seqs(), set[int]()
+    for number in numbers:
+        seqs.add(number)
+        plain.add(number)
+        assert len(seqs) == len(plain)
+        assert [n in seqs for n in range(42)] == [n in plain for n in range(42)]
+    assert seqs.ranges() == joined(seqs.ranges()) == seq_ranges(numbers)
+    assert str(seqs) == ranges_text(seq_ranges(numbers))
+
+
+def test_a_set_of_consecutive_numbers_takes_one_range_whatever_its_length() -> None:
+    assert Seqs(range(100_000)).ranges() == [range(100_000)]
+    assert Seqs([*range(0, 1000, 2), *range(1, 1000, 2)]).ranges() == [range(1000)]
+
+
+def test_a_number_below_0_is_no_batch() -> None:
+    with pytest.raises(ValueError, match="-1 is not a batch number"):
+        Seqs([-1])
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write everywhere; nobody may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "runs" / "demo"
+    root.mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def spool(root: Path) -> Spool:
+    return Spool(root / "spool" / "w1", root)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_nothing_is_made_before_the_first_write(spool: Spool, root: Path) -> None:
+    assert names(root) == []
+    assert spool.close()
+    assert names(root) == []
+
+
+def test_a_frame_is_a_file_of_its_own_named_by_its_number(spool: Spool) -> None:
+    spool.write(17, b"frame")
+    assert names(spool.folder) == ["00000017.frame"]
+    assert spool.read(17) == b"frame"
+
+
+def test_a_frame_is_never_written_over_another(spool: Spool) -> None:
+    spool.write(1, b"first")
+    with pytest.raises(FileExistsError):
+        spool.write(1, b"second")
+    assert spool.read(1) == b"first"
+
+
+def test_of_a_write_that_fails_midway_nothing_stays(spool: Spool) -> None:
+    spool.write(0, b"x")
+    with files_limited_to(100_000), pytest.raises(OSError, match="File too large"):
+        spool.write(1, b"x" * 300_000)
+    assert names(spool.folder) == ["00000000.frame"]
+    spool.write(1, b"again")
+    assert spool.read(1) == b"again"
+
+
+def test_a_folder_that_was_removed_is_made_again(spool: Spool) -> None:
+    spool.write(0, b"x")
+    spool.drop(0)
+    spool.folder.rmdir()
+    spool.write(1, b"y")
+    assert spool.read(1) == b"y"
+
+
+def test_a_spool_where_a_file_is_cannot_be_written(root: Path) -> None:
+    (root / "spool").write_text("a file")
+    with pytest.raises(NotADirectoryError):
+        Spool(root / "spool" / "w1", root).write(0, b"x")
+
+
+def test_a_read_only_folder_cannot_be_written(spool: Spool, root: Path) -> None:
+    root.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with without_privileges(), pytest.raises(PermissionError):
+        spool.write(0, b"x")
+    root.chmod(stat.S_IRWXU)
+    spool.write(0, b"x")
+    assert spool.read(0) == b"x"
+
+
+def test_dropping_a_frame_that_is_not_there_is_no_error(spool: Spool) -> None:
+    spool.drop(3)
+    spool.write(3, b"x")
+    spool.drop(3)
+    spool.drop(3)
+    assert names(spool.folder) == []
+
+
+def test_closing_removes_the_facts_the_folder_and_what_is_empty_above_it_up_to_the_root(
+    spool: Spool, root: Path
+) -> None:
+    spool.write_facts(MANIFEST_FILE, {"id": "run"})
+    spool.write_facts(WORKER_FILE, {"id": "w1"})
+    spool.write(0, b"x")
+    spool.drop(0)
+    assert spool.close()
+    assert root.is_dir()
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("name", ["00000007.frame", "notes.txt"])
+def test_closing_leaves_a_folder_that_holds_a_frame_or_a_file_of_somebody_else(
+    spool: Spool, name: str
+) -> None:
+    spool.write_facts(MANIFEST_FILE, {"id": "run"})
+    (spool.folder / name).write_bytes(b"precious")
+    assert not spool.close()
+    assert (spool.folder / name).read_bytes() == b"precious"
+
+
+def test_a_folder_that_keeps_a_frame_keeps_its_facts(spool: Spool) -> None:
+    spool.write_facts(MANIFEST_FILE, {"id": "run"})
+    spool.write(0, b"x")
+    assert not spool.close()
+    assert names(spool.folder) == ["00000000.frame", MANIFEST_FILE]
+
+
+def test_closing_leaves_the_spool_of_another_worker(spool: Spool, root: Path) -> None:
+    other = Spool(root / "spool" / "w2", root)
+    spool.write(0, b"x")
+    other.write(0, b"y")
+    spool.drop(0)
+    assert spool.close()
+    assert names(root / "spool") == ["w2"]
+    other.drop(0)
+    assert other.close()
+    assert names(root) == []
+
+
+def test_a_spool_must_lie_under_its_root(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not below"):
+        Spool(tmp_path / "a", tmp_path / "b")

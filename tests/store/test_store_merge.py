@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings, strategies as st
 from metrics_cases import ORIGIN_NS, request
+from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import PLAIN
-from llm_locust.report.inputs import Source
+from llm_locust.report.inputs import Source, open_source
 from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.store import (
     FRAMES_FILE,
@@ -29,18 +31,24 @@ from llm_locust.store import (
     Merged,
     StoreError,
     compact,
+    create_run_dir,
     encode_frame,
     merge,
+    open_requests,
     read_manifest,
     read_requests,
     write_json,
     write_manifest,
+    write_requests,
 )
 from llm_locust.store.facts import by_knowledge
-from llm_locust.store.merge import NO_END
+from llm_locust.store.merge import NO_END, is_damaged, salvage
 
 RUN = "20261121-120000-abcdef"
+
+
 WORKER_FILE = "worker.json"
+
 
 #: Offset and error of each worker's clock, batch by batch: none, one within its error, one that counts.
 CLOCKS: list[list[tuple[int | None, int | None]]] = [
@@ -173,9 +181,9 @@ def ids(run: Path) -> list[str | None]:
     return read_requests(run).texts("request_id")
 
 
-# -- nothing is missing ---------------------------------------------------------------------
-
 COUNTS = (4, 3, 5)
+
+
 ALL = batches(*COUNTS)
 
 
@@ -254,6 +262,8 @@ def part(folder: Path, each: Sequence[Batch], seqs: Sequence[str], rows: int = 2
 
 
 FIRST, LAST = [b for b in ALL if b.seq < 2], [b for b in ALL if b.seq >= 2]
+
+
 SEQS_OF_LAST = ("2-3", "2", "2-4")
 
 
@@ -293,9 +303,6 @@ def test_the_run_may_be_made_inside_a_source(tmp_path: Path, well: dict[str, Any
     source = write_log(tmp_path / "run", ALL, manifest(*COUNTS))
     merged(source / "merged", source)
     assert files(source / "merged") == well
-
-
-# -- the master died ------------------------------------------------------------------------
 
 
 def test_what_a_worker_says_itself_of_its_schedule_counts_and_not_what_a_master_took_for_unsent(
@@ -370,9 +377,6 @@ def test_missing_batches_are_missing_records(tmp_path: Path) -> None:
     assert [w.received_seqs for w in done.manifest.workers] == ["0 2-3", "0-2", "0-1 3"]
     assert [w.batches for w in done.manifest.workers] == [3, 3, 3]
     assert not done.manifest.complete
-
-
-# -- who knows what -------------------------------------------------------------------------
 
 
 def test_the_manifest_that_knows_most_is_taken_in_whatever_order() -> None:
@@ -452,9 +456,6 @@ def test_a_worker_that_only_its_batches_tell_of_gets_facts_of_its_own(tmp_path: 
     ]
 
 
-# -- bytes that are not a frame ----------------------------------------------------------------
-
-
 def spoiled(b: Batch) -> Batch:
     """The same frame, its last byte another one."""
     return replace(b, frame=b.frame[:-1] + bytes([b.frame[-1] ^ 1]))
@@ -509,9 +510,6 @@ def test_a_merged_runs_tears_are_told_on_until_what_they_took_is_found(tmp_path:
     assert merged(tmp_path / "second", tmp_path / "first").manifest.torn == first.torn
     found = write_log(tmp_path / "found", [ALL[1]], beginning(*COUNTS))
     assert merged(tmp_path / "third", tmp_path / "second", found).manifest == manifest(*COUNTS)
-
-
-# -- several runs, and not enough of one ----------------------------------------------------
 
 
 def write_other(folder: Path) -> Path:
@@ -625,3 +623,68 @@ def test_a_merge_that_fails_leaves_no_half_run(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         merge([log], tmp_path / "out")
     assert not (tmp_path / "out" / REQUESTS_FILE).exists()
+
+
+GROUP = 65_536
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of two row groups."""
+    path = create_run_dir(tmp_path / "run")
+    many = RecordBatch.from_records([record(n) for n in range(GROUP // 64)], "w1")
+    write_requests(path / REQUESTS_FILE, [many] * 65)
+    rows = len(open_requests(path))
+    facts = WorkerFacts(id="w1", index=0, announced=rows, received=rows, received_seqs="0-64")
+    write_manifest(path, Manifest(id="run", name="x", started_ns=1, ended_ns=9, workers=[facts]))
+    return path
+
+
+def damage(run: Path, group: int) -> int:
+    """Overwrite a column of a row group; gives how many records are in the group."""
+    path = run / REQUESTS_FILE
+    found = pq.read_metadata(path).row_group(group)
+    chunk = found.column(17)
+    at = chunk.dictionary_page_offset or chunk.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[at : at + 64] = b"\xff" * 64
+    path.write_bytes(bytes(data))
+    return int(found.num_rows)
+
+
+def test_row_groups_that_cannot_be_read_are_left_out_named_and_missing(run: Path, tmp_path: Path) -> None:
+    rows = len(open_requests(run))
+    assert not is_damaged(run)
+    lost = damage(run, 1)
+    assert is_damaged(run)
+    manifest = salvage(run, tmp_path / "out")
+    assert len(read_requests(tmp_path / "out")) == manifest.records_received == rows - lost
+    assert (manifest.records_lost, manifest.complete) == (lost, False)
+    (line,) = manifest.torn
+    assert line.startswith(f"requests.parquet: row group 1 of {lost} records cannot be read (")
+
+
+def test_a_report_skips_what_is_bad_only_where_it_is_asked_to(run: Path) -> None:
+    rows = len(open_requests(run))
+    lost = damage(run, 0)
+    with open_source([run], skip_bad=True) as source:
+        assert len(source.requests) == rows - lost
+        assert source.manifest.records_lost == lost
+    with (
+        open_source([run]) as source,
+        pytest.raises(StoreError, match="cannot be read as requests"),
+    ):
+        list(source.requests.parts())
+
+
+def test_a_file_without_its_index_is_refused(run: Path, tmp_path: Path) -> None:
+    path = run / REQUESTS_FILE
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(StoreError, match="cannot be read as requests"):
+        salvage(run, tmp_path / "out")
+
+
+def test_a_sound_run_is_reported_on_as_it_is(run: Path) -> None:
+    with open_source([run], skip_bad=True) as source:
+        assert source.runs[0].path == run
+        assert source.manifest == replace(source.manifest, torn=[])

@@ -1,0 +1,566 @@
+"""The report on a terminal and in a pipe: some 30 lines, the answer first and last."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metrics_cases import ns
+from report_cases import clock, held_back, lost_records, records, seen_worker, summary, told
+
+from llm_locust.core.manifest import NodeHealth
+from llm_locust.core.record import Outcome
+from llm_locust.figures.section import Line, Section
+from llm_locust.figures.summary import typed
+from llm_locust.figures.text import number
+from llm_locust.figures.verdict import RunVerdict
+from llm_locust.report.console import print_report, print_sections
+from llm_locust.report.sections.headline import verdict
+
+RUN = Path("runs/first")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(
+    summary: dict[str, Any], width: int = 80, run_dir: Path | None = RUN, *, full: bool = True
+) -> str:
+    file = io.StringIO()
+    print_report(typed(summary), run_dir, file, width, full=full)
+    return file.getvalue()
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_the_verdict_comes_first_then_the_numbers_then_what_they_rest_on_and_the_verdict_again() -> None:
+    text = printed(summary(gates="goodput>=50%"))
+    parts = ["PASS", "Gates", "Requests", "Goodput", "Latency", "Throughput", "Tokens", "Errors", "Name"]
+    places = [text.index(f"\n{part}") for part in [*parts, "Replica", "Client", "Records", "Files"]]
+    assert places == sorted(places)
+    last = text.splitlines()[-1]
+    assert last == "PASS: goodput 51.0 % (at least 50 %) · exit 0"
+
+
+def test_a_sound_run_states_its_soundness_in_a_line_each() -> None:
+    text = printed(summary())
+    assert line_of(text, "Client").startswith("Client      ok: kernel stamps · lag p99 0.02")
+    assert line_of(text, "Records") == "Records     complete: all 100 records of 1 worker"
+    assert "━" not in text
+
+
+def test_an_invalid_client_stands_in_a_box_with_its_reasons() -> None:
+    made = records(kernel_stamps=False, client_lag_ns=30_000_000)
+    text = printed(summary(made))
+    box = text[text.index("┏") : text.index("┛")]
+    assert "INVALID: these numbers show the client, not the server" in box
+    assert "llm-locust doctor, run where the workers run, shows what limits them" in " ".join(box.split())
+    assert "the client read 30 ms late (p99), the median ITL is 20 ms" in box
+
+
+def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
+    text = printed(summary(workers_expected=2, workers=lost_records(100, 7)))
+    box = text[text.index("┏") : text.index("┛")]
+    assert "INCOMPLETE" in box
+    assert "100 of 107 announced records were received" in box
+    assert "1 worker, 2 expected, 1 lost" in box
+    assert "worker-1: lost, 7 records missing" in box
+
+
+def test_a_whole_run_says_in_one_line_more_who_came_late_or_went_and_what_was_sent_twice() -> None:
+    workers = [seen_worker(0, late=True, resent=17), seen_worker(1, 0, left=True)]
+    lines = printed(summary(workers=workers, workers_expected=2), 140).splitlines()
+    at = lines.index("Records     complete: all 100 records of 2 workers")
+    said = "1 worker joined late · 1 worker left before the stop · 17 batches resent"
+    assert lines[at + 1] == " " * 12 + said
+    assert lines[at + 2] == ""
+
+
+def test_of_a_worker_that_was_lost_the_box_says_when_and_what_is_missing() -> None:
+    lost = seen_worker(announced=107, in_flight=12, lost=True, heard_ns=ns(42.0), received_seqs="0-3 5")
+    text = " ".join(printed(summary(workers=[lost]), 140).replace("┃", "").split())
+    assert "19 requests without a record (lost): they count as not good, and are in no other number" in text
+    assert (
+        "worker-1: lost 42.0 s after the start, 12 requests in flight, 7 records missing, "
+        "batches 0-3 5 received" in text
+    )
+
+
+def test_the_workers_that_lack_most_are_named_and_the_others_counted() -> None:
+    workers = [seen_worker(i, 0, announced=i, lost=i > 0) for i in range(16)]
+    lines = [line.strip("┃ ") for line in printed(summary(workers=workers, workers_expected=16)).splitlines()]
+    named = [line for line in lines if line.startswith("worker-")]
+    assert len(named) == 10
+    assert named[0] == "worker-16: lost, 15 records missing"
+    assert "and 5 more workers (summary.json has all)" in lines
+
+
+def test_torn_files_dropped_records_and_a_file_with_fewer_than_came_are_told() -> None:
+    worker = seen_worker(rows=104, announced=107, dropped=3)
+    text = printed(summary(workers=[worker], torn=["batches.frames: at byte 12"]), 140)
+    box = text[text.index("┏") : text.index("┛")]
+    assert "torn: batches.frames: at byte 12" in box
+    assert "3 records dropped: neither disk nor memory could hold them" in box
+    assert "the run has 100 of the 104 records that were received" in box
+    assert "worker-1: 3 records missing, 3 records dropped" in box
+
+
+def test_lost_requests_stand_among_the_requests_and_in_goodput() -> None:
+    lines = printed(summary(workers=lost_records(100, 7))).splitlines()
+    assert "Requests    100 scheduled · 95 ok · 5 failed (5.0 %) · 7 lost" in lines
+    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
+    assert lines[at].startswith("Goodput     47.7 % of 107 requests, 7 of them lost · 5.10 requests/s")
+    assert lines[at + 6].split() == ["(lost)", "7"]
+    without = " ".join(printed(summary(workers=lost_records(100, 7), slo=""), 140).split())
+    assert "7 requests without a record (lost): they are in no number below" in without
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"hub_lag_ms": 50.0},
+        {"clock": clock(0.9, 0.2)},
+        {"clock": clock(-40.0, 41.0)},
+        {"clock": None, "health": NodeHealth()},
+    ],
+)
+def test_nodes_of_which_there_is_nothing_to_say_have_no_table(facts: dict[str, Any]) -> None:
+    assert "Node" not in printed(summary(workers=[seen_worker(**facts)]), 140)
+
+
+@pytest.mark.parametrize(
+    ("facts", "heads", "row"),
+    [
+        ({"hub_lag_ms": 51.0}, [], ["worker-1", "100", "0.100±0.200", "0.500", "51.0", "40.0", "120"]),
+        (
+            {"clock": clock(-40.0, 1.5)},
+            [],
+            ["worker-1", "100", "-40.0±1.50", "0.500", "4.00", "40.0", "120"],
+        ),
+        (
+            {"clock": clock(steps=2)},
+            ["set"],
+            ["worker-1", "100", "0.100±0.200", "2", "0.500", "4.00", "40.0", "120"],
+        ),
+        (
+            {"dropped": 3},
+            ["dropped"],
+            ["worker-1", "100", "0.100±0.200", "0.500", "4.00", "40.0", "120", "3"],
+        ),
+    ],
+)
+def test_a_node_of_which_there_is_something_to_say_has_a_row(
+    facts: dict[str, Any], heads: list[str], row: list[str]
+) -> None:
+    workers = [seen_worker(**facts), seen_worker(1, 0), seen_worker(2, 0)]
+    text = printed(summary(workers=workers, workers_expected=3), 140)
+    head = line_of(text, "Node")
+    assert head.split()[:2] == ["Node", "records"]
+    assert [h for h in ("set", "dropped") if h in head.split()] == heads
+    assert line_of(text, "worker-1").replace(" ± ", "±").split() == row
+    assert "2 other workers: loop never blocked for over 50 ms" in text
+
+
+def test_a_master_whose_loop_was_held_has_a_row_too() -> None:
+    late = NodeHealth(hub_lag_ms_p99=3.0, hub_lag_ms_max=77.0)
+    text = printed(summary(workers=[seen_worker()], master=late))
+    assert line_of(text, "master").split() == ["master", "3.00", "77.0", "–", "–"]
+
+
+def test_many_notable_nodes_are_cut_and_counted() -> None:
+    workers = [seen_worker(i, 0, hub_lag_ms=60.0) for i in range(25)]
+    text = printed(summary(workers=workers, workers_expected=25))
+    assert sum(line.startswith("w") and "60.0" in line for line in text.splitlines()) == 20
+    assert "5 more in summary.json" in text
+
+
+def test_the_event_loops_lag_is_evidence_where_the_program_takes_the_stamps() -> None:
+    assert "hub lag p99" not in printed(summary(workers=[seen_worker()]), 140)
+    made = records(kernel_stamps=False, client_lag_ns=None)
+    assert "· hub lag p99 0.500 ms · CPU" in printed(summary(made, workers=[seen_worker()]), 140)
+
+
+def test_broken_gates_come_first_and_each_has_its_value_with_its_unit() -> None:
+    text = printed(summary(gates="p90_ttft<1s error_rate<1% rps>1"))
+    assert "1 of 3 gates failed" in text
+    rows = [line.split() for line in text.splitlines() if line.strip().startswith(("FAIL ", "pass "))]
+    assert rows == [
+        ["FAIL", "error_rate<1%", "5.0", "%"],
+        ["pass", "p90_ttft<1s", "~139", "ms", *["over", "all", "requests:", "5", "%", "failed"]],
+        ["pass", "rps>1", "9.50"],
+    ]
+
+
+def test_a_gate_without_samples_fails_and_says_so() -> None:
+    text = " ".join(printed(summary(records(ok=0), gates="p99_itl<1s")).split())
+    assert "FAIL p99_itl<1s –" in text
+
+
+def test_goodput_says_what_held_and_what_failed_first() -> None:
+    lines = printed(summary()).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
+    assert lines[at] == "Goodput     51.0 % of 100 requests · 5.10 requests/s · 25.5 output tokens/s"
+    assert [line.split() for line in lines[at + 2 : at + 5]] == [
+        ["ttft", "≤", "100", "ms", "51.0", "%", "44"],
+        ["tpot", "≤", "50", "ms", "95.0", "%", "0"],
+        ["(failed)", "5"],
+    ]
+
+
+def test_a_run_without_an_slo_is_not_judged() -> None:
+    assert "Goodput     not judged: no SLO was given" in printed(summary(slo=""))
+
+
+def test_latencies_are_in_milliseconds_with_their_n() -> None:
+    text = printed(summary())
+    assert line_of(text, "Latency, ms").split()[2:] == ["mean", "p50", "p90", "p95", "p99", "n"]
+    assert line_of(text, "TTFT").split() == ["TTFT", "~97.0", "~97.0", "~135", "~139", "~143", "95"]
+    assert line_of(text, "ITL").split()[-1] == "380"
+
+
+def alike(n: int) -> dict[str, Any]:
+    """A run of ``n`` answers with one name from one replica: no table is of a part of them."""
+    return summary([replace(record, name="chat", replica="a") for record in records(ok=n, bad=0)])
+
+
+def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> None:
+    some = alike(100)
+    few = printed(some)
+    assert "~" in line_of(few, "TTFT")
+    assert "~ too few independent samples" in few
+    for part in (some, *some["by_name"].values()):
+        for stats in part["latency_ms"].values():
+            stats["ci95"] = {key: None if key == "p99_9" else [1.0, 2.0] for key in stats["ci95"]}
+    for stats in (some["tokens"]["user_tps"], some["replicas"][0], some["goodput"]["on_time"]):
+        stats["ci95"] = {key: [1.0, 2.0] for key in stats["ci95"]}
+    assert "~" not in printed(some)
+    assert "~ too few independent samples" in printed(some, width=140)  # of p99.9
+
+
+def test_marks_stand_in_every_table_and_are_explained_below_the_first() -> None:
+    text = printed(summary(gates="p90_ttft<1s p50_ttft<1s goodput>1% p95_connect<1s"), 140)
+    assert line_of(text, "chat").split()[4:6] == ["~97.0", "~142"]
+    assert line_of(text, "replica-0").split()[6:8] == ["~96.5", "~142"]
+    assert "pass    p90_ttft<1s      ~139 ms" in text
+    assert "pass    p50_ttft<1s     ~99.5 ms" in text
+    assert "p95_connect<1s     ~0 ms" in text
+    assert text.count("~ too few independent samples") == 1
+    assert text.index("~ too few independent samples") < text.index("\nGoodput")
+
+
+def test_intervals_stand_below_the_latencies_where_there_are_any() -> None:
+    some = summary()
+    some["latency_ms"]["ttft"]["ci95"] |= {"p50": [87.0, 107.0], "p90": [128.0, 141.0], "p95": [135.0, 144.0]}
+    text = printed(some)
+    after = text[text.index("\n95 %, ms") :]
+    assert line_of(text, "95 %, ms").split() == ["95", "%,", "ms", "p50", "p90", "p95"]
+    assert line_of(after, "TTFT").split() == ["TTFT", "87.0–107", "128–141", "135–144"]
+    assert "p75" in line_of(printed(summary(), 140), "95 %, ms")
+    assert "95 %, ms" not in printed(summary(records(ok=1)))
+
+
+def test_characters_stand_beside_tokens_where_they_are_known() -> None:
+    text = printed(summary(records(output_chars=20)))
+    assert "190 output chars/s · 4.00 chars per token" in text
+    assert "a user sees 50.0 tokens/s (median), ~50.0 (p1)\n" in text
+    assert "a user sees 200 chars/s (median), ~200 (p1)\n" in text
+    assert "chars" not in printed(summary())
+
+
+def test_tokens_on_time_are_told_for_the_jerkiest_requests_too() -> None:
+    text = " ".join(printed(summary()).split())
+    assert (
+        "90.7 % of tokens arrived on time (mean of the requests) · ~100 % p50 · ~80.0 % p5 · ~80.0 % p1"
+        in text
+    )
+
+
+def test_failures_stand_in_adjusted_percentiles_as_endless() -> None:
+    assert "failures counted as infinite: TTFT p50 ~99.5, p99 > max" in printed(summary())
+    assert "failures counted as infinite" not in printed(summary(records(bad=0)))
+
+
+def test_ttfo_is_shown_only_where_it_is_not_ttft() -> None:
+    assert "\nTTFO" not in printed(summary())
+    assert "\nTTFO" in printed(summary(records(first_answer_ns=90_000_000)))
+
+
+def test_only_an_open_loop_has_latencies_from_the_schedule() -> None:
+    closed, opened = printed(summary()), printed(summary(open_loop=True))
+    for label in ("TTFT from scheduled", "E2EL from scheduled", "Schedule delay"):
+        assert label not in closed
+        assert f"\n{label}" in opened
+
+
+def test_where_nothing_was_measured_there_is_no_table_of_dashes() -> None:
+    text = printed(summary([], gates="p99_ttft<1s"))
+    assert "nothing was measured" in text
+    assert "–" not in text
+    assert "Latency" not in printed(summary(records(ok=0)))
+
+
+def test_merged_events_are_remarked_on() -> None:
+    assert "tokens per event" not in printed(summary())
+    for n, each in ((6, "1.20"), (15, "3.00")):
+        text = printed(summary(records(output_tokens=n)))
+        assert f"{each} tokens per event: an ITL is a gap between events" in text
+        assert "buffered" not in text
+
+
+def test_responses_that_the_server_left_open_are_told_at_the_end() -> None:
+    assert "Left open" not in printed(summary())
+    made = records(ok=95, bad=5)
+    made = [replace(r, left_open=not i % 50) for i, r in enumerate(made)]
+    text = " ".join(printed(summary(made)).split())
+    told = "2 responses (2.0 %) left open by the server after the answer's end"
+    assert text.index("Latency, ms") < text.index(told) < text.index("all 100 records of 1 worker")
+
+
+def test_lines_of_files_that_were_skipped_are_told_in_the_head() -> None:
+    assert "--skip-bad-lines" not in printed(summary())
+    text = " ".join(printed(summary(skipped_lines={"a.jsonl": 1, "b.jsonl": 20})).split())
+    assert "1 line of a.jsonl could not be read, skipped by --skip-bad-lines" in text
+    assert "20 lines of b.jsonl could not be read, skipped by --skip-bad-lines" in text
+
+
+def test_bursts_after_a_silence_are_called_buffered() -> None:
+    made = held_back(records(output_tokens=15))
+    buffered = " ".join(printed(summary(made)).replace("┃", "").split())
+    assert "the stream was buffered on the way: TTFT, TPOT and ITL are not the server's" in buffered
+    assert "3.00 tokens per event" in buffered
+    assert "llm-locust doctor URL names the proxy's settings" in buffered
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_line_is_wider_than_the_page(width: int) -> None:
+    made = records(error="word " * 100, output_tokens=6)
+    lost = seen_worker(announced=107, lost=True, dropped=3, clock=clock(-812.0, 3.0, 2), hub_lag_ms=99.0)
+    workers = [replace(lost, id="load-worker-7d9f8b6c4d-x2v9p_" + 32 * "f", received_seqs="0 2 4 " * 90)]
+    facts = {"workers": workers, "torn": ["spool/" + 90 * "w"]}
+    text = printed(summary(made, gates="goodput>=5% p99_ttft<1s", open_loop=True, **facts), width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_wide_page_has_more_columns() -> None:
+    assert "p99.9" not in line_of(printed(summary(), 80), "Latency, ms")
+    assert line_of(printed(summary(), 140), "Latency, ms").split()[2:6] == ["mean", "std", "min", "p50"]
+
+
+def test_a_figure_keeps_all_its_digits_even_where_the_page_is_too_narrow_for_them() -> None:
+    slow = summary()
+    slow["latency_ms"]["ttft"] |= dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 1_234_567_890.0)
+    assert line_of(printed(slow), "TTFT").count("1,234,567,890") == 5
+
+
+def test_a_fact_longer_than_a_line_is_not_broken_before_its_unit() -> None:
+    fact = "prompts are 0.037 % longer than requested on average, 0.24 % off (median), 1.5 % (p99), in 34 ms"
+    for width in range(30, 90):
+        file = io.StringIO()
+        print_sections([Section("Tokens", (Line(fact),))], file, width)
+        assert not re.search(r"\d\n\s*(%|ms)", file.getvalue())
+
+
+def test_a_clock_offset_has_no_more_decimals_than_its_error() -> None:
+    told_of = summary(records())
+    told_of["completeness"]["workers"][0] |= {"clock_offset_ms": -8.1e-05, "clock_error_ms": 0.249}
+    told_of["completeness"]["workers"][0]["hub_lag_ms_max"] = 80.0
+    assert "0 ± 0.249" in printed(told_of)
+
+
+def test_a_pipe_gets_plain_text_without_trailing_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    lines = printed(summary(gates="goodput>=99%")).splitlines()
+    assert not [line for line in lines if "\x1b" in line or line != line.rstrip()]
+
+
+def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = Terminal()
+    print_report(told(), RUN, file, 80)
+    assert "\x1b[" in file.getvalue()
+
+
+def test_text_from_outside_cannot_style_break_or_reorder_a_line() -> None:
+    hostile = "[red]no[/red]\x1b[31m room\x1b[0m\r\nnext\x07 \u202egnp \ud800[link=x]y"
+    made = [*records(bad=0), *records(ok=0, bad=1)]
+    made += records(ok=1, bad=0, outcome=Outcome.API_ERROR, error=hostile.replace("\ud800", ""))
+    text = printed(summary(made, name=hostile, model=hostile), 140)
+    assert text.count("[red]no[/red] room next gnp [link=x]y") == 4
+    assert not [c for c in text if c != "\n" and not c.isprintable()]
+
+
+def test_an_output_without_unicode_gets_the_report_in_its_own_signs() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_report(told(), RUN, file, 80)
+    assert b"ok: kernel stamps | lag p99" in raw.getvalue()
+    assert b"ttft <= 100 ms" in raw.getvalue()
+
+
+def test_many_kinds_of_failure_are_cut_and_counted() -> None:
+    made = [
+        record for i in range(25) for record in records(ok=1, bad=0, outcome=Outcome.INVALID, error=f"e{i}")
+    ]
+    text = printed(summary(made))
+    assert sum(line.startswith("invalid") for line in text.splitlines()) == 20
+    assert "5 more in summary.json" in text
+
+
+def test_the_files_are_named_where_there_is_a_run_directory() -> None:
+    assert "Files       runs/first\n            report.html summary.json report.md" in printed(summary())
+    assert "Files" not in printed(summary(), run_dir=None)
+
+
+def test_percentiles_from_buckets_state_their_error() -> None:
+    made = summary()
+    assert "counted in buckets" not in printed(made)
+    made["latency_ms"]["itl"]["relative_error"] = 0.0005
+    assert "ITL percentiles within 0.05 % (counted in buckets)" in printed(made)
+
+
+def test_a_load_that_back_off_made_lower_says_by_how_much() -> None:
+    waited = seen_worker(backoff_waits=12, backoff_ns=66_000_000_000)
+    made = summary(workers=[waited])
+    text = " ".join(printed(made).split())
+    users = made["completeness"]["backoff_users_mean"]
+    assert "back-off: 12 waits after failed requests, 66.0 s of user time" in text
+    assert f"; {number(users)} users at a time, on average, sent nothing" in text
+    assert "back-off" not in printed(summary())
+
+
+def test_what_a_bound_of_requests_under_way_held_back_is_said() -> None:
+    held = seen_worker(held_back=12, longest_held_ns=2_300_000_000, unsent=3)
+    text = " ".join(printed(summary(workers=[held])).split())
+    assert "12 requests held back by --max-in-flight, 2.30 s at most" in text
+    assert "3 requests due and not sent by the end" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("title", ["Records", "Server calls", "Cost of speculation", "a" * 30])
+def test_a_title_never_touches_the_line_beside_it(title: str, width: int) -> None:
+    file = io.StringIO()
+    print_sections([Section(title, (Line("2 replicas: profiled"),))], file, width)
+    assert re.fullmatch(rf"{title} +2 replicas: profiled", file.getvalue().strip())
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_word_of_a_report_touches_a_number_that_follows_it(width: int) -> None:
+    text = printed(summary(gates="goodput>=50%"), width, None)
+    ours = {"p50", "p90", "p99", "p999", "sha256", "w1", "w2", "http2"}
+    touching = [word for word in re.findall(r"\b[a-zA-Z]{2,}[0-9]+\b", text) if word not in ours]
+    assert touching == []
+
+
+def printed_of_brief(found: dict[str, Any], width: int = 80, code: int | None = 0) -> list[str]:
+    told = typed(found)
+    file = io.StringIO()
+    given = None if code is None else RunVerdict(code, "a reason" if code else "")
+    print_report(told, RUN, file, width, found=verdict(told, given))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_good_run_takes_some_thirty_lines(width: int) -> None:
+    lines = printed_of_brief(summary(records(bad=0), gates="goodput>=50% error_rate<5%"), width)
+    assert 20 < len(lines) <= 32
+    assert all(len(line) <= width for line in lines)
+    verdict_line = "PASS: goodput 53.7 % (at least 50 %), error rate 0 % (below 5 %)"
+    assert verdict_line in lines[:6]
+    assert lines[-1] == f"{verdict_line} · exit 0"
+
+
+def test_what_says_nothing_is_left_out_and_how_to_get_the_rest_is_said() -> None:
+    text = "\n".join(printed_of_brief(summary()))
+    for left_out in ("TTFT with connecting", "TTFT per 1k input", "95 %, ms", "Fairness", "Where the time"):
+        assert left_out not in text
+    assert "runs/first/report.html" in text
+    assert "llm-locust report runs/first --full" in text
+
+
+def test_a_warning_of_a_section_that_is_left_out_stands_among_the_remarks() -> None:
+    found = summary()
+    found["steadiness"] |= {"warmup_like": True, "reason": "the first 7 s were like a warm-up"}
+    lines = printed_of_brief(found)
+    at = next(i for i, line in enumerate(lines) if line.startswith("Remarks"))
+    assert lines[at] == "Remarks     the first 7 s were like a warm-up"
+
+
+def test_a_suspicion_is_a_line_at_the_end_and_no_box() -> None:
+    made = records(bad=0, client_lag_ns=2_500_000)
+    found = summary(made)
+    found["client"] |= {"verdict": "suspect", "reasons": ["the client read 2.5 ms late"]}
+    lines = printed_of_brief(found)
+    assert "━" not in "".join(lines)
+    assert "Client      suspect: the client read 2.5 ms late" in lines
+
+
+def test_a_client_that_was_starved_and_moved_no_figure_says_so_behind_its_ok() -> None:
+    found = summary(records(bad=0))
+    found["client"] |= {"run_queue_percent_max": 77.1}
+    (line,) = [line for line in printed_of_brief(found, 160) if line.startswith("Client")]
+    assert line.startswith("Client      ok: kernel stamps")
+    assert line.endswith("starved: waited for a core 77.1 % of the time, which moved no figure")
+    found["client"] |= {"verdict": "suspect", "cause": "starved", "reasons": ["the load was late"]}
+    assert not any("moved no figure" in line for line in printed_of_brief(found, 160))
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (
+            {"end_lag_ns": 900_000_000},
+            "the latencies are the server's, under another load than was asked for",
+        ),
+        (
+            {"client_lag_ns": 30_000_000, "kernel_stamps": False},
+            "these numbers show the client, not the server",
+        ),
+    ],
+)
+def test_a_late_load_is_never_said_to_make_right_times_wrong(made: dict[str, Any], says: str) -> None:
+    lines = printed_of_brief(summary(records(bad=0, **made)), 120)
+    assert any(f"INVALID: {says}" in line for line in lines)
+
+
+def test_each_cause_has_one_box_the_worst_first() -> None:
+    found = summary(records(kernel_stamps=False, client_lag_ns=30_000_000))
+    slow = {"kind": "slow", "text": "replica-2 is slower", "replica": "replica-2"}
+    found["fairness"] |= {"causes": [slow]}
+    found["tokens"] |= {"delivery": "buffered"}
+    tops = [line.strip("┏━┓ ") for line in printed_of_brief(found) if line.startswith("┏")]
+    assert tops == ["Client", "Replicas", "Stream"]
+
+
+OTHERS = [
+    {"method": "GET", "name": "/health", "requests": 20, "failures": 3, "p50_ms": 1.5, "p95_ms": 4.0},
+    {
+        "method": "POST",
+        "name": "/login\x1b[31m",
+        "requests": 2,
+        "failures": 0,
+        "p50_ms": None,
+        "p95_ms": None,
+    },
+]
+
+
+def test_requests_of_other_users_have_a_table_and_their_failures_stand_beside_the_verdict() -> None:
+    found = {**summary(records(bad=0), gates="goodput>=50%"), "other_requests": OTHERS}
+    text = "\n".join(printed_of_brief(found, 120))
+    assert "\x1b" not in text
+    assert "/login" in text
+    assert text.splitlines()[-1].startswith("PASS: goodput")
+    assert "but: 3 of 22 other requests failed: GET /health" in text
+
+
+def test_failures_of_other_users_are_no_cause_of_what_failed_here() -> None:
+    found = {**summary(records(ok=50, bad=50), gates="error_rate<1%"), "other_requests": OTHERS}
+    assert "other requests" not in verdict(typed(found), RunVerdict(1, "1 of 1 gates failed")).cause
