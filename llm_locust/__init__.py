@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llm_locust.metrics.gates import Slo
     from llm_locust.report.run.run_data import RunData
     from llm_locust.swarm.agents import AgentUser
-    from llm_locust.swarm.process.hooks import events
+    from llm_locust.swarm.process.patches import events
     from llm_locust.swarm.users.conversation import ConversationUser
     from llm_locust.swarm.users.open_loop import OpenLoopUser, ScenarioUser
     from llm_locust.swarm.users.openai_user import OpenAIUser
@@ -65,7 +65,7 @@ _HOMES = {
     "Slo": "llm_locust.metrics.gates",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",
-    "events": "llm_locust.swarm.process.hooks",
+    "events": "llm_locust.swarm.process.patches",
 }
 
 

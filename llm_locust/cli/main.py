@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in COMMANDS:
         if argv is None:  # the process is the command's own
             if COMMANDS[name].splits:  # it becomes a load test
-                from llm_locust.swarm.process.told_early import end_at_a_signal
+                from llm_locust.swarm.process.early_signals import end_at_a_signal
 
                 end_at_a_signal()
             from llm_locust.report.output import forgo_pandas

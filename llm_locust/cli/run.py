@@ -28,7 +28,7 @@ from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.scenario import Scenario, load_scenario
 from llm_locust.scenario.classes import FOLDER, PRESETS, protocol_names
-from llm_locust.swarm.process.told_early import keep_for_the_next_program
+from llm_locust.swarm.process.early_signals import keep_for_the_next_program
 
 DESCRIPTION = (
     "Send load to the server at URL, print the report, and keep it in a run directory. Without options: "

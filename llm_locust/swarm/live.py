@@ -20,8 +20,8 @@ from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.settings import scenario_of
 from llm_locust.swarm.channel.messages import LIVE, RESET, CountsMessage, LiveMessage, ResetMessage, RunInfo
 from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, WorkerMailbox, guard_of
-from llm_locust.swarm.process.hooks import events
-from llm_locust.swarm.process.loops import every
+from llm_locust.swarm.process.event_loop import every
+from llm_locust.swarm.process.patches import events
 
 # --- Owner of the live store: resets it with each run, and samples the load
 

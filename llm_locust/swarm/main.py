@@ -6,7 +6,7 @@ package: here the package is loaded first. A signal is taken from the first mome
 
 import sys
 
-from llm_locust.swarm.process.told_early import end_at_a_signal
+from llm_locust.swarm.process.early_signals import end_at_a_signal
 
 
 def main() -> None:

@@ -16,19 +16,18 @@ from llm_locust.host import exhausted
 from llm_locust.options.parser import add_arguments
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.securing import guard_channels
-from llm_locust.swarm.process.bounds import keep_bounded
-from llm_locust.swarm.process.hush import attach_hush
+from llm_locust.swarm.process.event_loop import interrupt_threads
 from llm_locust.swarm.process.leaving import (
     end_with_parent,
     give_exits_back,
     leave,
+    leave_once,
     meet_on_loopback,
     take_exits,
 )
-from llm_locust.swarm.process.log_lines import take_log
-from llm_locust.swarm.process.monitoring import keep_monitoring
-from llm_locust.swarm.process.signals import SIGNALS, leave_once, spare_sources
-from llm_locust.swarm.process.tuning import interrupt_threads
+from llm_locust.swarm.process.log import attach_redactor, take_log
+from llm_locust.swarm.process.patches import keep_bounded, keep_monitoring, spare_sources
+from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.tracing_setup import attach_tracing
 from llm_locust.swarm.users.users import users_join
 
@@ -47,7 +46,7 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
 
 
 def _on_init(environment: Environment, **_: object) -> None:
-    attach_hush(environment)
+    attach_redactor(environment)
     try:
         if isinstance(environment.runner, WorkerRunner):
             _be_worker(environment)

@@ -31,7 +31,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
 from llm_locust.metrics.columns import Part
-from llm_locust.swarm.process.loops import Throttle, spawn_loop
+from llm_locust.swarm.process.event_loop import RateLimiter, spawn_loop
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -294,7 +294,7 @@ class SpanWriter:
         self._told: str | None = None
         self._news = Event()
         self._writing = Semaphore()
-        self._may_complain = Throttle()
+        self._log_limit = RateLimiter()
         self._writer = spawn_loop(self._write_forever, "the writing of spans")
         environment.events.test_stop.add_listener(lambda **_: gevent.spawn(self._end))
         environment.events.quit.add_listener(lambda **_: self._leave())
@@ -320,7 +320,7 @@ class SpanWriter:
                 self._news.set()
             return
         self._dropped += 1
-        if self._may_complain():
+        if self._log_limit.ready():
             logger.warning(
                 "OpenTelemetry: %d spans are dropped so far: the collector does not take them fast enough; "
                 "have fewer sampled, by OTEL_TRACES_SAMPLER=parentbased_traceidratio and "

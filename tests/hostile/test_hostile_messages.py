@@ -43,7 +43,7 @@ from llm_locust.swarm.channel.messages import (
     version_conflict,
 )
 from llm_locust.swarm.delivery.collector import Collector, Inbox
-from llm_locust.swarm.process.loops import Supervised
+from llm_locust.swarm.process.event_loop import Supervised
 from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
 
 # --- Messages of a hostile, broken or different worker: what does not fit changes nothing, and is named

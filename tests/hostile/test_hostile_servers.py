@@ -350,7 +350,7 @@ ODD = "\x1b]0;owned\x07\x1b[31m\x9b32mmodel\r\u202ex\n2nd line"
 
 LOG = """
 import json, logging, sys
-from llm_locust.swarm.process.hush import (Hush)
+from llm_locust.swarm.process.log import (Redactor)
 
 odd = json.loads(sys.argv[1])
 line = logging.LogRecord("locust", logging.INFO, "", 1, "a table\\n\\tof %s", (odd,), None)
@@ -358,14 +358,14 @@ try:
     raise ValueError(odd)
 except ValueError as e:
     trace = logging.LogRecord("x", logging.ERROR, "", 1, "odd", (), (type(e), e, e.__traceback__))
-assert Hush().filter(line) and Hush().filter(trace)
+assert Redactor().filter(line) and Redactor().filter(trace)
 print(json.dumps([line.getMessage(), trace.exc_text]))
 """
 
 GREENLET = """
 import gevent, json, sys
 sys.stderr = sys.stdout
-from llm_locust.swarm.process.hush import (attach_hush, hush)
+from llm_locust.swarm.process.log import (attach_redactor, redact)
 from locust.env import Environment
 from locust.log import setup_logging
 
@@ -374,8 +374,8 @@ def fail(text):
 
 setup_logging("INFO")
 environment = Environment()
-attach_hush(environment)
-hush(environment, ["sk-secret-of-the-run"])
+attach_redactor(environment)
+redact(environment, ["sk-secret-of-the-run"])
 text = json.loads(sys.argv[1]) + " sk-secret-of-the-run"
 gevent.spawn(fail, text).join()
 gevent.get_hub().threadpool.spawn(fail, text).wait()
@@ -386,7 +386,7 @@ gevent.sleep(0.05)
 
 def test_what_is_said_of_a_greenlet_that_failed_is_clean_and_without_secrets() -> None:
     said = warm_code(GREENLET, json.dumps(ODD))
-    assert said.count("/ERROR/llm_locust.swarm.process.hush: ") == 3
+    assert said.count("/ERROR/llm_locust.swarm.process.log: ") == 3
     assert said.count("ValueError: \ufffd]0;owned") == 3
     assert "sk-secret-of-the-run" not in said
     assert all(line.replace("\t", "").isprintable() for line in said.split("\n"))

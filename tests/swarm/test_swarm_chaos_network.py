@@ -24,9 +24,9 @@ from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 #: Workers end when they have heard nothing of their master for 30 s. A report may take longer.
 PATIENT = """
 from llm_locust.locustfiles.chat import Chat
-from llm_locust.swarm.process import loops
+from llm_locust.swarm.roles import lost_master
 
-loops.GIVE_UP_S = 600.0
+lost_master.GIVE_UP_S = 600.0
 """
 
 CUT_S = 5.0

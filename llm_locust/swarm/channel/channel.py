@@ -43,9 +43,9 @@ from llm_locust.swarm.channel.messages import (
     printable,
     read,
 )
-from llm_locust.swarm.process.bounds import MOST_ERRORS, capped
+from llm_locust.swarm.process.event_loop import RateLimiter
 from llm_locust.swarm.process.leaving import leave
-from llm_locust.swarm.process.loops import Throttle
+from llm_locust.swarm.process.patches import MOST_ERRORS, capped
 
 # --- Checks of Locust's own messages from workers: one that does not fit would end the master's listener
 
@@ -225,7 +225,7 @@ class Reported:
         self.folded = 0
         self._runner = runner
         self._keep_seconds = keep_seconds
-        self._may_say = Throttle()
+        self._log_limit = RateLimiter()
 
     def bound_stats(self, data: dict[str, Any]) -> None:
         """Bound a worker's checked ``stats`` in place, before Locust adds them."""
@@ -267,7 +267,7 @@ class Reported:
             if len(stats.entries) + len(new) >= MOST_NAMES:
                 key = OTHERS, ""
                 self.folded += 1
-                if self._may_say():
+                if self._log_limit.ready():
                     logger.warning(
                         "more than %d names of requests: Locust's own statistics count the rest as %r (%d "
                         "reports so far); use fewer names",

@@ -27,7 +27,7 @@ from llm_locust.core.manifest import (
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.record import LengthPair
 from llm_locust.live.state import MOST_WAITING, Waiting
-from llm_locust.swarm.process.loops import Throttle
+from llm_locust.swarm.process.event_loop import RateLimiter
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1
@@ -356,7 +356,7 @@ class DroppedMessages:
     """
 
     def __init__(self) -> None:
-        self._may_say = Throttle()
+        self._log_limit = RateLimiter()
         self.by_sender: dict[str, dict[str, int]] = {}
 
     def begin(self) -> None:
@@ -375,7 +375,7 @@ class DroppedMessages:
         kinds = self.by_sender.setdefault(name, {})
         kinds[kind] = kinds.get(kind, 0) + 1
         pairs = sum(map(len, self.by_sender.values()))
-        if (kinds[kind] == 1 and pairs <= MOST_NAMED) or self._may_say():
+        if (kinds[kind] == 1 and pairs <= MOST_NAMED) or self._log_limit.ready():
             logger.warning("a message from %s was dropped (%s, %d so far): %s", name, kind, self.total, why)
 
     @property

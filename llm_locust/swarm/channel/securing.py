@@ -18,8 +18,8 @@ from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
 from llm_locust.swarm.channel.curve import derive_keys, secret_of
 from llm_locust.swarm.channel.messages import DroppedMessages, MessageError, Received, plain, read
+from llm_locust.swarm.process.event_loop import RateLimiter
 from llm_locust.swarm.process.leaving import forked, leave
-from llm_locust.swarm.process.loops import Throttle
 
 # --- This package's messages over Locust's channel: typed when sent, checked when received
 
@@ -36,7 +36,7 @@ class WorkerMailbox:
 
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
-        self._may_say_dropped = Throttle()
+        self._dropped_limit = RateLimiter()
 
     def send(self, kind: str, message: msgspec.Struct) -> None:
         """Send a message (raises RPCError)."""
@@ -49,7 +49,7 @@ class WorkerMailbox:
             try:
                 message = read(msg.data, struct)
             except MessageError as e:
-                if self._may_say_dropped():
+                if self._dropped_limit.ready():
                     logger.warning("a message from the master was dropped (%s): %s", kind, e)
                 return
             act(message)

@@ -11,8 +11,7 @@ from gevent.event import Event
 from llm_locust.host import reason_of
 from llm_locust.store import FrameLog, SegmentLog, Seqs, frame_header
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.process.children import off_the_hub
-from llm_locust.swarm.process.loops import Throttle, spawn_loop
+from llm_locust.swarm.process.event_loop import RateLimiter, off_the_hub, spawn_loop
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +89,8 @@ class Collector:
         self._queue: deque[_Batch] = deque()
         self._waiting: set[tuple[str, int]] = set()  # in the queue or being written
         self._waiting_bytes = 0
-        self._may_say_full = Throttle()
-        self._may_say_failed = Throttle()
+        self._full_limit = RateLimiter()
+        self._failed_limit = RateLimiter()
         self._work = Event()
         self._idle = Event()
         self._idle.set()
@@ -125,7 +124,7 @@ class Collector:
                 "batch %d of worker %s (%d records) arrived too late: it is not in the run", seq, worker, rows
             )
         elif self._waiting and self._waiting_bytes + len(frame) > self._queue_bytes:
-            if self._may_say_full():
+            if self._full_limit.ready():
                 logger.warning(
                     "%s: the disk is slower than the batches arrive; workers keep theirs and send them again",
                     self._log.path,
@@ -178,7 +177,7 @@ class Collector:
         try:
             off_the_hub(self._log.append, *(batch.frame for batch in batches))
         except Exception as e:  # from the disk, or invalid bytes, which must not block the rest
-            if self._may_say_failed():
+            if self._failed_limit.ready():
                 logger.error(
                     "%s: a write failed, its batches will be sent again: %s", self._log.path, reason_of(e)
                 )

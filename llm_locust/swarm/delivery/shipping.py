@@ -14,7 +14,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FrameHeader, Spool
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.unacked import UnackedBatch, UnackedBatches
-from llm_locust.swarm.process.loops import Throttle
+from llm_locust.swarm.process.event_loop import RateLimiter
 
 # --------------------
 # Window of batches sent and not acknowledged: its size, and when a batch is sent again.
@@ -135,9 +135,9 @@ class Shipper:
         self._disk = RLock()
         self._wake = Event()
         self._flushed = Event()
-        self._may_say_dropped = Throttle(clock=clock)
-        self._may_say_unsent = Throttle(clock=clock)
-        self._may_say_disk = Throttle(clock=clock)
+        self._dropped_limit = RateLimiter(clock=clock)
+        self._unsent_limit = RateLimiter(clock=clock)
+        self._disk_limit = RateLimiter(clock=clock)
 
     def begin(self, run: str, spool: Spool | None, manifest: str = "") -> None:
         """Accept batches of this run from now on. A run that has started already goes on unchanged.
@@ -149,7 +149,7 @@ class Shipper:
         self._hears = True
         if run not in self._backlogs:
             memory_mib = self._memory_bytes >> 20
-            self._backlogs[run] = UnackedBatches(run, spool, manifest, self._may_say_disk, memory_mib)
+            self._backlogs[run] = UnackedBatches(run, spool, manifest, self._disk_limit, memory_mib)
 
     def deliver(self, header: FrameHeader, frame: bytes) -> None:
         """Accept a batch; it is written and sent soon. It is dropped if there is no room."""
@@ -160,7 +160,7 @@ class Shipper:
             backlog.dropped += header.rows
             backlog.ask_disk()
             self._wake.set()
-            if self._may_say_dropped():
+            if self._dropped_limit.ready():
                 logger.error(
                     "%d records of run %s dropped so far: neither the spool's disk takes them "
                     "nor is there room in %d MiB of memory",
@@ -311,7 +311,7 @@ class Shipper:
                 )
                 self._send_message(message)
         except Exception as e:  # Locust's channel raises its own and zmq's
-            if self._may_say_unsent():
+            if self._unsent_limit.ready():
                 logger.warning("could not send batch %d, will send it again: %s", batch.header.seq, e)
         if batch in self._window:  # Locust retries for up to 9 s before it gives up
             self._window.put(batch, self._clock())

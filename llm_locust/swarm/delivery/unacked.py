@@ -19,7 +19,7 @@ from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool, enc
 from llm_locust.store.facts import SPOOL_DIR
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import RateLimiter, off_the_hub
 
 # --- Location of a worker's batches that the master does not have yet
 
@@ -73,12 +73,12 @@ class UnackedBatches:
     Args:
         spool: where batches are written; None keeps them in memory.
         manifest: the run's facts as JSON, written next to the first batch; empty for none.
-        may_say: whether the next warning about the disk may be logged.
+        log_limit: of warnings about the disk.
         memory_mib: the memory limit, for warnings.
     """
 
     def __init__(
-        self, run: str, spool: Spool | None, manifest: str, may_say: Callable[[], bool], memory_mib: int
+        self, run: str, spool: Spool | None, manifest: str, log_limit: RateLimiter, memory_mib: int
     ) -> None:
         self.run = run
         self.batches: dict[int, UnackedBatch] = {}
@@ -88,7 +88,7 @@ class UnackedBatches:
         self.spooled_bytes = 0
         self._spool = spool
         self._manifest = manifest
-        self._may_say = may_say
+        self._log_limit = log_limit
         self._memory_mib = memory_mib
         self._to_store: deque[UnackedBatch] = deque()
         self._refused: dict[int, UnackedBatch] = {}  # batches that the disk did not take
@@ -234,7 +234,7 @@ class UnackedBatches:
             logger.error("%s could not be written into %s: %s", WORKER_FILE, spool.folder, reason_of(e))
 
     def _say_refused(self, spool: Spool, error: OSError) -> None:
-        if not self._said_refused and self._may_say():
+        if not self._said_refused and self._log_limit.ready():
             self._said_refused = True
             logger.warning(
                 "the spool %s cannot be written: %s; batches are kept in memory until the master has them, "

@@ -15,7 +15,7 @@ from llm_locust.options.run import share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.unacked import Offset
 from llm_locust.swarm.open_loop.dispatch import Dispatcher, ScheduleClock, Sender, TurnOrder
-from llm_locust.swarm.process.loops import wait_until
+from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.workload.arrivals import (
     Arrival,
     ClassArrival,

@@ -1,13 +1,12 @@
 """Commands of this package in child processes, which use neither the time nor the memory of the caller."""
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 import gevent
 from gevent import get_hub
@@ -16,39 +15,7 @@ from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
-from llm_locust.host import exhausted
-
-# --- Blocking work off the event loop
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``work`` in a thread while other greenlets run; return or raise its result.
-
-    Raises:
-        BlockingIOError: no thread can be started.
-    """
-
-    def attempt() -> tuple[T | None, Exception | None]:
-        # gevent prints the traceback of any exception that leaves a task of its pool.
-        try:
-            return work(*args, **kwargs), None
-        except Exception as e:
-            return None, e
-
-    try:
-        result, error = gevent.get_hub().threadpool.apply(attempt)
-    except RuntimeError as e:  # no thread: whoever asks is ready for an OSError
-        if (reason := exhausted(e)) is None:
-            raise
-        raise BlockingIOError(errno.EAGAIN, reason) from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # None only where T has it
-
+from llm_locust.swarm.process.event_loop import off_the_hub
 
 #: Search path of the package, appended last, so that neither the working directory nor the package's
 #: neighbours can shadow a module of the standard library.

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gevent
 import psutil
+from greenlet import greenlet
 
 from llm_locust.core.exit_codes import EXIT_USAGE
 from llm_locust.host import ephemeral_ports, exhausted
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.event_loop import spawn_loop
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -307,3 +308,21 @@ def innermost(traceback: str) -> str:
 def is_library(file: str) -> bool:
     """Whether a file of a traceback is not the user's own."""
     return bool(_LIBRARIES.intersection(PurePath(file).parts))
+
+
+def leave_once(environment: "Environment") -> None:
+    """Let one greenlet at a time shut the process down. Call it after all other listeners were added.
+
+    On SIGTERM Locust shuts down in a separate greenlet and, because that ends the runner, again in the main
+    one. One of them would exit while the other still works.
+    """
+    leaving: list[greenlet] = []
+
+    def wait_for_the_first(**_: object) -> None:
+        leaving.append(gevent.getcurrent())
+        first = leaving[0]
+        # Its SystemExit is raised in the main greenlet, inside this wait.
+        while first is not gevent.getcurrent() and not first.dead:
+            gevent.sleep(0.05)
+
+    environment.events.quitting.add_listener(wait_for_the_first)

@@ -9,20 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from inspect import currentframe, getframeinfo
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakSet
 
 import gevent
 from greenlet import getcurrent, greenlet
-from locust import runners
-from locust.env import Environment
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
+from llm_locust.swarm.process.early_signals import ENDING, end_early, take_signal
+from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.process.leaving import end_workers, fork, forked, parent_is_gone, place_of
-from llm_locust.swarm.process.loops import wait_until
-from llm_locust.swarm.process.told_early import ENDING, end_early, take_signal
 
 if TYPE_CHECKING:
     from gevent._types import _TimerWatcher
@@ -217,38 +214,3 @@ def _end_now(why: str) -> NoReturn:
 
 #: Of this process. Handlers of signals are a process's, too.
 SIGNALS = Signals()
-
-
-def leave_once(environment: Environment) -> None:
-    """Let one greenlet at a time shut the process down. Call it after all other listeners were added.
-
-    On SIGTERM Locust shuts down in a separate greenlet and, because that ends the runner, again in the main
-    one. One of them would exit while the other still works.
-    """
-    leaving: list[greenlet] = []
-
-    def wait_for_the_first(**_: object) -> None:
-        leaving.append(gevent.getcurrent())
-        first = leaving[0]
-        # Its SystemExit is raised in the main greenlet, inside this wait.
-        while first is not gevent.getcurrent() and not first.dead:
-            gevent.sleep(0.05)
-
-    environment.events.quitting.add_listener(wait_for_the_first)
-
-
-def spare_sources() -> None:
-    """Let Locust's ``stop`` see its caller without the source of every caller.
-
-    It inspects them all for a debug message. The first such inspection reads the paths of some 2,000 modules
-    and takes 100 ms, which would delay the streams that end then.
-    """
-    vars(runners)["inspect"] = SimpleNamespace(stack=_callers, getframeinfo=partial(getframeinfo, context=0))
-
-
-def _callers() -> list[tuple[FrameType | None]]:
-    """What Locust reads of ``inspect.stack``: the frame of who calls, and of its caller."""
-    frame = currentframe()
-    assert frame is not None
-    assert frame.f_back is not None
-    return [(frame.f_back,), (frame.f_back.f_back,)]

@@ -16,8 +16,8 @@ from weakref import WeakSet
 import gevent
 from greenlet import getcurrent, greenlet
 
+from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.process.leaving import place_of
-from llm_locust.swarm.process.loops import wait_until
 
 if TYPE_CHECKING:
     from locust.env import Environment

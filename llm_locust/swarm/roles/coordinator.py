@@ -21,8 +21,8 @@ from llm_locust.report.output import shown_json
 from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
 from llm_locust.swarm.clocks import RunClock
+from llm_locust.swarm.process.event_loop import spawn_loop, wait_until
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.loops import spawn_loop, wait_until
 from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
 from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates

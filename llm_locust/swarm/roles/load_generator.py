@@ -24,9 +24,8 @@ from llm_locust.swarm.channel.messages import (
 )
 from llm_locust.swarm.delivery.unacked import Deliver, Offset
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
+from llm_locust.swarm.process.event_loop import every, keep_collections_short, wait_until
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.loops import every, wait_until
-from llm_locust.swarm.process.tuning import keep_collections_short
 from llm_locust.swarm.run.descriptors import ensure_descriptors
 from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 

@@ -13,8 +13,8 @@ from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.delivery.unacked import Offset
 from llm_locust.swarm.live import LocalLive
+from llm_locust.swarm.process.event_loop import spawn_loop
 from llm_locust.swarm.process.leaving import keep_exits
-from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.load_generator import LoadGenerator

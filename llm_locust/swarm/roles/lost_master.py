@@ -1,35 +1,89 @@
-"""What a worker does without its master: it ends its load, delivers what it holds, and ends.
+"""A worker without its master: it ends its load, delivers what it holds, and ends.
 
 Whoever started it starts it again (a Job, a Deployment, a service). A new process has prompts, random
 streams, connections and numbers of batches of its own, so that none is used twice in a run.
 """
 
 import logging
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 import gevent
-from locust.env import Environment
-from locust.runners import WorkerRunner
 
 from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.messages import StrangerMessage
-from llm_locust.swarm.channel.securing import WorkerMailbox
-from llm_locust.swarm.process.loops import GIVE_UP_S, MasterWatch, every
+from llm_locust.swarm.process.event_loop import every
+
+if TYPE_CHECKING:
+    from locust.env import Environment
+    from locust.runners import WorkerRunner
+
+    from llm_locust.swarm.channel.securing import WorkerMailbox
+    from llm_locust.swarm.roles.worker import WorkerRole
 
 logger = logging.getLogger(__name__)
 
+#: A worker that has heard nothing of its master for this long ends its load. A master answers every second.
+SILENT_S = 8.0
+
+#: Interval of looks at what is to be done.
 LOOK_INTERVAL_S = 0.5
 
+#: Silence after which a worker gives up.
+GIVE_UP_S = 30.0
 
-class WorkerLoad(Protocol):
-    """The part of a worker that this module ends and delivers."""
+#: Interval of the steps, at most.
+STEP_S = 1.0
 
-    def end_load(self) -> None:
-        """End the load; keep its records until :meth:`deliver`."""
+#: ``load``: the load may go on; ``stop``: it ends now; ``deliver``: a master is there again, which takes what
+#: is held; ``leave``: give up. ZeroMQ connects again by itself, and looks the address up.
+Step = Literal["load", "stop", "wait", "deliver", "leave"]
 
-    def deliver(self, takes: list[str] | None) -> None:
-        """Send what is not acknowledged, of the runs in ``takes`` if given; the rest stays in the spool."""
+
+class MasterWatch:
+    """Decides what a silence of the master means for its worker.
+
+    Nothing is decided before the first sign of life: how long a worker looks for its first master is
+    Locust's own limit (5 min). Between two steps at most :data:`STEP_S` of silence counts, so that a process
+    that was stopped, or had no CPU, first reads what has arrived meanwhile.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._stepped_s = clock()
+        self.silent_s = 0.0
+        self._met = self._stopped = self._is_stranger = False
+
+    def heard(self) -> None:
+        """Note a sign of life of a master that knows this worker."""
+        self._met = True
+        self.silent_s = 0.0
+
+    def unknown(self) -> None:
+        """Note the answer of a master that does not know this worker: it is another one than before."""
+        self.heard()
+        self._is_stranger = True
+
+    def step(self) -> Step:
+        """The next thing to do; ``stop`` is returned once."""
+        now_s = self._clock()
+        if self._met:
+            self.silent_s += min(now_s - self._stepped_s, STEP_S)
+        self._stepped_s = now_s
+        silent_s = self.silent_s
+        if silent_s >= GIVE_UP_S:
+            return "leave"
+        if (silent_s >= SILENT_S or self._is_stranger) and not self._stopped:
+            self._stopped = True
+            return "stop"
+        if not self._stopped:
+            return "load"
+        return "deliver" if silent_s < SILENT_S else "wait"
 
 
 class LostMaster:
@@ -38,12 +92,12 @@ class LostMaster:
     The process then ends with exit code 4: its part of the run was cut short.
     """
 
-    def __init__(self, environment: Environment, mail: WorkerMailbox, load: WorkerLoad) -> None:
-        runner = environment.runner
-        assert isinstance(runner, WorkerRunner)
+    def __init__(
+        self, environment: "Environment", runner: "WorkerRunner", mail: "WorkerMailbox", role: "WorkerRole"
+    ) -> None:
         self._environment = environment
         self._runner = runner
-        self._load = load
+        self._role = role
         self._watch = MasterWatch()
         self._takes: list[str] | None = None
         self._ending: gevent.Greenlet[[], None] | None = None
@@ -67,7 +121,7 @@ class LostMaster:
         if step == "stop":
             why = "is gone" if self._takes is None else "is another one than before"
             logger.warning("the master %s: this worker's load ends", why)
-            self._ending = gevent.spawn(self._load.end_load)
+            self._ending = gevent.spawn(self._role.end_load)
         elif step == "deliver" and (self._ending is None or self._ending.dead):
             self._over = True
             gevent.spawn(self._deliver)
@@ -75,7 +129,7 @@ class LostMaster:
             self._leave(f"nothing was heard of the master for {GIVE_UP_S:g} s")
 
     def _deliver(self) -> None:
-        self._load.deliver(self._takes)
+        self._role.deliver(self._takes)
         self._leave("a master is there again, and takes a worker that is started anew")
 
     def _leave(self, why: str) -> None:

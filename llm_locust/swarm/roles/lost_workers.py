@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.roster import Participant
 from llm_locust.swarm.run.run import ActiveRun
 

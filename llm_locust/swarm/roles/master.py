@@ -35,8 +35,8 @@ from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, guard_of,
 from llm_locust.swarm.clocks import pong
 from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live import LiveReceiver
+from llm_locust.swarm.process.event_loop import every, wait_until
 from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
-from llm_locust.swarm.process.loops import every, wait_until
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.lost_workers import note_rate, note_undelivered

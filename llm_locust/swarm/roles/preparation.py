@@ -23,10 +23,10 @@ from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.delivery.collector import Collector
 from llm_locust.swarm.live import store_of
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
 from llm_locust.swarm.run.preflight import (
@@ -150,7 +150,7 @@ class RunPreparation:
 
     def _settings(self) -> Settings:
         settings = with_roofline(parse_settings(self._options))
-        hush(self._environment, settings.secrets)
+        redact(self._environment, settings.secrets)
         check_workload(settings, self._environment.user_classes)
         check_arms(settings, self._environment.user_classes)
         check_load(settings, self._environment.user_classes)

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import gevent
 from locust import log
@@ -35,16 +36,19 @@ from llm_locust.swarm.clocks import WorkerClock
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.delivery.unacked import Offset, own_spool
 from llm_locust.swarm.live import LiveSender
+from llm_locust.swarm.process.event_loop import every, spawn_loop, wait_until
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.leaving import parent_is_gone
-from llm_locust.swarm.process.loops import every, spawn_loop, wait_until
 from llm_locust.swarm.process.own_code import check_own_code
+from llm_locust.swarm.process.patches import remember_default_arguments
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
-from llm_locust.swarm.process.tuning import remember_default_arguments
 from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.roles.lost_master import LostMaster
 from llm_locust.swarm.run.roster import place_key
 from llm_locust.swarm.users.session import LoadSession
+
+if TYPE_CHECKING:
+    from locust.env import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class WorkerRole:
         self._live = LiveSender(environment, mail)
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
-        LostMaster(environment, mail, self)
+        LostMaster(environment, runner, mail, self)
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         spawn_loop(self._clock.run, "the watch on the clock")
         every(SPENT_INTERVAL_S, self._tell_when_spent, "the look at what is left to send")

@@ -28,7 +28,7 @@ from llm_locust.deployment.readiness import Replicas, SentRequest, advice, is_pe
 from llm_locust.deployment.targets import Arm, arm_facts
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.preflight import check_target
 from llm_locust.swarm.users.connections import kind_headers, make_pool
 from llm_locust.wire.dialects.dialect import Dialect

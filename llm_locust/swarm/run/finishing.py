@@ -24,7 +24,8 @@ from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.files import size_of
 from llm_locust.store.frame_log import kept_bytes
-from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, off_the_hub, run_elsewhere
+from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.process.event_loop import off_the_hub
 
 # --- Report of a run, made in a process of its own, which uses neither the time nor the memory of the master
 

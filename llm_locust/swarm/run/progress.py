@@ -14,7 +14,7 @@ from llm_locust.live.state import state_of
 from llm_locust.live.store import LiveStore, figures_since, snapshot
 from llm_locust.options.option import ProgressMode
 from llm_locust.report.progress import RECENT_S, PresentStage, Progress, ProgressPanel, line
-from llm_locust.swarm.process.loops import every
+from llm_locust.swarm.process.event_loop import every
 
 logger = logging.getLogger(__name__)
 

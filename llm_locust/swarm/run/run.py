@@ -28,9 +28,8 @@ from llm_locust.swarm.channel.messages import DroppedMessages, RunInfo
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.command_line import command_line, versions
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls

@@ -22,7 +22,7 @@ from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.swarm.caches import PrefixCaches
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
-from llm_locust.swarm.process.loops import wait_until
+from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.run.canary import kinds_sent
 from llm_locust.swarm.run.finishing import look_at_stage, read_stage
 from llm_locust.swarm.run.load_watch import Tell

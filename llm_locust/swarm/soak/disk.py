@@ -18,8 +18,7 @@ from llm_locust.store.frame_log import kept_bytes, size_of
 from llm_locust.store.upload.destination import open_destination
 from llm_locust.swarm.delivery.unacked import BATCH_ROWS
 from llm_locust.swarm.open_loop.load import open_loop_class
-from llm_locust.swarm.process.children import off_the_hub
-from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameLog, Spool, StoreE
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage, worker_facts
 from llm_locust.swarm.delivery.collector import Collector
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 
 logger = logging.getLogger(__name__)
 

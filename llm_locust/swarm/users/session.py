@@ -27,9 +27,9 @@ from llm_locust.options.settings import Settings
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.unacked import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.open_loop.load import OpenLoad
-from llm_locust.swarm.process.hooks import events
-from llm_locust.swarm.process.hush import hush
-from llm_locust.swarm.process.loops import wait_until
+from llm_locust.swarm.process.event_loop import wait_until
+from llm_locust.swarm.process.log import redact
+from llm_locust.swarm.process.patches import events
 from llm_locust.swarm.stages.plan import StageGate
 from llm_locust.swarm.tracing_setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
@@ -105,7 +105,7 @@ class LoadSession:
         self.gate = StageGate(settings, run["origin_ns"], clock)
         self._quota = None if total is None else Quota(share(total, place.index, run["starters"]))
         self._environment = environment
-        hush(environment, settings.secrets)
+        redact(environment, settings.secrets)
         self._statistics = LocustStatistics(environment)
         self.worker_index = place.index
         self._users = count()

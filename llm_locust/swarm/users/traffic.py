@@ -11,7 +11,7 @@ from llm_locust.client.routes import Heads
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.process.hush import hush
+from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.users.connections import kind_headers
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
@@ -80,7 +80,7 @@ class TrafficTable:
         self._client = client
         self._place = place
         self._hidden: set[str] = set(client.secrets)
-        hush(environment, client.secrets)
+        redact(environment, client.secrets)
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
@@ -149,7 +149,7 @@ class TrafficTable:
         hidden = [text for text in secret_texts(own) if text not in self._hidden]
         self._hidden.update(hidden)
         self._client.secrets += tuple(hidden)
-        hush(self._environment, hidden)
+        redact(self._environment, hidden)
         ours = kind_headers(self._settings, kind, self._client.pool.target)
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:

@@ -22,7 +22,7 @@ from llm_locust.live.state import Figures, figures
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.trend import Trend, fit_trend
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.web.numbers import at_rest
 
 logger = logging.getLogger(__name__)

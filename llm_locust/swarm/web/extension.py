@@ -16,8 +16,8 @@ from llm_locust.live.store import LiveStore
 from llm_locust.options.report import Keep
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.live import run_info
+from llm_locust.swarm.process.event_loop import spawn_loop
 from llm_locust.swarm.process.leaving import leave
-from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from llm_locust.live.prometheus import registry
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.web.numbers import Fresh, at_rest
 from llm_locust.swarm.web.own_origin import LineHandler, OwnOrigin, is_loopback
 

@@ -20,7 +20,7 @@ from llm_locust.live.store import SPANS, Charts, LiveRow, LiveSeries, LiveStore,
 from llm_locust.metrics.catalogue import LIVE, LatencyMetric
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.server_series import FIGURES
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 
 # --- Live numbers for the pages: computed off the event loop, at most once a second
 

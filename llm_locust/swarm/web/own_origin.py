@@ -19,7 +19,7 @@ from flask import Flask
 from gevent.pywsgi import WSGIHandler
 
 from llm_locust.swarm.channel.messages import printable
-from llm_locust.swarm.process.loops import Throttle
+from llm_locust.swarm.process.event_loop import RateLimiter
 
 # --- Pages of the web UI that a link of another site may open
 
@@ -106,7 +106,7 @@ class OwnOrigin:
         self._check_names = check_names
         self._private_names = private_names
         self._is_page = is_page
-        self._may_say = Throttle()
+        self._log_limit = RateLimiter()
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         reason = self.refusal(environ)
@@ -122,7 +122,7 @@ class OwnOrigin:
         """Why a request is refused; None if it is allowed."""
         host = str(environ.get("HTTP_HOST", "")).lower()
         if self._check_names and host and not self._is_own_name(_name(host)):
-            if self._may_say():
+            if self._log_limit.ready():
                 logger.warning(
                     "a request for the host name %r was refused: if it is this server's, as behind a proxy "
                     "or an ingress, give it by --web-name",

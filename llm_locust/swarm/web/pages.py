@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request, send_file
 from locust.web import WebUI
 
 from llm_locust.live.store import SPANS, LiveStore, Span
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.web.assets import asset, templates
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.fields import group_fields

@@ -22,7 +22,7 @@ from llm_locust.live.store import LiveStore, figures_since, snapshot
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.progress import load_of, place_of
 from llm_locust.store import SUMMARY_FILE
-from llm_locust.swarm.process.children import off_the_hub
+from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.finishing import read_figures
 from llm_locust.swarm.web.numbers import RECENT_S, Fresh, at_rest
 

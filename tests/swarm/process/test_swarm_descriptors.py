@@ -17,7 +17,7 @@ WATCH = """
 import gevent, logging
 from types import SimpleNamespace
 from locust.runners import Runner
-from llm_locust.swarm.process import monitoring
+from llm_locust.swarm.process import patches
 
 looks = []
 
@@ -26,8 +26,8 @@ def watch(runner):
     raise OSError(24, "Too many open files")
 
 Runner.monitor_cpu_and_memory = watch
-monitoring.CPU_MONITOR_INTERVAL = 0.01
-monitoring.keep_monitoring()
+patches.CPU_MONITOR_INTERVAL = 0.01
+patches.keep_monitoring()
 watching = gevent.spawn(Runner.monitor_cpu_and_memory, None)
 gevent.sleep(0.2)
 print(len(looks) > 2, watching.dead)

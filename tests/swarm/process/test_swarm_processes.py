@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from llm_locust.swarm.process import log_lines
-from llm_locust.swarm.process.log_lines import LineFilter, LineFormatter
-from llm_locust.swarm.process.loops import GIVE_UP_S, SILENT_S, MasterWatch, Step, Throttle
+from llm_locust.swarm.process import log
+from llm_locust.swarm.process.event_loop import RateLimiter
+from llm_locust.swarm.process.log import LineFilter, LineFormatter
+from llm_locust.swarm.roles.lost_master import GIVE_UP_S, SILENT_S, MasterWatch, Step
 
 # --- Programs that a traced process starts: nothing of the load may run between their fork and their start
 
@@ -137,12 +138,12 @@ def test_the_first_traceback_of_a_place_is_shown_and_the_others_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(log_lines, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(log, "time", SimpleNamespace(monotonic=lambda: now[0]))
     lines = LineFilter()
     first = record(RAISED.format(line=9))
     assert lines.filter(first)
     assert lines.filter(first), "by the next handler"
-    assert not lines.filter(record(RAISED.format(line=9), "llm_locust.swarm.process.hush")), "gevent's report"
+    assert not lines.filter(record(RAISED.format(line=9), "llm_locust.swarm.process.log")), "gevent's report"
     assert not any(lines.filter(record(RAISED.format(line=9))) for _ in range(98))
     assert lines.filter(record(RAISED.format(line=10))), "another place"
     assert lines.filter(record(RAISED.format(line=9), "a.library")), "not of a user"
@@ -158,11 +159,11 @@ def test_the_first_traceback_of_a_place_is_shown_and_the_others_are_counted(
 
 def test_the_first_is_said_and_then_one_an_interval() -> None:
     now = [100.0]
-    throttle = Throttle(30.0, clock=lambda: now[0])
+    limiter = RateLimiter(30.0, clock=lambda: now[0])
     said = []
     for moment in (100.0, 100.0, 129.9, 130.0, 131.0, 500.0):
         now[0] = moment
-        said.append(throttle())
+        said.append(limiter.ready())
     assert said == [True, False, False, True, False, True]
 
 

@@ -382,8 +382,8 @@ from locust.html import get_html_report
 from locust.stats import RequestStats, StatsError
 from locust.util.date import format_utc_timestamp
 
-from llm_locust.swarm.process import bounds
-from llm_locust.swarm.process.bounds import (
+from llm_locust.swarm.process import patches
+from llm_locust.swarm.process.patches import (
     MOST_ERRORS, MOST_GONE_LOGS, MOST_ROWS, RECENT_ROWS, bound_statistics, capped, forget_seconds, thinned
 )
 
@@ -568,10 +568,10 @@ assert len(environment.stats.history) <= MOST_ROWS
 
 def test_statistics_are_bounded_again_and_again_also_those_of_a_new_run() -> None:
     run("""
-bounds.PASS_INTERVAL_S = 0.01
+patches.PASS_INTERVAL_S = 0.01
 environment = Environment()
 environment.create_local_runner()
-keeper = bounds.keep_bounded(environment)
+keeper = patches.keep_bounded(environment)
 for _ in range(2):
     environment.stats.clear_all()
     environment.stats.history = [row(NOW + 5 * i) for i in range(2 * MOST_ROWS)]

@@ -14,7 +14,7 @@ EARLY = "llm-locust: error: interrupted before the load began ({})\n"
 
 AT_ONCE = """
 import os, sys
-from llm_locust.swarm.process.told_early import end_at_a_signal
+from llm_locust.swarm.process.early_signals import end_at_a_signal
 
 end_at_a_signal()
 os.kill(os.getpid(), int(sys.argv[1]))
@@ -22,12 +22,12 @@ os.kill(os.getpid(), int(sys.argv[1]))
 
 ACROSS_EXEC = """
 import os, sys
-from llm_locust.swarm.process.told_early import end_at_a_signal, keep_for_the_next_program
+from llm_locust.swarm.process.early_signals import end_at_a_signal, keep_for_the_next_program
 
 end_at_a_signal()
 keep_for_the_next_program()
 os.kill(os.getpid(), int(sys.argv[1]))
-code = "from llm_locust.swarm.process.told_early import end_at_a_signal; end_at_a_signal()"
+code = "from llm_locust.swarm.process.early_signals import end_at_a_signal; end_at_a_signal()"
 os.execv(sys.executable, [sys.executable, "-c", code])
 """
 

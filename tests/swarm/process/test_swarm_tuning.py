@@ -18,7 +18,7 @@ def build():
     return original()
 
 argument_parser.default_args_dict = build
-from llm_locust.swarm.process.tuning import (remember_default_arguments)
+from llm_locust.swarm.process.patches import remember_default_arguments
 
 remember_default_arguments()
 remember_default_arguments()
@@ -29,7 +29,7 @@ assert len(built) == 1, len(built)
 COLLECTED = """
 import gc
 import locust
-from llm_locust.swarm.process.tuning import (keep_collections_short)
+from llm_locust.swarm.process.event_loop import (keep_collections_short)
 
 before = gc.get_threshold()
 keep_collections_short()
@@ -52,7 +52,7 @@ import inspect
 import logging
 import sys
 from locust.env import Environment
-from llm_locust.swarm.process.signals import spare_sources
+from llm_locust.swarm.process.patches import spare_sources
 
 spare_sources()
 inspect.getmodule = None
@@ -83,7 +83,7 @@ from pathlib import Path
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.process.tuning import (THREAD_SLICE_S)
+from llm_locust.swarm.process.event_loop import (THREAD_SLICE_S)
 
 
 class Drawing(ChatUser):

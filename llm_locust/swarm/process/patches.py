@@ -1,14 +1,98 @@
-"""Bounds on what a master may bring about here: growth of Locust's statistics, Python code of its own."""
+"""Changes to Locust in this process, as few as can be, and the event that it lacks."""
 
+import functools
+import logging
 from datetime import datetime
-from typing import Any
+from functools import partial
+from inspect import currentframe, getframeinfo
+from types import FrameType, SimpleNamespace
+from typing import Any, NoReturn
 
+import gevent
 from gevent import Greenlet
+from locust import argument_parser, runners
 from locust.env import Environment
-from locust.runners import MasterRunner
+from locust.event import EventHook
+from locust.runners import CPU_MONITOR_INTERVAL, MasterRunner, Runner
 from locust.stats import RequestStats, StatsError
 
-from llm_locust.swarm.process.loops import every
+from llm_locust.host import reason_of
+from llm_locust.swarm.process.event_loop import RateLimiter, every
+
+logger = logging.getLogger(__name__)
+
+
+class LlmEvents:
+    """Events fired by this package.
+
+    Attributes:
+        llm_request: fired on the worker with ``record=RequestRecord`` for every request that ended,
+            cancelled ones included, and for the first try (``resent``) of one that was sent again. Listeners
+            run on the event loop: keep them short.
+    """
+
+    def __init__(self) -> None:
+        self.llm_request = EventHook()
+
+
+events = LlmEvents()
+
+
+# --- What takes time in the event loop
+
+
+def remember_default_arguments() -> None:
+    """Cache the names of Locust's own arguments.
+
+    A worker looks them up for every option of every spawn message, and each time Locust builds its whole
+    parser: 60 ms in the event loop, every second of a ramp. The answer never changes.
+    """
+    if not hasattr(argument_parser.default_args_dict, "cache_info"):
+        argument_parser.default_args_dict = functools.cache(argument_parser.default_args_dict)
+
+
+def spare_sources() -> None:
+    """Let Locust's ``stop`` see its caller without the source of every caller.
+
+    It inspects them all for a debug message. The first such inspection reads the paths of some 2,000 modules
+    and takes 100 ms, which would delay the streams that end then.
+    """
+    vars(runners)["inspect"] = SimpleNamespace(stack=_callers, getframeinfo=partial(getframeinfo, context=0))
+
+
+def _callers() -> list[tuple[FrameType | None]]:
+    """What Locust reads of ``inspect.stack``: the frame of who calls, and of its caller."""
+    frame = currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return [(frame.f_back,), (frame.f_back.f_back,)]
+
+
+# --------------------
+# Locust's watch on CPU and memory, made to survive a moment without a free descriptor.
+#
+# It reads /proc every 10 s. Where that fails, its greenlet would end by the exception, and with it a local
+# run: that greenlet is all that Locust waits for.
+# --------------------
+
+
+def keep_monitoring() -> None:
+    """Let the watch of every runner that is created from now on go on after an OSError."""
+    watch = Runner.monitor_cpu_and_memory
+
+    def watch_on(runner: Runner) -> NoReturn:
+        log_limit = RateLimiter()
+        while True:
+            try:
+                watch(runner)
+            except OSError as e:
+                if log_limit.ready():
+                    logger.warning("this process's CPU and memory cannot be read now: %s", reason_of(e))
+            gevent.sleep(CPU_MONITOR_INTERVAL)
+
+    patched: Any = Runner
+    patched.monitor_cpu_and_memory = watch_on
+
 
 # --------------------
 # Bounds on the growth of Locust's own statistics during a run.
