@@ -26,7 +26,6 @@ from llm_locust.swarm.channel.messages import (
 )
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
-from llm_locust.swarm.roles.lost_workers import note_rate, note_undelivered
 from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 from llm_locust.swarm.run.run import ActiveRun
@@ -219,7 +218,7 @@ def ended(run: ActiveRun, at_s: float, **load: Any) -> ActiveRun:
     run.clock.at_s = at_s  # type: ignore[attr-defined]
     run.stopped()
     run.roster.done("a", lost_counts(until_ns=round(at_s * S), **load), stopped=True)
-    note_undelivered(run)
+    run.note_undelivered()
     return run
 
 
@@ -266,8 +265,8 @@ def test_a_worker_that_joined_late_has_no_share_to_leave_behind() -> None:
 
 def test_a_rate_that_was_changed_counts_as_it_was() -> None:
     run = run_of(LoadSettings(arrival=Process(0.0)))
-    note_rate(run, RateMessage(run="r", at_ns=ORIGIN_NS + 6 * S, rate=40.0))
-    note_rate(run, RateMessage(run="another", at_ns=ORIGIN_NS, rate=4000.0))
+    run.note_rate(RateMessage(run="r", at_ns=ORIGIN_NS + 6 * S, rate=40.0))
+    run.note_rate(RateMessage(run="another", at_ns=ORIGIN_NS, rate=4000.0))
     run.roster.done("b", lost_counts(until_ns=1 * S), stopped=False)
     assert unsent(ended(run, 11.0))["b"][0] == 50 + 100
 
@@ -276,7 +275,7 @@ def test_the_drains_of_a_sweep_have_no_schedule() -> None:
     run = run_of(LoadSettings(arrival=Process(0.0)))
     run.info["rate"] = 0.0
     for step, at_s, rate in (("load", 0, 20.0), ("drain", 10, 20.0), ("load", 15, 40.0)):
-        note_rate(run, StageMessage(run="r", stage=0, step=step, at_ns=ORIGIN_NS + at_s * S, rate=rate))  # type: ignore[arg-type]
+        run.note_rate(StageMessage(run="r", stage=0, step=step, at_ns=ORIGIN_NS + at_s * S, rate=rate))  # type: ignore[arg-type]
     run.roster.done("b", lost_counts(until_ns=5 * S), stopped=False)
     assert unsent(ended(run, 20.0))["b"][0] == 50 + 100
 

@@ -39,7 +39,6 @@ from llm_locust.swarm.process.event_loop import every, wait_until
 from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
-from llm_locust.swarm.roles.lost_workers import note_rate, note_undelivered
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.earlier import EarlierParts
 from llm_locust.swarm.soak.going_on import earlier_parts
@@ -243,7 +242,8 @@ class MasterRole:
         self._mail.send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
     def _tell(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None:
-        note_rate(self._runs.run, message)
+        if self._runs.run is not None:
+            self._runs.run.note_rate(message)
         kind = messages.RATE if isinstance(message, RateMessage) else messages.STAGE
         for worker in [client.id for client in self._runner.clients.all] if workers is None else workers:
             self._mail.send(kind, message, worker)
@@ -310,7 +310,7 @@ class MasterRole:
 
     def _on_test_stop(self, **_: object) -> None:
         if self._runs.run is not None:
-            note_undelivered(self._runs.run)
+            self._runs.run.note_undelivered()
         self._runs.finish()
 
     def _await_last_words(self, run: ActiveRun) -> None:

@@ -17,8 +17,7 @@ from llm_locust.options.stages import LENGTHS, PREFIX, against_lengths, against_
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant, totals
-from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.task_exceptions import raised_in_tasks
+from llm_locust.swarm.run.run import ActiveRun, raised_in_tasks
 from llm_locust.swarm.stages.plan import looks_for
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError

@@ -1,10 +1,16 @@
 """One run in the process that owns its directory: what it received, its facts, its result."""
 
 import logging
+import math
 import os
-from collections.abc import Mapping
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +18,51 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from llm_locust.core.manifest import CalibrationFacts, Manifest, StageFacts, pipeline_of
+from llm_locust.core.manifest import (
+    CalibrationFacts,
+    Manifest,
+    StageFacts,
+    TaskException,
+    pipeline_of,
+    task_exceptions,
+)
 from llm_locust.deployment.readiness import Replicas
+from llm_locust.figures.text import clean, short
 from llm_locust.host import exhausted, reason_of
 from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.settings import Settings
+from llm_locust.options.table import OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import remove_frames
-from llm_locust.swarm.channel.messages import DroppedMessages, RunInfo
+from llm_locust.swarm.channel.messages import DroppedMessages, RateMessage, RunInfo, StageMessage
 from llm_locust.swarm.clocks import RunClock
-from llm_locust.swarm.command_line import command_line, versions
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
+from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.leaving import innermost
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
-from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.roster import Participant, Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
-from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.stages.plan import closed, stages_of, steps_of
+from llm_locust.wire.foreign_text import blanked
 from llm_locust.workload.parts import models_text
 
 logger = logging.getLogger(__name__)
 
 #: Greatest age of the manifest in the run directory, which is all that a master that dies leaves behind.
 MANIFEST_INTERVAL_S = 5.0
+
+#: A worker whose load ended so shortly before the run's left with it: a Ctrl-C reaches both.
+TOGETHER_S = 2.0
+
+#: Workers that a reason names.
+_MOST_NAMED = 3
 
 
 @dataclass(slots=True)
@@ -304,3 +326,125 @@ class ActiveRun:
             self._keeper.join(SETTLE_WITHIN_S)
         if self._caller is not None:
             self._caller.join(CALL_TIMEOUT_S)
+
+    # -- what workers that are gone had still to send ------------------------------------------
+
+    def note_rate(self, message: RateMessage | StageMessage) -> None:
+        """Note a change of an open loop's rate, which the workers are told."""
+        if message.run == self.info["id"] and message.rate is not None:
+            drained = isinstance(message, StageMessage) and message.step == "drain"
+            self.rates[message.at_ns] = 0.0 if drained else message.rate
+
+    def note_undelivered(self) -> None:
+        """Count what workers that left, or were lost, had still to send; with some, the run is cut short.
+
+        Nobody takes it over: an open loop's schedule, and the requests of ``--num-requests``, are divided
+        once, among the workers of the run's start. Call it when all final counts are in. In an open loop
+        these requests are unsent: those due before the end of the load, or all if the others have sent their
+        shares to the end.
+        """
+        if self.stopped_ns is None or self.finishing:
+            return
+        starters = {worker: self.roster[worker] for worker in self.roster if not self.roster[worker].late}
+        gone = {worker: p for worker, p in starters.items() if (p.left or not p.done) and not _is_sent([p])}
+        to_its_end = _is_sent(p for worker, p in starters.items() if worker not in gone)
+        if self.open_loop:
+            for index, worker in enumerate(starters):
+                if worker in gone:
+                    gone[worker].never_sent = self._unsent(index, gone[worker], to_its_end)
+            rests = {worker: p.never_sent.requests for worker, p in gone.items()}
+        elif to_its_end:
+            rests = {worker: p.counts.load.share_left for worker, p in gone.items() if p.counts is not None}
+        else:
+            rests = {}
+        if any(rests.values()):
+            self.cut(_undelivered(rests), in_order=True)
+
+    def _unsent(self, index: int, gone: Participant, to_its_end: bool) -> Scheduled:
+        """What the schedule had for a worker after it was gone."""
+        assert self.stopped_ns is not None
+        told_ns = None if gone.counts is None else gone.counts.load.until_ns
+        from_s = self._schedule_s(gone.heard_ns) if told_ns is None else told_ns * 1e-9
+        stopped_s = self._schedule_s(self.stopped_ns)
+        if not to_its_end and stopped_s - from_s <= TOGETHER_S:
+            return Scheduled()
+        span = Span(from_s, math.inf if to_its_end else stopped_s)
+        measured_s = self._schedule_s(self.started_ns) + self.settings.run.warmup_s
+        return off_the_hub(scheduled, self.settings.load, self.info, index, self.rates, span, measured_s)
+
+    def _schedule_s(self, at_ns: int) -> float:
+        return (at_ns - self.info["origin_ns"]) * 1e-9
+
+
+def _is_sent(participants: Iterable[Participant]) -> bool:
+    """Whether these workers, at least one, have sent all of their shares."""
+    sent = [p.counts is not None and p.counts.load.spent for p in participants]
+    return bool(sent) and all(sent)
+
+
+def _undelivered(rests: Mapping[str, int]) -> str:
+    lacking = [worker for worker, n in rests.items() if n]
+    more = len(lacking) - _MOST_NAMED
+    names = ", ".join(lacking[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    who = f"worker {names} was" if len(lacking) == 1 else f"workers {names} were"
+    n = sum(rests.values())
+    what = "1 request was" if n == 1 else f"{n} requests were"
+    return f"{what} never sent: {who} gone before the end, and nobody takes over a share"
+
+
+# --- Exceptions of the locustfile's tasks, from Locust's own table of them
+
+
+_LONGEST_ERROR, _LONGEST_WHERE = 500, 300
+
+#: Exceptions by which the SDK reports a failed request.
+_OF_REQUEST = re.compile(r"(?:openai\.(?!OpenAIError\b)|httpx2?\.)\w+")
+
+
+def raised_in_tasks(table: Mapping[int, Mapping[str, Any]]) -> list[TaskException]:
+    """What Locust's ``runner.exceptions`` has.
+
+    Exceptions of the openai SDK for a request that failed are left out: that request has a record. The texts
+    come from workers, so they are cleaned and cut.
+    """
+    kinds: Counter[tuple[str, str]] = Counter()
+    for row in table.values():
+        if _OF_REQUEST.match(str(row["msg"])):
+            continue
+        error = short(clean(row["msg"]), _LONGEST_ERROR) or "an exception without a text"
+        where = short(clean(innermost(str(row["traceback"]))), _LONGEST_WHERE)
+        kinds[error, where] += row["count"]
+    return task_exceptions(kinds)
+
+
+# --- What a run was started with: the command line, and the versions of the packages
+
+
+_VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of the packages that take part, and of Python."""
+    return {name: version(name) for name in _VERSIONED} | {"python": sys.version.split()[0]}
+
+
+def command_line(settings: Settings) -> list[str]:
+    """Command line, with the values of headers and other secrets blanked out."""
+    secret = [row.flag for row in OPTIONS if row.secret]
+    words: list[str] = []
+    hide = False
+    for word in [_program(sys.argv[0]), *sys.argv[1:]]:
+        if hide:
+            word = word.partition("=")[0] + "=***"
+        elif word.partition("=")[0] in secret and "=" in word:
+            word = "=".join(word.split("=")[:2]) + "=***"
+        hide = word in secret
+        words.append(blanked(word, settings.secrets))
+    return words
+
+
+def _program(path: str) -> str:
+    """The command without its folders; what Python was given as a module is Locust."""
+    name = Path(path).name
+    return "locust" if name in ("__main__.py", "main.py") else name

@@ -15,8 +15,8 @@ from llm_locust.options.settings import Settings, UsageError, parse_settings, wi
 from llm_locust.store import holds_a_run, read_manifest
 from llm_locust.store.facts import adopt, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.command_line import versions
 from llm_locust.swarm.process.event_loop import off_the_hub
+from llm_locust.swarm.run.run import versions
 from llm_locust.swarm.soak.input_files import changed, digests, input_files
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from llm_locust.swarm.process.leaving import innermost
 from llm_locust.swarm.run.canary import check_arms
 from llm_locust.swarm.run.load_watch import _check_images, check_load
 from llm_locust.swarm.run.preflight import fewest_of, foreseen, host_of, own_endpoints
-from llm_locust.swarm.run.task_exceptions import raised_in_tasks
+from llm_locust.swarm.run.run import raised_in_tasks
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.table import DIALECTS, dialect_of
 from llm_locust.workload.arrivals import Process, TraceFile, constant
