@@ -12,7 +12,7 @@ from parsed_settings import run_settings, settings_of
 from llm_locust.cli.starting import Said, locust_arguments
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages import prefixes_of
-from llm_locust.swarm.run.load_watch import check_load, checked_trace, tell_files
+from llm_locust.swarm.run.checks import check_load, checked_trace, tell_files
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.traces import trace as plausible
 from llm_locust.workload.trajectories.trajectory import Turn

@@ -1,40 +1,42 @@
-"""Checks before any load: the host answers, the model exists, the run directory can be written."""
+"""Requests before any load: the client is calibrated, the server lists its models and answers a canary."""
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
+from msgspec import structs
+
+from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.client.http.errors import ClientError
-from llm_locust.client.http.target import Target, TargetError, endpoint_at_end
+from llm_locust.client.http.target import Target, TargetError
+from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.probing import list_models
-from llm_locust.client.recording import ReplicaNames
-from llm_locust.core.manifest import CalibrationFacts, HeaderFacts
-from llm_locust.deployment.readiness import NOT_READY
+from llm_locust.client.recording import Answer, Call, ReplicaNames
+from llm_locust.core.manifest import CalibrationFacts, CanaryFacts, HeaderFacts
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.deployment.readiness import NOT_READY, SentRequest, advice, is_permanent
+from llm_locust.deployment.targets import Arm
 from llm_locust.doctor.calibration import WHOLE_S, calibrate, facts
 from llm_locust.doctor.finding import TimeLeft
 from llm_locust.figures.client import calibration_text
-from llm_locust.figures.gates import fewest_for, fewest_for_certified, fewest_for_share
-from llm_locust.metrics.gates import Gate, MetricKind, parse_gates
-from llm_locust.metrics.stats.censoring import PERCENTILES
-from llm_locust.options.deployment import DNS, metrics_words
+from llm_locust.options.deployment import DNS
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.scenario import sole_class
-from llm_locust.store import StoreError, create_run_dir, holds_a_run
-from llm_locust.store.facts import next_part
-from llm_locust.store.upload.destination import UploadError, check_address, open_destination
+from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.process.event_loop import off_the_hub
+from llm_locust.swarm.run.checks import _kinds, kinds_sent
 from llm_locust.swarm.run.finishing import CREDENTIALS
-from llm_locust.swarm.users.connections import make_pool, request_headers
-from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.swarm.users.connections import kind_headers, make_pool, request_headers
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS, dialect_of
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import (
     blanked,
     blanked_name,
@@ -42,20 +44,19 @@ from llm_locust.wire.foreign_text import (
     is_key_name,
     public_url,
     shown_variable,
-    url_secret,
 )
-from llm_locust.wire.headers import HeaderError, header_templates
-from llm_locust.workload.answers import ValidatorError, checks_of
+from llm_locust.wire.headers import secret_texts
+from llm_locust.workload.body import encoded
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.text.prompts import Prompt
 
 if TYPE_CHECKING:
     from locust import User
     from locust.env import Environment
 
+logger = logging.getLogger(__name__)
 
 # --- The client's error on this machine, measured before the load of a run
-
-
-logger = logging.getLogger(__name__)
 
 
 def calibrate_run(
@@ -100,83 +101,11 @@ def _users(environment: "Environment", settings: Settings, at_once: bool) -> int
     raise UsageError(f"--calibrate: {why}: give --calibrate-streams N, those of one worker")
 
 
-# --- What is known of a run before its first request: gates that it cannot show, a ramp that fills it,
-# options without an effect, an upload that nobody takes
+# --- The destination of an upload
 
-
-#: A ramp of this share of the measured time is most of what the figures are of.
-MOST_RAMP = 0.5
 
 #: Time limit of the question whether an object store answers.
 REACH_WITHIN_S = 15.0
-
-
-def foreseen(
-    settings: Settings, hosts: Iterable[str], *, users: object, spawn_rate: object, run_time_s: object
-) -> Iterator[str]:
-    """What the person who starts the run should know now, a line each.
-
-    Args:
-        hosts: those of the load.
-        users, spawn_rate, run_time_s: Locust's; None is its default.
-    """
-    seconds = float(run_time_s) if isinstance(run_time_s, int | float) and run_time_s > 0 else None
-    yield from _too_few(settings, seconds)
-    if seconds is not None:
-        yield from _ramp(settings, seconds, users, spawn_rate)
-    hosts = list(hosts)
-    if hosts and not any(host.startswith("https://") for host in hosts):
-        given = {"--ca-cert": settings.access.ca_cert, "--client-cert": settings.access.client_cert}
-        for flag in (flag for flag, path in given.items() if path is not None):
-            yield f"{flag} has no effect: {hosts[0]!r} is not https"
-
-
-def fewest_of(gate: Gate) -> int:
-    """Requests without which a gate cannot hold; 1 of those that any number shows."""
-    if gate.metric in ("goodput", "error_rate"):
-        return fewest_for_share(gate)
-    if gate.kind is not MetricKind.LATENCY or gate.latency == "itl" or not gate.is_upper:
-        return 1
-    if gate.statistic not in PERCENTILES:
-        return 1
-    return fewest_for_certified(gate.statistic) if gate.is_certified else fewest_for(gate.statistic)
-
-
-def _too_few(settings: Settings, seconds: float | None) -> Iterator[str]:
-    """Gates that need more requests than a number of them, or a rate for its time, gives."""
-    load = settings.load
-    for gate in parse_gates(settings.run.gates):
-        fewest = fewest_of(gate)
-        what = f"--gate {gate.text} needs {fewest:,} requests"
-        if load.num_requests is not None and load.num_requests < fewest:
-            yield f"{what}, and --num-requests sends {load.num_requests:,}: it cannot hold"
-        elif load.num_requests is None and load.profile is not None and load.sweep is None and seconds:
-            before = float(load.profile.load(settings.run.warmup_s))
-            given = float(load.profile.load(seconds)) - before
-            if given + 3 * math.sqrt(given) < fewest:
-                enough_s = float(load.profile.time(before + fewest))
-                more = f"; run for {enough_s:.0f} s or more" if math.isfinite(enough_s) else ""
-                yield f"{what}, and the schedule has about {given:.0f} in the measured time{more}"
-
-
-def _ramp(settings: Settings, seconds: float, users: object, spawn_rate: object) -> Iterator[str]:
-    """A load that is at its whole for less than half of the measured time."""
-    measured_s = seconds - settings.run.warmup_s
-    if settings.load.sweep is not None or measured_s <= 0:
-        return
-    how = "give a higher --spawn-rate (-r), a longer run, or --window steady"
-    if settings.load.profile is None and settings.load.trace is None and isinstance(users, int):
-        rate = float(spawn_rate) if isinstance(spawn_rate, int | float) and spawn_rate > 0 else 1.0
-        whole_s = (users - 1) / rate
-        what = f"all {users} users are there after {whole_s:.0f} s"
-    elif settings.load.profile is not None and len(settings.load.profile.segments) == 2:
-        first, _ = settings.load.profile.segments
-        whole_s = settings.load.profile.segments[1].start_s if first.slope else 0.0
-        what, how = f"the rate is at its end after {whole_s:.0f} s", "give a longer run, or --window steady"
-    else:
-        return
-    if whole_s - settings.run.warmup_s > MOST_RAMP * measured_s:
-        yield f"{what}, and the run is {seconds:g} s long: its rates are those of the ramp; {how}"
 
 
 def reach_upload(to: str) -> str | None:
@@ -200,6 +129,9 @@ def reach_upload(to: str) -> str | None:
         return f"the process that asks cannot be started: {e.strerror or e}"
     told = " ".join(said.decode(errors="replace").split())[-500:]
     return (told or f"the process that asked ended with {code}") if code else None
+
+
+# --- The server and its models
 
 
 #: Time limit of all checks together, after which the server counts as unreachable.
@@ -245,116 +177,6 @@ def host_of(environment: "Environment", settings: Settings) -> str:
             "--targets URL,URL, compare the two by --arm NAME=URL, or start a run for each"
         )
     return next(iter(hosts))
-
-
-def check_hosts(environment: "Environment") -> None:
-    """Check that no host contains a key: the web UI and Locust's reports show hosts (raises UsageError)."""
-    named = {"-H": environment.host, **{f"{c.__name__}.host": c.host for c in environment.user_classes}}
-    for where, host in named.items():
-        if host and (endpoint := endpoint_at_end(host)):
-            logger.info(
-                "%s: %r is the path of one endpoint and is left out; users add theirs to what is before it",
-                where,
-                endpoint,
-            )
-        if host and (found := url_secret(host)):
-            raise UsageError(
-                f"{where}: {public_url(host)!r} has {found} in it: leave user, query and fragment out of the "
-                "URL; give keys by --api-key-env or --header"
-            )
-
-
-def check_tasks(environment: "Environment") -> None:
-    """Leave out user classes that ``--tags`` and ``--exclude-tags`` leave without a task.
-
-    Raises:
-        UsageError: a class has none anyway, or none is left. Each of its users would raise an exception.
-    """
-    classes = list(environment.user_classes)
-    for cls in classes:
-        if not _has_tasks(cls):
-            raise UsageError(f"user class {cls.__name__} has no task: mark a method with @task")
-    tags = sorted({tag for cls in classes for tag in _tags(cls)})
-    environment._filter_tasks_by_tags()
-    left = [cls for cls in classes if _has_tasks(cls)]
-    without = ", ".join(cls.__name__ for cls in classes if cls not in left)
-    if not left:
-        have = f"tasks have the tags {', '.join(map(repr, tags))}" if tags else "no task has a tag"
-        raise UsageError(f"--tags and --exclude-tags leave no task of {without}: {have}")
-    if without:
-        logger.warning("the tags leave no task of %s: no user of that class is started", without)
-        environment.user_classes[:] = left
-
-
-def _has_tasks(cls: "type[User]") -> bool:
-    return bool(cls.tasks or getattr(cls, "functions", None))  # those of pytest
-
-
-def _tags(holder: Any, depth: int = 0) -> Iterator[str]:
-    """Tags of the tasks of a user class or a task set."""
-    for task in getattr(holder, "tasks", ()) if depth < 10 else ():
-        yield from getattr(task, "locust_tag_set", ())
-        yield from _tags(task, depth + 1)
-
-
-def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
-    """Check that the workload fits the endpoint of every user class that sends it, and that its headers and
-    validators can be used (raises UsageError)."""
-    user_classes = list(user_classes)
-    _check_scenario(settings, user_classes)
-    for endpoint in own_endpoints(user_classes):
-        try:
-            replace(settings.workload, endpoint=endpoint).body_template("")
-        except ValueError as e:
-            raise UsageError(str(e)) from e
-    for cls in user_classes:
-        try:
-            header_templates(getattr(cls, "headers", {}))
-        except HeaderError as e:
-            raise UsageError(f"{cls.__name__}.headers: {e}") from e
-        try:
-            checks_of(getattr(cls, "validators", ()))
-        except ValidatorError as e:
-            raise UsageError(f"{cls.__name__}.validators: {e}") from e
-
-
-def own_endpoints(user_classes: "Iterable[type[User]]") -> list[Dialect]:
-    """Dialects of the user classes (raises UsageError)."""
-    found: dict[Dialect, None] = {}
-    for cls in user_classes:
-        if (endpoint := getattr(cls, "endpoint", None)) is not None:
-            try:
-                found[dialect_of(endpoint)] = None
-            except ValueError as e:
-                raise UsageError(f"{cls.__name__}.endpoint: {e}") from e
-    return list(found)
-
-
-def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") -> Dialect:
-    """Endpoint of the load's requests; the first if there are several."""
-    for cls in user_classes:
-        if getattr(cls, "sends_scenario", False):
-            return settings.kinds[0].endpoint
-        if own := own_endpoints([cls]):
-            return own[0]
-    return CHAT
-
-
-def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> None:
-    """Check that a user class sends what the scenario defines in addition to options."""
-    scenario = settings.scenario
-    sends = any(getattr(cls, "sends_scenario", False) for cls in user_classes)
-    if scenario is not None and not sends and scenario.classes != sole_class({}):
-        names = ", ".join(cls.__name__ for cls in user_classes) or "none"
-        raise UsageError(
-            f"--scenario: {scenario.path!r} says what requests are like, which requires a "
-            f"ScenarioUser (the locustfile has: {names})"
-        )
-    for kind in settings.kinds:
-        try:
-            checks_of(kind.validators)
-        except ValidatorError as e:
-            raise UsageError(f"--scenario: class {kind.slo_class!r}: {e}") from e
 
 
 def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> CheckedServer:
@@ -453,81 +275,175 @@ def _choose(asked: str | None, models: list[str] | None, host: str) -> str:
     return asked
 
 
-def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: bool) -> Path:
-    """Create this run's directory: ``--out``, or ``runs/<time>-<name>``.
+# --------------------
+# Canary: a request before the load, like the load's own, that is read up to its first token.
+#
+# A wrong path, key, model or body field, or a prompt that is too long, so ends the start with one line, and
+# not the load with thousands of failures. Every kind of request is sent once to every target: those of a
+# scenario's classes, or of user classes with prompts. User classes that build their requests themselves, such
+# as ``OpenAIUser``, have none: nobody knows what they will send.
+# --------------------
 
-    Args:
-        again: an earlier run of this process has used ``--out``; this one gets a number appended.
 
-    Raises:
-        UsageError: it cannot be written, or holds another run.
-    """
-    path = settings.run.out or Path("runs") / f"{started:%Y%m%d-%H%M%S}-{name}"
-    if settings.restartable and settings.run.out is not None and not again:
-        path = next_part(settings.run.out)
-    if again or settings.run.out is None:
-        path = _free(path)
-    if holds_a_run(path):
-        raise UsageError(f"--out: {str(path)!r} holds a run already: remove it, or name another directory")
+#: Bodies' fields that the options for them change, not --body.
+_OWN_FIELDS = frozenset({"model", "messages", "prompt", "input", "stream", "query", "documents"})
+
+
+class CanaryError(UsageError):
+    """A canary without a token. ``permanent``: waiting does not help."""
+
+    def __init__(self, text: str, *, permanent: bool) -> None:
+        super().__init__(text)
+        self.permanent = permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Canaries of a run: ``kinds`` of requests, and the options. Empty with ``--canary off``."""
+
+    kinds: tuple[RequestKind, ...]
+    settings: Settings
+
+    def send(
+        self, target: Target, model: str, within_s: float | None = None, arm: Arm | None = None
+    ) -> list[CanaryFacts]:
+        """Send one request of each kind, and for each of its models, to a target, one after another.
+
+        Args:
+            within_s: time limit of each, below that of ``--timeouts``.
+
+        Raises:
+            CanaryError: one brought no token.
+        """
+        own = {} if arm is None else arm.headers
+        return [
+            _send(
+                replace(kind, headers={**kind.headers, **own}),
+                self.settings,
+                target,
+                request_form(kind, name, arm),
+                within_s,
+            )
+            for kind in self.kinds
+            for name in models_of(kind, model)
+        ]
+
+
+def canaries_of(settings: Settings, user_classes: "Iterable[type[User]]") -> Canaries:
+    """Canaries of a run: one for each kind of request that its user classes send."""
+    if not settings.deployment.canary:
+        return Canaries((), settings)
+    classes = list(user_classes)
+    without = [cls.__name__ for cls in classes if not _kinds(cls, settings)]
+    if without:
+        logger.info("no canary for %s: they build their requests themselves", ", ".join(without))
+    return Canaries(kinds_sent(settings, classes), settings)
+
+
+def settings_of_arm(settings: Settings, arm: Arm) -> Settings:
+    """The settings as requests to an arm have them: its headers, and its model if it has one."""
+    requests = structs.replace(settings.requests, model=arm.model or settings.requests.model)
+    return replace(settings, headers={**settings.headers, **arm.headers}, requests=requests)
+
+
+def _send(
+    kind: RequestKind, settings: Settings, target: Target, form: RequestForm, within_s: float | None
+) -> CanaryFacts:
+    prompt = off_the_hub(_prompt, kind, settings)
+    fields = form.template.fields(prompt)
+    path, body = form.path, encoded(fields)
+    client = _client(kind, settings, target, within_s)
+    call = Call(
+        request_id=client.new_request_id(),
+        name="canary",
+        scheduled_ns=time.time_ns(),
+        endpoint=kind.endpoint,
+        slo_class=kind.slo_class,
+        model=form.model,
+        streamed=form.template.streamed,
+        user=0,
+        asked=form.template.asked(fields),
+    )
+    began_s = time.monotonic()
     try:
-        return create_run_dir(path)
-    except StoreError as e:
-        raise UsageError(f"--out: {e}") from e
-
-
-def check_run_dir(settings: Settings) -> None:
-    """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
-    if settings.restartable:
-        _check_parts(settings.run.out)
-    elif settings.run.out is None:
-        _probe(Path("runs"))
-    elif holds_a_run(settings.run.out):
-        raise UsageError(
-            f"--out: {str(settings.run.out)!r} holds a run already: remove it, or name another directory"
+        record = _until_token(client, path, body, call).record
+    finally:
+        client.routes.close()
+    took_s = time.monotonic() - began_s
+    whose = kind.slo_class or kind.name or kind.endpoint.name
+    whose += "" if kind.spec.models is None else f" of {form.model}"
+    came = record.outcome is Outcome.OK if call.asked else len(record.arrivals_ns)
+    if came and record.outcome in (Outcome.OK, Outcome.CANCELLED):
+        what = "an answer" if call.asked else "a token"
+        logger.info("canary: %s has %s from %s after %.2f s", whose, what, target.url, took_s)
+        return CanaryFacts(
+            target=target.url,
+            endpoint=kind.endpoint.name,
+            name=whose,
+            began_ns=call.scheduled_ns,
+            took_s=took_s,
         )
-    else:
-        _probe(settings.run.out)
+    sent = SentRequest(
+        base=target.base,
+        path=path,
+        fields=[name for name in msgspec.json.decode(body) if name not in _OWN_FIELDS],
+        limit_field=kind.endpoint.limit_field,
+        model=form.model,
+        input_tokens=prompt.asked_input_tokens,
+        output_tokens=prompt.asked_output_tokens,
+        has_key=settings.api_key is not None or any(h.lower() == "authorization" for h in settings.headers),
+    )
+    raise _error(record, sent, f"{target.url}{path}", client.secrets)
 
 
-def _check_parts(folder: Path | None) -> None:
-    if folder is None:
-        raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
-    _probe(folder)
+def _client(kind: RequestKind, settings: Settings, target: Target, within_s: float | None) -> LlmClient:
+    bounds = settings.run.timeouts
+    most_s = bounds.first_s if within_s is None else min(bounds.first_s, within_s)
+    return LlmClient(
+        make_pool(target, settings),
+        sink=lambda _: None,  # no request of the run
+        headers=kind_headers(settings, kind),
+        timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
+        max_answer_bytes=settings.run.max_answer_bytes,
+        secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
+        worker="canary",
+    )
 
 
-def check_upload(settings: Settings) -> None:
-    """Check that ``--upload`` is a valid destination (raises UsageError)."""
-    if settings.report.upload is None:
-        return
+def _until_token(client: LlmClient, path: str, body: bytes, call: Call) -> Answer:
+    """Send, and break off at the first token: a server that notices stops generating."""
+    route = client.routes.choose(call)
+    live = LiveCall(client, route, client.request(route, path, body, call), call)
     try:
-        check_address(settings.report.upload)
-        if not settings.report.upload.startswith(("s3://", "gs://")):
-            open_destination(settings.report.upload)
-        # An object store's client starts threads, so it is opened in the process that uploads.
-    except UploadError as e:
-        raise UsageError(f"--upload: {e}") from e
+        live.open()
+        while not (live.has_token or live.answered or live.ended):
+            live.read()
+    except ClientError:  # the record says why
+        pass
+    except BaseException:
+        live.conclude(cancelled=True)
+        raise
+    return live.conclude() if live.ended else live.abandon()
 
 
-def check_metrics(settings: Settings) -> None:
-    """Check that ``--metrics-url`` can be scraped with its options (raises UsageError)."""
-    if not settings.deployment.metrics_urls:
-        return
-    try:
-        metrics_words(settings.deployment, Path("server_metrics.parquet"))
-    except ValueError as e:
-        raise UsageError(f"--metrics-url: {e}") from e
+def _prompt(kind: RequestKind, settings: Settings) -> Prompt:
+    """A prompt as the load's own, of other words: no prefix cache knows the load's prompts from it."""
+    seed = secrets.randbelow(2**31) if settings.run.seed is None else settings.run.seed
+    own = replace(kind, stream=f"canary/{kind.stream}")
+    workload = Workload(kind.spec, own.seed(seed), 0, 1, secrets.token_hex(4))
+    if settings.load.trace is not None:
+        entry = next(iter(settings.load.open_trace()))
+        return workload.replayed(0, max(1, entry.input_tokens), max(1, entry.output_tokens))
+    prompt = next(workload.prompts(0))
+    if prompt.asked_output_tokens is not None:
+        return prompt
+    return replace(prompt, asked_output_tokens=next(workload.output_lengths(0)))
 
 
-def _probe(path: Path) -> None:
-    try:
-        create_run_dir(path)
-    except StoreError as e:
-        raise UsageError(f"--out: {e}") from e
-
-
-def _free(path: Path) -> Path:
-    number, free = 2, path
-    while holds_a_run(free):
-        free = path.with_name(f"{path.name}-{number}")
-        number += 1
-    return free
+def _error(record: RequestRecord, sent: SentRequest, url: str, hidden: Sequence[str]) -> CanaryError:
+    what = record.error or "it was answered without a token"
+    return CanaryError(
+        f"one request before the load failed: {blanked(url, hidden)}: {what}; "
+        f"{blanked(advice(record, sent), hidden)} (--canary off starts without such a request)",
+        permanent=is_permanent(record),
+    )

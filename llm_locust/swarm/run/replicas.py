@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import gevent
 import gevent.socket
@@ -29,11 +30,18 @@ from llm_locust.deployment.readiness import (
     look,
     wait_until_ready,
 )
+from llm_locust.deployment.targets import arm_facts
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.swarm.run.canary import Canaries, CanaryError, ask_arms, settings_of_arm
-from llm_locust.swarm.run.preflight import CheckedServer, RefusedError, check_target
+from llm_locust.swarm.run.preflight import (
+    Canaries,
+    CanaryError,
+    CheckedServer,
+    RefusedError,
+    check_target,
+    settings_of_arm,
+)
 from llm_locust.swarm.users.connections import make_pool, request_headers, shared_headers
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
@@ -42,6 +50,9 @@ from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.workload.body import body_template, one_token
 from llm_locust.workload.text.prompts import Prompt
+
+if TYPE_CHECKING:
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -151,24 +162,6 @@ def telling_header(host: str, found: CheckedServer, settings: Settings, own: Seq
         used.value,
     )
     return better.name
-
-
-def _wait_for_arms(settings: Settings, endpoint: Dialect, bound_s: float) -> float:
-    """Wait until every arm has answered a request of one token, with its headers and model; return how long.
-
-    Raises:
-        NotReadyError, _RefusedError: one has not within ``bound_s``, or refuses access.
-    """
-    began_s = _CLOCK.now_s()
-    timeout_s = min(settings.run.timeouts.first_s, max(bound_s, EVERY_S))
-    for arm in settings.deployment.arms:
-        own = settings_of_arm(settings, arm)
-        probe = _Probe(own, endpoint, Canaries((), own), timeout_s)
-        left_s = bound_s - (_CLOCK.now_s() - began_s)
-        wait_until_ready(
-            [arm.url], probe.check, within_s=left_s, together=probe.together, clock=_CLOCK, tell=logger.info
-        )
-    return _CLOCK.now_s() - began_s
 
 
 def _send_to_host(host: str, settings: Settings, canaries: Canaries) -> list[CanaryFacts]:
@@ -340,3 +333,61 @@ def _one_by_one(url: str) -> Iterable[str]:
     entries = gevent.socket.getaddrinfo(target.host, target.port, 0, gevent.socket.SOCK_STREAM)
     hosts = sorted({str(entry[4][0]) for entry in entries})
     return [f"{target.scheme}://{f'[{h}]' if ':' in h else h}:{target.port}{target.base}" for h in hosts]
+
+
+# --- Arms: each is waited for, and asked, as its own requests are
+
+
+def _wait_for_arms(settings: Settings, endpoint: Dialect, bound_s: float) -> float:
+    """Wait until every arm has answered a request of one token, with its headers and model; return how long.
+
+    Raises:
+        NotReadyError, _RefusedError: one has not within ``bound_s``, or refuses access.
+    """
+    began_s = _CLOCK.now_s()
+    timeout_s = min(settings.run.timeouts.first_s, max(bound_s, EVERY_S))
+    for arm in settings.deployment.arms:
+        own = settings_of_arm(settings, arm)
+        probe = _Probe(own, endpoint, Canaries((), own), timeout_s)
+        left_s = bound_s - (_CLOCK.now_s() - began_s)
+        wait_until_ready(
+            [arm.url], probe.check, within_s=left_s, together=probe.together, clock=_CLOCK, tell=logger.info
+        )
+    return _CLOCK.now_s() - began_s
+
+
+def ask_arms(settings: Settings, endpoint: Dialect, canaries: Canaries) -> Replicas:
+    """Reach every arm and send it the canaries (raises UsageError)."""
+    arms = settings.deployment.arms
+    served = served_arms(settings, endpoint)
+    asked = zip(arms, served, strict=True)
+    sent = [canaries.send(Target.at(base), model, arm=arm) for arm, (base, model) in asked]
+    return Replicas(
+        known=tuple(dict.fromkeys(arm.url for arm in arms)),
+        canaries=tuple(chain.from_iterable(sent)),
+        arms=arm_facts(arms, served),
+    )
+
+
+def served_arms(settings: Settings, endpoint: Dialect) -> list[tuple[str, str]]:
+    """The base URL of each arm's API, and its model.
+
+    Raises:
+        UsageError: an arm cannot be reached, or two have different models although neither asks for its own.
+    """
+    served, unasked = [], {}
+    for arm in settings.deployment.arms:
+        try:
+            found = check_target(arm.url, settings_of_arm(settings, arm), [endpoint])
+        except UsageError as e:
+            raise UsageError(f"arm {arm.name!r}: {e}") from e
+        served.append((Target.parse(arm.url).with_base(found.base).url, found.model))
+        if arm.model is None:
+            unasked[arm.name] = found.model
+    if len(set(unasked.values())) > 1:
+        names = " and ".join(f"{name!r} has {model!r}" for name, model in unasked.items())
+        raise UsageError(
+            f"--arm: {names}: serve one model under one name, so that tokens are comparable, or give each "
+            "arm its model in the scenario"
+        )
+    return served

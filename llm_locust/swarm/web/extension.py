@@ -17,13 +17,18 @@ from llm_locust.options.report import Keep
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.live import run_info
 from llm_locust.swarm.process.event_loop import spawn_loop
-from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.leaving import LOOPBACK, leave
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
-from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
-from llm_locust.swarm.web.own_origin import LineHandler, OwnOrigin, is_loopback, pages_for_links
 from llm_locust.swarm.web.pages import Pages
 from llm_locust.swarm.web.reports import KnownRun, Reports, summarise_forever
+from llm_locust.swarm.web.wsgi import (
+    LineHandler,
+    OwnOrigin,
+    is_loopback,
+    pages_for_links,
+    serve_metrics,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.web.assets import asset, templates
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.fields import group_fields
-from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
 from llm_locust.swarm.web.numbers import (
     NAMES,
     REPLICAS,
@@ -28,6 +27,7 @@ from llm_locust.swarm.web.numbers import (
 )
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
 from llm_locust.swarm.web.stages import StageBoard, columns
+from llm_locust.swarm.web.wsgi import CONTENT_TYPE, fresh_text
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 

@@ -14,7 +14,7 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.run import parse_stop_rules
 from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.process.stopping import RunTime
-from llm_locust.swarm.run.load_watch import WATCH_INTERVAL_S, LoadWatch
+from llm_locust.swarm.run.load_control import WATCH_INTERVAL_S, LoadWatch
 from llm_locust.swarm.run.roster import Participant
 from llm_locust.workload.arrivals import parse_rate
 

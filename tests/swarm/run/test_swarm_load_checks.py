@@ -17,9 +17,15 @@ from llm_locust.options.arrivals import LoadSettings, Slice, parse_load, parse_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store.upload import reach
 from llm_locust.swarm.process.leaving import innermost
-from llm_locust.swarm.run.canary import check_arms
-from llm_locust.swarm.run.load_watch import _check_images, check_load
-from llm_locust.swarm.run.preflight import fewest_of, foreseen, host_of, own_endpoints
+from llm_locust.swarm.run.checks import (
+    _check_images,
+    check_arms,
+    check_load,
+    fewest_of,
+    foreseen,
+    own_endpoints,
+)
+from llm_locust.swarm.run.preflight import host_of
 from llm_locust.swarm.run.run import raised_in_tasks
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.table import DIALECTS, dialect_of
@@ -80,7 +86,7 @@ def test_arms_say_nothing_of_requests_that_a_user_class_builds_itself() -> None:
 
     found = settings_of("arms: {a: , b: {body: {seed: 1}}}", host="http://127.0.0.1:1")
     check_load(found, [OfPrompts])
-    with pytest.raises(UsageError, match="the arm 'b' says what requests are like, and object builds"):
+    with pytest.raises(UsageError, match="object builds its requests itself, so that those of arm 'b'"):
         check_load(found, [object])
 
 

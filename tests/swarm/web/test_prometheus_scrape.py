@@ -27,7 +27,7 @@ from locust import events, task
 
 from llm_locust import ChatUser
 from llm_locust.swarm.live import store_of
-from llm_locust.swarm.web.metrics import (serve_metrics)
+from llm_locust.swarm.web.wsgi import (serve_metrics)
 
 
 class Chat(ChatUser):

@@ -20,7 +20,7 @@ from swarm_process import Process, forked, free_port, in_parallel, locust, simul
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.web.assets import asset
-from llm_locust.swarm.web.metrics import serve_metrics
+from llm_locust.swarm.web.wsgi import serve_metrics
 
 HOSTILE = "</script><script>alert(1)</script>"
 
@@ -76,7 +76,7 @@ import gevent
 from locust import events
 
 from llm_locust.swarm.live import store_of
-from llm_locust.swarm.web.metrics import (serve_metrics)
+from llm_locust.swarm.web.wsgi import (serve_metrics)
 from llm_locust.swarm.web.reports import summarise_forever
 
 

@@ -10,10 +10,15 @@ import pytest
 from flask import Blueprint, Flask
 
 from llm_locust.options.table import OPTIONS
-from llm_locust.swarm.web import own_origin
+from llm_locust.swarm.web import wsgi
 from llm_locust.swarm.web.fields import GROUPS, LONGEST_HELP, OTHERS, grouped
-from llm_locust.swarm.web.metrics import metrics_application
-from llm_locust.swarm.web.own_origin import LINKED, OwnOrigin, is_loopback, no_page, pages_for_links
+from llm_locust.swarm.web.wsgi import (
+    LINKED,
+    OwnOrigin,
+    is_loopback,
+    metrics_application,
+    pages_for_links,
+)
 
 # --- Who may ask the web UI and ``/metrics``: the headers that browsers send for pages of any origin
 
@@ -29,7 +34,7 @@ def answered(
     *names: str,
     check_names: bool = False,
     private_names: bool = False,
-    is_page: Callable[[str], bool] = no_page,
+    is_page: Callable[[str], bool] = lambda _: False,
 ) -> tuple[str, dict[str, str], bytes]:
     """Status, headers and body of one request."""
     started: list[Any] = []
@@ -52,7 +57,7 @@ def status(
     *names: str,
     check_names: bool = False,
     private_names: bool = False,
-    is_page: Callable[[str], bool] = no_page,
+    is_page: Callable[[str], bool] = lambda _: False,
 ) -> int:
     code, headers, body = answered(
         environ, *names, check_names=check_names, private_names=private_names, is_page=is_page
@@ -214,7 +219,7 @@ def test_beyond_loopback_names_of_public_dns_are_refused(
     host: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of evil.example, whose name became this server's address, started load and read the results."""
-    monkeypatch.setattr(own_origin, "_names_of_machine", lambda: frozenset({"bench-1.corp.example"}))
+    monkeypatch.setattr(wsgi, "_names_of_machine", lambda: frozenset({"bench-1.corp.example"}))
     for environ in ({"HTTP_ORIGIN": f"http://{host.lower()}"}, {"REQUEST_METHOD": "GET"}):
         rebound = {"HTTP_HOST": host, **environ}
         if not (host == "" and "HTTP_ORIGIN" in environ):
@@ -241,7 +246,7 @@ def test_a_refused_name_is_said_in_the_log_and_in_the_answer(caplog: pytest.LogC
 
 
 def test_this_machine_has_a_name() -> None:
-    assert socket.gethostname().lower() in own_origin._names_of_machine()
+    assert socket.gethostname().lower() in wsgi._names_of_machine()
 
 
 def test_a_proxy_that_writes_another_host_is_known_by_its_name() -> None:

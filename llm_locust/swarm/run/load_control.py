@@ -1,11 +1,11 @@
-"""A sweep in the process with the run directory: its driver, and what the driver does with the swarm."""
+"""The load of a run where its directory is: its rate, its end, and the stages of a sweep."""
 
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 import msgspec
@@ -17,22 +17,167 @@ from llm_locust.figures.objective import Probe
 from llm_locust.figures.search import KINDS, SearchAnswer
 from llm_locust.live.state import LiveStages
 from llm_locust.metrics.stage_course import EARLY_LOOKS
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.run import StopWatch
 from llm_locust.options.stages import prefixes_of
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.swarm.caches import PrefixCaches
-from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
+from llm_locust.swarm.channel.messages import RateMessage, StagedMessage, StageMessage
 from llm_locust.swarm.process.event_loop import wait_until
-from llm_locust.swarm.run.canary import kinds_sent
+from llm_locust.swarm.run.checks import kinds_sent
 from llm_locust.swarm.run.finishing import look_at_stage, read_stage
-from llm_locust.swarm.run.load_watch import Tell
 from llm_locust.swarm.run.replicas import post_to
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.roster import Participant, totals
+from llm_locust.swarm.run.run import ActiveRun, raised_in_tasks
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads, Plan, SearchPlan
+from llm_locust.swarm.stages.plan import ListedLoads, Plan, SearchPlan, looks_for
 
 logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.25
+
+#: Notice with which a change of the rate is sent before it takes effect.
+RATE_NOTICE_S = 1.0
+
+
+def describe(load: LoadSettings, users: int) -> str:
+    """Log text for the start of an open loop."""
+    if load.users_are_rate:
+        return f"open loop: users mean requests per second, {users} now; changing their number changes it"
+    return "open loop: the schedule sets when requests are sent"
+
+
+class Tell(Protocol):
+    """Sends a message about the load to workers, to all of them unless they are named."""
+
+    def __call__(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None: ...
+
+
+class LoadWatch:
+    """Watches one run until it is stopped.
+
+    Args:
+        runner: Locust's, which knows the number of users.
+        look: updates the roster's counts, if no messages do.
+        present: whether a worker is connected.
+        tell: sends a change of the rate to all workers.
+        end: stops the load.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        run: ActiveRun,
+        *,
+        look: Callable[[ActiveRun], None],
+        present: Callable[[str], bool],
+        tell: Tell,
+        end: Callable[[], None],
+        sleep: Callable[[float], object] = gevent.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self._runner = runner
+        self._run = run
+        self._look = look
+        self._present = present
+        self._tell = tell
+        self._end = end
+        self._rate = run.info["rate"]
+        self._rules = StopWatch(run.settings.load.stop_rules)
+
+    def watch(self) -> None:
+        """Watch the load until its time is over, a rule ends the run, or something else does."""
+        run = self._run
+        while run.stopped_ns is None:
+            self._sleep(min(WATCH_INTERVAL_S, max(0.0, self._left_s)))
+            if self._left_s <= 0 and run.stopped_ns is None:
+                logger.info("run time limit reached: the load ends")
+                self._end()
+                return
+            self._look(run)
+            self._follow_users()
+            reason = self._reason()
+            if reason is not None and run.stopped_ns is None:
+                run.stop_reason = reason
+                level = logging.WARNING if run.cut_short else logging.INFO
+                logger.log(level, "the load ends: %s", reason)
+                self._end()
+                return
+
+    @property
+    def _left_s(self) -> float:
+        """Time until the end that the run time sets."""
+        ends_ns = self._run.load_ends_ns
+        return math.inf if ends_ns is None else (ends_ns - self._run.clock.now_ns()) * 1e-9
+
+    def _follow_users(self) -> None:
+        users = float(self._runner.target_user_count)
+        run = self._run
+        if not run.open_loop or not run.settings.load.users_are_rate or users == self._rate:
+            return
+        self._rate = users
+        at_ns = run.clock.now_ns() + round(RATE_NOTICE_S * 1e9)
+        logger.info("open loop: %g requests per second from %.1f s on", users, RATE_NOTICE_S)
+        self._tell(RateMessage(run=run.info["id"], at_ns=at_ns, rate=users))
+
+    def _reason(self) -> str | None:
+        participants = {worker: self._run.roster[worker] for worker in self._run.roster}
+        left = self._with_a_share(participants)
+        count = self._run.settings.load.num_requests
+        if left == []:
+            return _end_of_shares(count, participants.values())
+        if left and count is not None and not self._run.open_loop and self._without_users(left):
+            told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
+            self._run.cut(f"{told}: start as many users as there are workers")
+            return self._run.stop_reason
+        if gone := self._users_gone():
+            return gone
+        reason = self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
+        if reason is not None and not looks_for(self._run.settings.load, reason):
+            self._run.cut(reason, in_order=True)
+        return reason
+
+    def _users_gone(self) -> str | None:
+        """Why no user is left, if all have ended by an exception: nothing would be sent any more."""
+        runner, users = self._runner, self._runner.target_user_count
+        raised = raised_in_tasks(self._run.exceptions)
+        is_over = runner.state == "running" and users and not runner.user_count
+        if not is_over or sum(each.count for each in raised) < users or self._run.open_loop:
+            return None
+        if runner.environment.shape_class is not None:
+            return None
+        most = raised[0]
+        where = f" at {most.where}" if most.where else ""
+        return f"no user is left: an exception has ended each of them, most often {most.error}{where}"
+
+    def _with_a_share(self, participants: dict[str, Participant]) -> list[str] | None:
+        """Connected workers of the run's start that have requests of their share left; None if all have."""
+        starters = {worker: p for worker, p in participants.items() if not p.late}
+        spent = {worker for worker, p in starters.items() if p.counts is not None and p.counts.load.spent}
+        left = [w for w, p in starters.items() if not (w in spent or p.done or not self._present(w))]
+        return left if spent else None
+
+    def _without_users(self, workers: Iterable[str]) -> bool:
+        """Whether none of these workers has a user, though all users have been started."""
+        runner = self._runner
+        is_spread = runner.user_count == runner.target_user_count and runner.environment.shape_class is None
+        return is_spread and not any(runner.clients[w].user_count for w in workers if w in runner.clients)
+
+
+def _end_of_shares(count: int | None, participants: Iterable[Participant]) -> str:
+    """Why the load ends, once no connected worker has requests of its share left."""
+    what = "the trace was" if count is None else f"{count} requests were"
+    if not all(p.late or (p.counts is not None and p.counts.load.spent) for p in participants):
+        return f"{'trace' if count is None else 'num-requests'}: {what} not sent to the end: a worker is gone"
+    told = f"num-requests: {count} were asked for, and no worker has one left"
+    return "the end of the trace" if count is None else told
+
+
+# --- A sweep: its driver, and what the driver does with the swarm
+
 
 #: Longest wait for users beyond their ramp. What a stage then lacks its offered load shows.
 SPAWN_PATIENCE_S = 30.0

@@ -1,4 +1,4 @@
-"""Requests to a server of this process: none from pages of another origin.
+"""WSGI servers of this process: none answers pages of another origin. ``/metrics`` may have one of its own.
 
 A browser names the origin of the page in ``Sec-Fetch-Site`` or ``Origin``, which no page can forge. A program
 such as ``curl`` sends neither, and is allowed: it is not a browser that another page could misuse.
@@ -16,10 +16,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask
-from gevent.pywsgi import WSGIHandler
+from gevent.pywsgi import WSGIHandler, WSGIServer
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
+from llm_locust.live.prometheus import registry
+from llm_locust.live.store import LiveStore
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import printable
-from llm_locust.swarm.process.event_loop import RateLimiter
+from llm_locust.swarm.process.event_loop import RateLimiter, off_the_hub
+from llm_locust.swarm.web.numbers import Fresh, at_rest
+
+logger = logging.getLogger(__name__)
 
 # --- Pages of the web UI that a link of another site may open
 
@@ -36,8 +44,6 @@ def pages_for_links(app: Flask) -> Callable[[str], bool]:
     pattern = re.compile(re.escape(app.blueprints["locust"].url_prefix or "") + f"(?:{_OPENED})")
     return lambda path: pattern.fullmatch(path) is not None or path in app.config.get(LINKED, ())
 
-
-logger = logging.getLogger(__name__)
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
@@ -72,11 +78,6 @@ class LineHandler(WSGIHandler):
             raise ValueError(str(e)) from e
 
 
-def no_page(_: str) -> bool:
-    """Of no path: this server has no page that a link of another site may open."""
-    return False
-
-
 class OwnOrigin:
     """WSGI application that answers only its own pages, and programs; everything else gets 403.
 
@@ -99,7 +100,7 @@ class OwnOrigin:
         *,
         check_names: bool,
         private_names: bool = False,
-        is_page: Callable[[str], bool] = no_page,
+        is_page: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._application = application
         self._names = frozenset(name.lower().rstrip(".") for name in names)
@@ -225,3 +226,63 @@ def _closed(start: StartResponse) -> StartResponse:
         return start(status, kept + [(k, v) for k, v in _HEADERS.items() if k.lower() not in said], *exc_info)
 
     return start_closed
+
+
+# --- Live numbers for Prometheus, on the web UI's port or on a separate one
+
+
+def fresh_text(store: LiveStore) -> Fresh[bytes]:
+    """Exposition text, made off the event loop: with many keys it takes some hundredths of a second."""
+    return Fresh(lambda: off_the_hub(lambda still: generate_latest(registry(still)), at_rest(store)))
+
+
+def serve_metrics(store: LiveStore, host: str, port: int, names: Sequence[str] = ()) -> WSGIServer:
+    """Serve only ``/metrics``; port 0 chooses a free port, see :attr:`WSGIServer.server_port`.
+
+    Args:
+        names: host names that are allowed besides addresses and, beyond loopback, those that no stranger's
+            page can have.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+    if not 0 <= port <= 65535:
+        raise UsageError(
+            f"--metrics-port: {port} is not a port; write one from 1 to 65535, or 0 for a free one"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as e:
+        raise UsageError(f"--metrics-port: {host}:{port} cannot be listened on: {e.strerror or e}") from e
+    application = metrics_application(fresh_text(store), host, names)
+    server = WSGIServer(listener, application, log=None, error_log=logger, handler_class=LineHandler)
+    server.start()
+    logger.info("metrics for Prometheus at http://%s:%d/metrics", host, server.server_port)
+    return server
+
+
+def metrics_application(text: Callable[[], bytes], host: str, names: Sequence[str] = ()) -> OwnOrigin:
+    """WSGI application of a server that listens on ``host``.
+
+    Prometheus uses addresses, or names of a cluster's services: these are allowed beyond loopback, also with
+    ``names``.
+    """
+
+    def answer(environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/metrics":
+            start("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"there is only /metrics\n"]
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start("405 Method Not Allowed", [("Allow", "GET, HEAD")])
+            return []
+        start("200 OK", [("Content-Type", CONTENT_TYPE)])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [text()]
+
+    return OwnOrigin(
+        answer,
+        names,
+        check_names=True,
+        private_names=not is_loopback(host),
+        is_page="/metrics".__eq__,
+    )

@@ -27,25 +27,33 @@ from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.log import redact
-from llm_locust.swarm.run.canary import canaries_of, check_arms, kinds_sent, settings_of_arm
-from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace, tell_files
+from llm_locust.swarm.run.checks import (
+    check_amount,
+    check_hosts,
+    check_load,
+    check_metrics,
+    check_run_dir,
+    check_shares,
+    check_tasks,
+    check_upload,
+    check_workload,
+    checked_trace,
+    choose_run_dir,
+    foreseen,
+    kinds_sent,
+    own_endpoints,
+    probed_endpoint,
+    tell_files,
+)
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     CheckedServer,
     calibrate_run,
-    check_hosts,
-    check_metrics,
-    check_run_dir,
+    canaries_of,
     check_target,
-    check_tasks,
-    check_upload,
-    check_workload,
-    choose_run_dir,
-    foreseen,
     host_of,
-    own_endpoints,
-    probed_endpoint,
     reach_upload,
+    settings_of_arm,
 )
 from llm_locust.swarm.run.replicas import post_to, telling_header, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
@@ -152,7 +160,6 @@ class RunPreparation:
         settings = with_roofline(parse_settings(self._options))
         redact(self._environment, settings.secrets)
         check_workload(settings, self._environment.user_classes)
-        check_arms(settings, self._environment.user_classes)
         check_load(settings, self._environment.user_classes)
         return settings
 
