@@ -15,6 +15,7 @@ from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
+from llm_locust.host import reason_of
 from llm_locust.swarm.process.event_loop import off_the_hub
 
 #: Search path of the package, appended last, so that neither the working directory nor the package's
@@ -46,8 +47,17 @@ _LAST_WORDS_S = 2.0
 REPORT_SOCKET = "LLM_LOCUST_REPORT_SOCKET"
 
 
-class LateError(ValueError):
-    """A process that exceeded its time limit; the text says which limit."""
+class ElsewhereError(ValueError):
+    """A process that did not run to its end; the text says why, for a line that begins with "the process"."""
+
+
+class LateError(ElsewhereError):
+    """A process that exceeded its time limit."""
+
+
+def last_words(said: bytes) -> str:
+    """The end of what a process has said, as one line."""
+    return " ".join(said.decode(errors="replace").split())[-500:]
 
 
 def passed_on(environ: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
@@ -80,31 +90,34 @@ def run_elsewhere(
         The exit code, or minus the number of the signal that ended it, and the output.
 
     Raises:
-        OSError: it could not be started.
+        ElsewhereError: it could not be started.
         LateError: it was killed after ``within_s``.
     """
-    if (path := os.environ.get(REPORT_SOCKET)) and module.startswith("llm_locust.report."):
-        found = _asked_for(Path(path), module, words, heard, within_s)
-        if found is not None:
-            return found
-    said, theirs = os.pipe()
     try:
-        pid = _spawn(module, words, dict.fromkeys(heard, theirs), passed_on(os.environ, prefixes))
-    except BaseException:
-        os.close(said)
-        raise
-    finally:
-        os.close(theirs)
-    late = None if within_s is None else gevent.spawn_later(within_s, _kill, pid)
-    try:
-        text = off_the_hub(_read_to_end, said)
-    finally:
-        if late is not None:
-            late.kill()
-    code = os.waitstatus_to_exitcode(waitpid(pid, 0)[1])
-    if late is not None and late.value is True and code == -SIGKILL:
-        raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
-    return code, text
+        if (path := os.environ.get(REPORT_SOCKET)) and module.startswith("llm_locust.report."):
+            found = _asked_for(Path(path), module, words, heard, within_s)
+            if found is not None:
+                return found
+        said, theirs = os.pipe()
+        try:
+            pid = _spawn(module, words, dict.fromkeys(heard, theirs), passed_on(os.environ, prefixes))
+        except BaseException:
+            os.close(said)
+            raise
+        finally:
+            os.close(theirs)
+        late = None if within_s is None else gevent.spawn_later(within_s, _kill, pid)
+        try:
+            text = off_the_hub(_read_to_end, said)
+        finally:
+            if late is not None:
+                late.kill()
+        code = os.waitstatus_to_exitcode(waitpid(pid, 0)[1])
+        if late is not None and late.value is True and code == -SIGKILL:
+            raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
+        return code, text
+    except OSError as e:
+        raise ElsewhereError(f"cannot be started: {reason_of(e)}") from e
 
 
 def _asked_for(

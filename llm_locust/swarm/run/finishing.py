@@ -24,7 +24,7 @@ from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.files import size_of
 from llm_locust.store.frame_log import kept_bytes
-from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.process.children import STDERR, STDOUT, ElsewhereError, last_words, run_elsewhere
 from llm_locust.swarm.process.event_loop import off_the_hub
 
 # --- Report of a run, made in a process of its own, which uses neither the time nor the memory of the master
@@ -71,12 +71,8 @@ def _report_elsewhere(module: str, run: Path, allow_incomplete: bool, within_s: 
     words = ["--allow-incomplete"] * allow_incomplete
     try:
         code, said = run_elsewhere(module, [*words, "--", str(run)], within_s=within_s)
-    except LateError as e:
+    except ElsewhereError as e:
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
-    except OSError as e:
-        raise FinishError(
-            f"the process that makes it cannot be started: {reason_of(e)}; {advice(run)}"
-        ) from e
     found = _judge(code, said, run)
     return Report(off_the_hub(_read_summary, run), found)
 
@@ -173,10 +169,8 @@ def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
     try:
         _, said = run_elsewhere("llm_locust.report.run.stage_reading", words, within_s=within_s)
         return off_the_hub(msgspec.json.decode, said, type=StageAnswer)
-    except LateError as e:
+    except ElsewhereError as e:
         return StageAnswer(error=f"the process that reads it {e}")
-    except OSError as e:
-        return StageAnswer(error=f"the process that reads it cannot be started: {reason_of(e)}")
     except ValueError:
         return StageAnswer(error="the process that reads it ended before it was done")
 
@@ -215,43 +209,32 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
         Whether the copy is complete, and a line that describes the result or the failure.
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
-    size = off_the_hub(size_of, run)
     try:
-        code, said = run_elsewhere(
-            "llm_locust.cli.upload",
-            [*words, "--", str(run), to],
-            heard=(STDOUT, STDERR),
-            prefixes=CREDENTIALS,
-            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
-        )
-    except LateError as e:
+        code, told = _with_credentials("llm_locust.cli.upload", [*words, "--", str(run), to], run)
+    except ElsewhereError as e:
         return False, f"the process that uploads {e}"
-    except OSError as e:
-        return False, f"the process that uploads cannot be started: {reason_of(e)}"
-    told = " ".join(said.decode(errors="replace").split())[-500:]
     return code == 0, told or f"the process that uploads ended with {code}"
 
 
 def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> None:
     """Drop what a run directory has had for long enough, after its upload; log the result."""
     words = ["--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
-    size = off_the_hub(size_of, run)
     try:
-        code, said = run_elsewhere(
-            "llm_locust.report.run.dropping",
-            words,
-            heard=(STDOUT, STDERR),
-            prefixes=CREDENTIALS,
-            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
-        )
-    except (LateError, OSError) as e:
+        code, told = _with_credentials("llm_locust.report.run.dropping", words, run)
+    except ElsewhereError as e:
         logger.warning("--keep: nothing was dropped this time: its process %s", e)
         return
-    told = " ".join(said.decode(errors="replace").split())[-500:]
     if code:
         logger.warning("--keep: not all could be dropped: %s", told or f"its process ended with {code}")
     elif told:
         logger.info("--keep: %s", told)
+
+
+def _with_credentials(module: str, words: Sequence[str], run: Path) -> tuple[int, str]:
+    """Exit code and last words of a process that asks an object store for a run (raises ElsewhereError)."""
+    within_s = UPLOAD_PATIENCE_S + off_the_hub(size_of, run) / _SLOWEST_BYTES_PER_S
+    code, said = run_elsewhere(module, words, heard=(STDOUT, STDERR), prefixes=CREDENTIALS, within_s=within_s)
+    return code, last_words(said)
 
 
 def upload_so_far(run: Path, to: str) -> bool:

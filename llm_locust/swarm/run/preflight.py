@@ -30,7 +30,14 @@ from llm_locust.options.deployment import DNS
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.open_loop.load import open_loop_class
-from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.process.children import (
+    STDERR,
+    STDOUT,
+    ElsewhereError,
+    LateError,
+    last_words,
+    run_elsewhere,
+)
 from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.checks import _kinds, kinds_sent
 from llm_locust.swarm.run.finishing import CREDENTIALS
@@ -125,10 +132,9 @@ def reach_upload(to: str) -> str | None:
         )
     except LateError:
         return f"no answer within {REACH_WITHIN_S:g} s"
-    except OSError as e:
-        return f"the process that asks cannot be started: {e.strerror or e}"
-    told = " ".join(said.decode(errors="replace").split())[-500:]
-    return (told or f"the process that asked ended with {code}") if code else None
+    except ElsewhereError as e:
+        return f"the process that asks {e}"
+    return (last_words(said) or f"the process that asked ended with {code}") if code else None
 
 
 # --- The server and its models

@@ -13,7 +13,6 @@ import gevent.lock
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
-from llm_locust.host import reason_of
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
 from llm_locust.report.run.totals import SO_FAR_DIR
@@ -21,7 +20,7 @@ from llm_locust.report.sections.headline import verdict
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import segments_of
-from llm_locust.swarm.process.children import STDERR, LateError, run_elsewhere
+from llm_locust.swarm.process.children import STDERR, ElsewhereError, last_words, run_elsewhere
 from llm_locust.swarm.run.finishing import drop_elsewhere, patience_s, upload_so_far
 
 #: A page of two runs takes seconds; what takes longer is not waited for.
@@ -146,13 +145,12 @@ class Reports:
             words = ["--", *map(str, (ours, theirs, path))]
             module = "llm_locust.report.compare.page"
             code, said = run_elsewhere(module, words, heard=(STDERR,), within_s=_WITHIN_S)
-        except (LateError, OSError) as e:
-            raise ComparisonError(f"the process that makes it failed: {e}") from e
+        except ElsewhereError as e:
+            raise ComparisonError(f"the process that makes it {e}") from e
         finally:
             self._making.release()
         if code:
-            reason = " ".join(said.decode(errors="replace").split())
-            raise ComparisonError(reason[-500:] or f"the process that makes it ended with {code}")
+            raise ComparisonError(last_words(said) or f"the process that makes it ended with {code}")
         return path
 
 
@@ -218,17 +216,15 @@ def summarise_elsewhere(run: Path, current: Callable[[], Path | None]) -> bool:
         code, said = run_elsewhere(
             "llm_locust.report.run.rolling", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
         )
-    except LateError as e:
+    except ElsewhereError as e:
         logger.warning("no rolling summary this time: its process %s", e)
         return False
-    except OSError as e:
-        logger.warning("no rolling summary: its process cannot be started: %s", reason_of(e))
-        return False
-    reason = " ".join(said.decode(errors="replace").split())
     if code == 0:
         logger.info("rolling summary written into %s", run / SO_FAR_DIR)
     elif current() != run:
         logger.info("no rolling summary: the run has ended")
     else:
-        logger.warning("no rolling summary this time: %s", reason[-500:] or f"its process ended with {code}")
+        logger.warning(
+            "no rolling summary this time: %s", last_words(said) or f"its process ended with {code}"
+        )
     return code == 0
