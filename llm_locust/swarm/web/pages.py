@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, request, send_file
 from locust.web import WebUI
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from llm_locust.live.store import SPANS, LiveStore, Span
 from llm_locust.swarm.process.event_loop import off_the_hub
@@ -27,7 +28,7 @@ from llm_locust.swarm.web.numbers import (
 )
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
 from llm_locust.swarm.web.stages import StageBoard, columns
-from llm_locust.swarm.web.wsgi import CONTENT_TYPE, fresh_text
+from llm_locust.swarm.web.wsgi import fresh_text
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 
@@ -87,7 +88,7 @@ class Pages:
         group_fields(web_ui)
 
     def _on_metrics(self) -> Response:
-        return Response(self._metrics(), content_type=CONTENT_TYPE)
+        return Response(self._metrics(), content_type=CONTENT_TYPE_LATEST)
 
     def _on_charts(self) -> Response:
         told = catalogue() | {"stages": columns()}

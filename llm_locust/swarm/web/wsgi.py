@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from flask import Flask
 from gevent.pywsgi import WSGIHandler, WSGIServer
 from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from llm_locust.live.prometheus import registry
 from llm_locust.live.store import LiveStore
@@ -276,7 +276,7 @@ def metrics_application(text: Callable[[], bytes], host: str, names: Sequence[st
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             start("405 Method Not Allowed", [("Allow", "GET, HEAD")])
             return []
-        start("200 OK", [("Content-Type", CONTENT_TYPE)])
+        start("200 OK", [("Content-Type", CONTENT_TYPE_LATEST)])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [text()]
 
     return OwnOrigin(
