@@ -26,8 +26,8 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
 from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
+from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_control import LoadWatch, Sweeping, Tell, describe
-from llm_locust.swarm.run.preparation import RunPreparation
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.soak.disk import watch_disk
 from llm_locust.swarm.soak.going_on import go_on
