@@ -1,5 +1,6 @@
 """Fixtures that many tests stand on."""
 
+import asyncio
 import gc
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +90,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for kind, text in _NAMED.items():
             if item.get_closest_marker(kind):
                 assert text.search(item.path.read_bytes()), f"{item.path} must name what makes it {kind}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine to its end, which comes within 10 s."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), 10))
+    return True
 
 
 @pytest.fixture(scope="session")

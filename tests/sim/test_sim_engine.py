@@ -1,6 +1,5 @@
 """The simulated engine, and what it says of itself."""
 
-import asyncio
 import itertools
 import re
 from dataclasses import replace
@@ -491,18 +490,15 @@ def test_time_in_steps_is_that_of_the_steps_and_not_of_the_pauses() -> None:
     assert engine.busy_ns == 2 * (1110 + 2 * 1010)
 
 
-def test_a_deployment_serves_the_page_and_its_energy_grows_with_work(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with deployment(tmp_path, replicas=1) as sim:
-            await sim.chat(tokens=40)
-            status, text = await sim.get("/gpu/metrics")
-            assert status == 200
-            (energy,) = [r.value for r in readings(text) if r.name == "energy_j"]
-            assert energy >= 40 * 0.001 * (BUSY_W - IDLE_W)  # 40 steps of 1 ms
-            _, page = await sim.get("/metrics")
-            served = {r.name: r.value for r in readings(page)}
-            assert (served["generation_tokens"], served["preemptions"]) == (40, 0)
-            assert served["tpot_s_count"] == served["e2el_s_count"] == served["ttft_s_count"] == 1
-            assert served["tpot_s_sum"] == pytest.approx(0.001, rel=0.5)
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+async def test_a_deployment_serves_the_page_and_its_energy_grows_with_work(tmp_path: Path) -> None:
+    async with deployment(tmp_path, replicas=1) as sim:
+        await sim.chat(tokens=40)
+        status, text = await sim.get("/gpu/metrics")
+        assert status == 200
+        (energy,) = [r.value for r in readings(text) if r.name == "energy_j"]
+        assert energy >= 40 * 0.001 * (BUSY_W - IDLE_W)  # 40 steps of 1 ms
+        _, page = await sim.get("/metrics")
+        served = {r.name: r.value for r in readings(page)}
+        assert (served["generation_tokens"], served["preemptions"]) == (40, 0)
+        assert served["tpot_s_count"] == served["e2el_s_count"] == served["ttft_s_count"] == 1
+        assert served["tpot_s_sum"] == pytest.approx(0.001, rel=0.5)

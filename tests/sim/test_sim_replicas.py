@@ -6,7 +6,7 @@ import random
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,103 +103,88 @@ def test_steps_are_due_at_absolute_times_however_late_the_program_is() -> None:
         runner.run(asyncio.wait_for(test(), 10))
 
 
-def test_a_cancelled_sequence_gets_no_more_tokens_and_the_others_go_on() -> None:
-    async def test() -> None:
-        replica, done, cancelled_got = make_replica(), asyncio.Event(), []
-        first = replica.submit(1, 1_000, 1, "stop", lambda: cancelled_got.append(1))
-        left = 5
+async def test_a_cancelled_sequence_gets_no_more_tokens_and_the_others_go_on() -> None:
+    replica, done, cancelled_got = make_replica(), asyncio.Event(), []
+    first = replica.submit(1, 1_000, 1, "stop", lambda: cancelled_got.append(1))
+    left = 5
 
-        def sink() -> None:
-            nonlocal left
-            left -= 1
-            if left == 3:
-                replica.cancel(first)
-            if left == 0:
-                done.set()
+    def sink() -> None:
+        nonlocal left
+        left -= 1
+        if left == 3:
+            replica.cancel(first)
+        if left == 0:
+            done.set()
 
-        replica.submit(1, 5, 1, "stop", sink)
-        await done.wait()
-        assert 1 <= len(cancelled_got) <= 3
-        assert replica.in_flight == 0
-        reading = replica.reading()
-        assert (reading.running, reading.waiting, dict(reading.stats.finished)) == (0, 0, {"stop": 1})
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+    replica.submit(1, 5, 1, "stop", sink)
+    await done.wait()
+    assert 1 <= len(cancelled_got) <= 3
+    assert replica.in_flight == 0
+    reading = replica.reading()
+    assert (reading.running, reading.waiting, dict(reading.stats.finished)) == (0, 0, {"stop": 1})
 
 
-def test_histograms_hold_each_request_and_each_gap_and_their_sums_fit_together() -> None:
-    async def test() -> None:
-        base_s = 0.005
-        replica = make_replica(ttft_base_ns=round(base_s * 1e9), max_num_seqs=1)
-        await asyncio.gather(*(generate(replica, 1, 4) for _ in range(3)))
-        stats = replica.reading().stats
-        counts = {name: sum(getattr(stats, name).counts) for name in ("ttft_s", "itl_s", "tpot_s", "queue_s")}
-        assert counts == {"ttft_s": 3, "itl_s": 9, "tpot_s": 3, "queue_s": 3}
-        assert sum(stats.prefill_s.counts) == sum(stats.e2el_s.counts) == 3
-        assert stats.ttft_s.total == pytest.approx(3 * base_s + stats.queue_s.total + stats.prefill_s.total)
-        assert stats.e2el_s.total == pytest.approx(stats.ttft_s.total + stats.itl_s.total)
-        assert stats.tpot_s.total == pytest.approx(stats.itl_s.total / 3)
-        # One place: the second waits for four steps, the third for eight, but for what a busy machine made
-        # them late by.
-        assert 4 * STEP_S < stats.queue_s.total < 12.1 * STEP_S
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+async def test_histograms_hold_each_request_and_each_gap_and_their_sums_fit_together() -> None:
+    base_s = 0.005
+    replica = make_replica(ttft_base_ns=round(base_s * 1e9), max_num_seqs=1)
+    await asyncio.gather(*(generate(replica, 1, 4) for _ in range(3)))
+    stats = replica.reading().stats
+    counts = {name: sum(getattr(stats, name).counts) for name in ("ttft_s", "itl_s", "tpot_s", "queue_s")}
+    assert counts == {"ttft_s": 3, "itl_s": 9, "tpot_s": 3, "queue_s": 3}
+    assert sum(stats.prefill_s.counts) == sum(stats.e2el_s.counts) == 3
+    assert stats.ttft_s.total == pytest.approx(3 * base_s + stats.queue_s.total + stats.prefill_s.total)
+    assert stats.e2el_s.total == pytest.approx(stats.ttft_s.total + stats.itl_s.total)
+    assert stats.tpot_s.total == pytest.approx(stats.itl_s.total / 3)
+    # One place: the second waits for four steps, the third for eight, but for what a busy machine made
+    # them late by.
+    assert 4 * STEP_S < stats.queue_s.total < 12.1 * STEP_S
 
 
-def test_preemptions_and_prefix_hits_are_those_of_the_sequences() -> None:
-    async def test() -> None:
-        replica = make_replica(step_base_ns=100_000, prefix_cache=True, kv_cache_tokens=160)
-        keys = [tuple(range(3)), tuple(range(3)), (9,), ()]
-        sequences = await asyncio.gather(
-            *(generate(replica, 48 if len(k) == 3 else 20, 60, block_hashes=k) for k in keys)
-        )
-        counters = replica.reading().counters
-        assert counters.preemptions == sum(s.preemptions for s in sequences) > 0
-        assert counters.prefix_hits == sum(s.cached_tokens or 0 for s in sequences)
-        assert counters.prefix_queries == 48 + 48 + 20 + 20
-        replica.reset_prefix_cache()
-        again = await generate(replica, 48, 1, block_hashes=keys[0])
-        assert again.cached_tokens == 0
-        assert (await generate(replica, 48, 1, block_hashes=keys[0])).cached_tokens == 32
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+async def test_preemptions_and_prefix_hits_are_those_of_the_sequences() -> None:
+    replica = make_replica(step_base_ns=100_000, prefix_cache=True, kv_cache_tokens=160)
+    keys = [tuple(range(3)), tuple(range(3)), (9,), ()]
+    sequences = await asyncio.gather(
+        *(generate(replica, 48 if len(k) == 3 else 20, 60, block_hashes=k) for k in keys)
+    )
+    counters = replica.reading().counters
+    assert counters.preemptions == sum(s.preemptions for s in sequences) > 0
+    assert counters.prefix_hits == sum(s.cached_tokens or 0 for s in sequences)
+    assert counters.prefix_queries == 48 + 48 + 20 + 20
+    replica.reset_prefix_cache()
+    again = await generate(replica, 48, 1, block_hashes=keys[0])
+    assert again.cached_tokens == 0
+    assert (await generate(replica, 48, 1, block_hashes=keys[0])).cached_tokens == 32
 
 
-def test_a_slowed_replica_takes_its_factor_longer_and_refuses_one_that_is_none() -> None:
-    async def test() -> None:
-        replica = make_replica()
-        replica.slow_factor = 3.0
-        started = time.monotonic()
-        await generate(replica, 1, 3)
-        assert time.monotonic() - started >= 9 * STEP_S - 1e-6
-        for factor in (0.0, -1.0, math.inf, math.nan):
-            with pytest.raises(ValueError, match=f"cannot last {factor} times as long"):
-                replica.slow_factor = factor
-        assert replica.slow_factor == 3.0
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+async def test_a_slowed_replica_takes_its_factor_longer_and_refuses_one_that_is_none() -> None:
+    replica = make_replica()
+    replica.slow_factor = 3.0
+    started = time.monotonic()
+    await generate(replica, 1, 3)
+    assert time.monotonic() - started >= 9 * STEP_S - 1e-6
+    for factor in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"cannot last {factor} times as long"):
+            replica.slow_factor = factor
+    assert replica.slow_factor == 3.0
 
 
-def test_a_killed_replica_gives_no_more_tokens_counts_from_zero_and_serves_again() -> None:
-    async def test() -> None:
-        replica, got = make_replica(prefix_cache=True), []
-        await generate(replica, 32, 2, block_hashes=(1, 2))
-        lost = [replica.submit(1, 50, 1, "stop", lambda: got.append(1)) for _ in range(3)]
-        replica.kill()
-        reading = replica.reading()
-        assert (reading.running, reading.waiting, reading.kv_cache_usage) == (0, 0, 0.0)
-        assert (reading.stats, reading.counters, replica.in_flight) == (ReplicaStats(), EngineCounters(), 0)
-        for sequence in lost:
-            replica.cancel(sequence)  # as whoever waited for it does: over already
-        again = await generate(replica, 32, 4, block_hashes=(1, 2))
-        assert (got, again.cached_tokens) == ([], 0)
-        stats = replica.reading().stats
-        assert (stats.generation_tokens, stats.prompt_tokens, dict(stats.finished)) == (4, 32, {"stop": 1})
-        # It began at once, and not where the step that was broken off would have ended.
-        assert again.scheduled_ns is not None
-        assert again.scheduled_ns == again.ready_ns
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+async def test_a_killed_replica_gives_no_more_tokens_counts_from_zero_and_serves_again() -> None:
+    replica, got = make_replica(prefix_cache=True), []
+    await generate(replica, 32, 2, block_hashes=(1, 2))
+    lost = [replica.submit(1, 50, 1, "stop", lambda: got.append(1)) for _ in range(3)]
+    replica.kill()
+    reading = replica.reading()
+    assert (reading.running, reading.waiting, reading.kv_cache_usage) == (0, 0, 0.0)
+    assert (reading.stats, reading.counters, replica.in_flight) == (ReplicaStats(), EngineCounters(), 0)
+    for sequence in lost:
+        replica.cancel(sequence)  # as whoever waited for it does: over already
+    again = await generate(replica, 32, 4, block_hashes=(1, 2))
+    assert (got, again.cached_tokens) == ([], 0)
+    stats = replica.reading().stats
+    assert (stats.generation_tokens, stats.prompt_tokens, dict(stats.finished)) == (4, 32, {"stop": 1})
+    # It began at once, and not where the step that was broken off would have ended.
+    assert again.scheduled_ns is not None
+    assert again.scheduled_ns == again.ready_ns
 
 
 # --- Disaggregated prefill: who computes what, when, and what the replicas' metrics say of it
@@ -222,95 +207,77 @@ POOLS: dict[str, Any] = {
 }
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 10))
-
-
 async def figures(sim: Deployment, index: int) -> dict[str, float]:
     """A replica's own metrics as our scraper reads them; states of buckets are left out."""
     _, page = await sim.get("/metrics", base=sim.addresses.replicas[index])
     return {r.name: r.value for r in readings(page) if not r.name.endswith("_bucket")}
 
 
-def test_a_prompt_is_computed_by_one_replica_moved_and_decoded_by_another(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with deployment(tmp_path, **POOLS) as sim:
-            seen = [await sim.chat(f"id-{i}", tokens=5) for i in range(6)]
-            entries = await sim.entries(6)
-            prefill, *decodes = [await figures(sim, index) for index in range(3)]
-            assert {answer.headers["X-Served-By"] for answer in seen} == {"decode-1", "decode-2"}
-            assert [len(answer.texts) for answer in seen] == [5] * 6
-            for entry in entries.values():
-                assert entry["prefill_replica"] == "prefill-0"
-                assert entry["complete"]
-                # Nothing comes earlier than the closed form; how much later is up to the machine.
-                assert entry["first_token_ns"] - entry["received_ns"] >= TTFT_NS
-                assert entry["prefilled_ns"] - entry["received_ns"] >= 2 * MS + 3 * MS + PROMPT * MS
-                assert entry["first_token_ns"] - entry["prefilled_ns"] >= TRANSFER_NS + 2 * MS + 3 * MS + MS
-                assert entry["received_ns"] + 2 * MS <= entry["scheduled_ns"] <= entry["prefilled_ns"]
-            assert (prefill["prompt_tokens"], prefill["generation_tokens"]) == (6 * PROMPT, 6)
-            assert prefill["kv_transfer_s_count"] == 0
-            for decode in decodes:
-                assert decode["generation_tokens"] == 3 * 5
-                assert decode["kv_transfer_s_count"] == 3
-                assert decode["kv_transfer_s_sum"] == pytest.approx(3 * TRANSFER_NS * 1e-9)
-                assert decode["kv_transfer_bytes_sum"] == 3 * PROMPT * KV_BYTES_PER_TOKEN
-                assert decode["kv_transfers_failed"] == 0
-
-    run(test())
+async def test_a_prompt_is_computed_by_one_replica_moved_and_decoded_by_another(tmp_path: Path) -> None:
+    async with deployment(tmp_path, **POOLS) as sim:
+        seen = [await sim.chat(f"id-{i}", tokens=5) for i in range(6)]
+        entries = await sim.entries(6)
+        prefill, *decodes = [await figures(sim, index) for index in range(3)]
+        assert {answer.headers["X-Served-By"] for answer in seen} == {"decode-1", "decode-2"}
+        assert [len(answer.texts) for answer in seen] == [5] * 6
+        for entry in entries.values():
+            assert entry["prefill_replica"] == "prefill-0"
+            assert entry["complete"]
+            # Nothing comes earlier than the closed form; how much later is up to the machine.
+            assert entry["first_token_ns"] - entry["received_ns"] >= TTFT_NS
+            assert entry["prefilled_ns"] - entry["received_ns"] >= 2 * MS + 3 * MS + PROMPT * MS
+            assert entry["first_token_ns"] - entry["prefilled_ns"] >= TRANSFER_NS + 2 * MS + 3 * MS + MS
+            assert entry["received_ns"] + 2 * MS <= entry["scheduled_ns"] <= entry["prefilled_ns"]
+        assert (prefill["prompt_tokens"], prefill["generation_tokens"]) == (6 * PROMPT, 6)
+        assert prefill["kv_transfer_s_count"] == 0
+        for decode in decodes:
+            assert decode["generation_tokens"] == 3 * 5
+            assert decode["kv_transfer_s_count"] == 3
+            assert decode["kv_transfer_s_sum"] == pytest.approx(3 * TRANSFER_NS * 1e-9)
+            assert decode["kv_transfer_bytes_sum"] == 3 * PROMPT * KV_BYTES_PER_TOKEN
+            assert decode["kv_transfers_failed"] == 0
 
 
-def test_a_failed_transfer_is_counted_and_its_prompt_computed_again(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with deployment(tmp_path, "kv_transfer=50%", **POOLS) as sim:
-            seen = [await sim.chat(f"id-{i}") for i in range(12)]
-            faults = Counter(entry["fault"] for entry in (await sim.entries(12)).values())
-            decodes = [await figures(sim, index) for index in (1, 2)]
-            assert all(len(answer.texts) == 6 for answer in seen)
-            assert 0 < faults["kv_transfer"] < 12
-            assert sum(decode["kv_transfers_failed"] for decode in decodes) == faults["kv_transfer"]
-            assert sum(decode["kv_transfer_s_count"] for decode in decodes) == 12 - faults["kv_transfer"]
-            _, page = await sim.get("/metrics", base=sim.addresses.replicas[1])
-            assert 'source="external_kv_transfer"} 0\n' not in page
-
-    run(test())
+async def test_a_failed_transfer_is_counted_and_its_prompt_computed_again(tmp_path: Path) -> None:
+    async with deployment(tmp_path, "kv_transfer=50%", **POOLS) as sim:
+        seen = [await sim.chat(f"id-{i}") for i in range(12)]
+        faults = Counter(entry["fault"] for entry in (await sim.entries(12)).values())
+        decodes = [await figures(sim, index) for index in (1, 2)]
+        assert all(len(answer.texts) == 6 for answer in seen)
+        assert 0 < faults["kv_transfer"] < 12
+        assert sum(decode["kv_transfers_failed"] for decode in decodes) == faults["kv_transfer"]
+        assert sum(decode["kv_transfer_s_count"] for decode in decodes) == 12 - faults["kv_transfer"]
+        _, page = await sim.get("/metrics", base=sim.addresses.replicas[1])
+        assert 'source="external_kv_transfer"} 0\n' not in page
 
 
-def test_a_killed_prefill_replica_breaks_off_what_it_computes_and_nothing_else(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with deployment(tmp_path, **POOLS | {"kv_transfer_ns": 0}) as sim:
-            decoding = asyncio.create_task(sim.chat("early", tokens=100))
-            while not (await figures(sim, 0))["prompt_tokens"]:
-                await asyncio.sleep(0.005)
-            await sim.act("slow 0 1000x")
-            prefilling = asyncio.create_task(sim.chat("late"))
-            while not (await figures(sim, 0))["running"]:
-                await asyncio.sleep(0.005)
-            await sim.act("kill 0")
-            assert len((await decoding).texts) == 100
-            broken = await prefilling
-            assert not broken.texts
-            refused = await sim.chat("after")
-            assert (refused.status, refused.headers["X-Served-By"][:6]) == (502, "decode")
-            sim.fleet.look()
-            assert (await sim.chat("no rotation")).status == 503
-            entries = await sim.entries(4)
-            assert [entries[i]["fault"] for i in ("early", "late", "after")] == [None, "killed", "dead"]
-
-    run(test())
+async def test_a_killed_prefill_replica_breaks_off_what_it_computes_and_nothing_else(tmp_path: Path) -> None:
+    async with deployment(tmp_path, **POOLS | {"kv_transfer_ns": 0}) as sim:
+        decoding = asyncio.create_task(sim.chat("early", tokens=100))
+        while not (await figures(sim, 0))["prompt_tokens"]:
+            await asyncio.sleep(0.005)
+        await sim.act("slow 0 1000x")
+        prefilling = asyncio.create_task(sim.chat("late"))
+        while not (await figures(sim, 0))["running"]:
+            await asyncio.sleep(0.005)
+        await sim.act("kill 0")
+        assert len((await decoding).texts) == 100
+        broken = await prefilling
+        assert not broken.texts
+        refused = await sim.chat("after")
+        assert (refused.status, refused.headers["X-Served-By"][:6]) == (502, "decode")
+        sim.fleet.look()
+        assert (await sim.chat("no rotation")).status == 503
+        entries = await sim.entries(4)
+        assert [entries[i]["fault"] for i in ("early", "late", "after")] == [None, "killed", "dead"]
 
 
-def test_embeddings_and_a_replicas_own_port_need_no_other_replica(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with deployment(tmp_path, **POOLS) as sim:
-            embedded = await sim.post("/embeddings", {"input": "a b"}, x_request_id="embedded")
-            own = await sim.post(
-                "/completions", {"prompt": "x", "max_tokens": 2}, base=sim.addresses.replicas[0]
-            )
-            assert (embedded.status, own.status) == (200, 200)
-            assert {entry["prefill_replica"] for entry in (await sim.entries(2)).values()} == {None}
-
-    run(test())
+async def test_embeddings_and_a_replicas_own_port_need_no_other_replica(tmp_path: Path) -> None:
+    async with deployment(tmp_path, **POOLS) as sim:
+        embedded = await sim.post("/embeddings", {"input": "a b"}, x_request_id="embedded")
+        own = await sim.post("/completions", {"prompt": "x", "max_tokens": 2}, base=sim.addresses.replicas[0])
+        assert (embedded.status, own.status) == (200, 200)
+        assert {entry["prefill_replica"] for entry in (await sim.entries(2)).values()} == {None}
 
 
 def test_a_received_prompt_takes_a_step_of_one_token_and_a_preemption_loses_it() -> None:
