@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import golden_answers as answers
-import golden_bottleneck as of_bottleneck
 import golden_expected as by_pandas
-import golden_replicas as of_deployment
+import golden_frame as frames
 import golden_run as run
-import golden_time as time
 import numpy as np
 import pytest
 from golden_frame import at, frame
@@ -75,7 +73,7 @@ _TOLERANCE = {"drift": 1e-5}
 @pytest.fixture(scope="module")
 def expected(made: Any, df: Any, seconds: float) -> Any:
     whole = by_pandas.part(df, seconds, by_pandas.LOST, by_pandas.UNSENT)
-    of_replicas = of_deployment.replicas(df, seconds)
+    of_replicas = answers.replicas(df, seconds)
     of_sessions = answers.sessions(df)
 
     def by(column: str, unsent: Mapping[str, int | None]) -> dict[str, Any]:
@@ -115,12 +113,12 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         "client": (of_client := by_pandas.client(df)),
         "littles_law": by_pandas.littles_law(df, seconds),
         "completeness": _completeness(df),
-        "steadiness": time.steadiness(df, seconds),
-        "drift": time.drift(df, seconds),
-        "reliability": time.reliability(df, seconds),
+        "steadiness": frames.steadiness(df, seconds),
+        "drift": frames.drift(df, seconds),
+        "reliability": frames.reliability(df, seconds),
         "replicas": of_replicas,
-        "fairness": (of_fairness := of_deployment.fairness(df, made, of_replicas)),
-        "bottleneck": of_bottleneck.bottleneck(df, seconds, of_client["verdict"], of_fairness["causes"]),
+        "fairness": (of_fairness := answers.fairness(df, made, of_replicas)),
+        "bottleneck": frames.bottleneck(df, seconds, of_client["verdict"], of_fairness["causes"]),
         "quality": answers.quality(df),
         "sessions": of_sessions,
         "errors": by_pandas.errors(df),

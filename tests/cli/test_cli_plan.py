@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import batch, manifest, ns, request, stage
-from server_cases import rows
+from metrics_cases import batch, manifest, ns, request, rows, stage
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome

@@ -14,9 +14,9 @@ import httpx2
 import openai
 import pytest
 from gevent.event import Event
-from image_files import data_url, png
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
+from payloads import data_url, png
 from scripted import (
     Script,
     ScriptedServer,

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import columns, ns, request
-from server_cases import WINDOW
+from metrics_cases import WINDOW, columns, ns, request
 
 from llm_locust.deployment.exposition import (
     KNOWN,

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from bottleneck_cases import PROFILE, Deployment, run_of
-from metrics_cases import batch, failed, manifest, request
-from server_cases import series
+from metrics_cases import batch, failed, manifest, request, series
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord

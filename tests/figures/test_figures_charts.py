@@ -9,8 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request, requests
-from server_cases import Row, rows, tables
+from metrics_cases import (
+    ORIGIN_NS,
+    Row,
+    batch,
+    columns,
+    failed,
+    manifest,
+    ns,
+    request,
+    requests,
+    rows,
+    tables,
+)
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch, Requests

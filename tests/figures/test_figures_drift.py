@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from long_runs import everybody, run_of, span, wandering
-from metrics_cases import failed, ns, plain, request
+from metrics_cases import everybody, failed, ns, plain, request, run_of, span, wandering
 from report_cases import records, seen_worker, summary, told
 
 from llm_locust.core.record import Outcome

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import batch, manifest, request
+from metrics_cases import NAMES, at_random, batch, in_turn, manifest, request, served
 from msgspec import to_builtins
-from replica_cases import NAMES, at_random, in_turn, served
 from report_cases import summary, told as report_told
 
 from llm_locust.core.record import RequestRecord

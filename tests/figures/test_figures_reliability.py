@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import batch, columns, failed, manifest, ns, request
+from metrics_cases import at_random, batch, columns, failed, manifest, ns, request
 from msgspec import to_builtins
-from replica_cases import at_random
 from scripted_loads import Course, Load
 
 from llm_locust.core.batch import Labels

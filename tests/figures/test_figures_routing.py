@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import ORIGIN_NS, batch, columns, failed, ns, request
+from metrics_cases import NAMES, ORIGIN_NS, at_random, batch, columns, failed, in_turn, ns, request, served
 from msgspec import to_builtins
-from replica_cases import NAMES, at_random, in_turn, served
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord

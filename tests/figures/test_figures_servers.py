@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import batch, columns, manifest, plain, request
+from metrics_cases import WINDOW, Row, batch, columns, manifest, plain, request, rows, series
 from report_cases import manifest as report_manifest, records
-from server_cases import WINDOW, Row, rows, series
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
 from llm_locust.figures.energy import energy as energy_of, show as show_energy

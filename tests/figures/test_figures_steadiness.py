@@ -9,8 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from long_runs import everybody, run_of, span, wandering
-from metrics_cases import batch, failed, manifest, ns, plain, request, stage
+from metrics_cases import (
+    batch,
+    everybody,
+    failed,
+    manifest,
+    ns,
+    plain,
+    request,
+    run_of,
+    span,
+    stage,
+    wandering,
+)
 from stage_cases import Random, Times, closed_loop, lockstep, many_servers, shared_server, single_queue
 
 from llm_locust.figures.steadiness import steadiness

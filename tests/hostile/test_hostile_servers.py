@@ -18,8 +18,8 @@ from calls import GOOD, Caller, caller
 from cases import CHUNKED, OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import is_short
 from hypothesis import given, strategies as st
+from parsed_settings import run_info
 from report_cases import records, write_run
-from run_infos import run_info
 from scripted import Script, ScriptedServer, Step, chunk, response_head, scripted_server, write
 from warm_process import warm_code
 

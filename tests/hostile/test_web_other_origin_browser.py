@@ -11,9 +11,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from chromium import ARGUMENTS, CHROMIUM
 from playwright.sync_api import Page, sync_playwright
 from swarm_process import Process, free_port, locust, simulation, wait_until
+from web_browser import ARGUMENTS, CHROMIUM
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
 

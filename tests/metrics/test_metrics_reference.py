@@ -13,9 +13,8 @@ import golden_run
 import msgspec
 import pytest
 from live_cases import Run
-from metrics_cases import batch, failed, manifest, request, stage
+from metrics_cases import Row, batch, failed, manifest, request, rows, series, stage
 from roofline_cases import MODELS
-from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import TaskException, TrajectoryFacts, WorkerFacts

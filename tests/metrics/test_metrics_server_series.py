@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import ns
-from server_cases import WINDOW, rows, series, tables
+from metrics_cases import WINDOW, ns, rows, series, tables
 
 from llm_locust.metrics.server_series import (
     FIGURES,

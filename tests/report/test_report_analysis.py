@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request, requests, stage
+from metrics_cases import ORIGIN_NS, batch, columns, failed, going_on, manifest, ns, request, requests, stage
 from report_cases import lost_records, records, write_run
-from run_going_on import going_on
 
 from llm_locust import RunData
 from llm_locust.core.arrow import SCHEMA

@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from finish_cases import write_frames
 from live_cases import Run as Live
-from metrics_cases import ns
-from report_cases import manifest, records, write_run
-from server_cases import Row, rows
+from metrics_cases import Row, ns, rows
+from report_cases import manifest, records, write_frames, write_run
 from test_report_html import Page
 
 from llm_locust.core.manifest import ScrapeFacts

@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metrics_cases import batch, failed, manifest as metrics_manifest, request, stage
+from metrics_cases import (
+    NAMES,
+    at_random,
+    batch,
+    failed,
+    in_turn,
+    manifest as metrics_manifest,
+    request,
+    served,
+    stage,
+)
 from msgspec.structs import replace as replace_of_structs
-from replica_cases import NAMES, at_random, in_turn, served
 from report_cases import held_back, lost_records, manifest, records, seen_worker, summary
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from chromium import ARGUMENTS, CHROMIUM, markup, texts
 from compare_cases import write_made_run
 from metrics_cases import failed, request
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_cases import write_run
 from swarm_process import PATIENCE_S
+from web_browser import ARGUMENTS, CHROMIUM, markup, texts
 
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.page import page as compared_page

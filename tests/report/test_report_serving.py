@@ -9,7 +9,7 @@ from signal import SIGTERM
 
 import psutil
 import pytest
-from finish_cases import write_frames
+from report_cases import write_frames
 from swarm_process import wait_until
 
 from llm_locust.report.run import serving

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from metrics_cases import failed, manifest, ns, request
-from run_going_on import frame, going_on
+from metrics_cases import failed, frame, going_on, manifest, ns, request
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import request
-from report_cases import manifest
-from upload_cases import Pauses, contents, copy, finished_run, whole
+from report_cases import Pauses, contents, copy, finished_run, manifest, whole
 
 from llm_locust.cli.upload import main
 from llm_locust.core.batch import RecordBatch

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from object_store import ENVIRONMENT, Answer, Asked, ObjectStore, object_store
 from process_limits import little_memory
+from report_cases import Pauses, contents, copy, finished_run
 from swarm_process import PATIENCE_S
-from upload_cases import Pauses, contents, copy, finished_run
 
 from llm_locust.cli.main import main
 from llm_locust.store.files import read_manifest

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from pyarrow import fs
 from relay import Relay, relay
+from report_cases import Pauses, finished_run, whole
 from swarm_process import free_port
-from upload_cases import Pauses, finished_run, whole
 
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
 from llm_locust.store.upload import destination, transfer as upload_files

@@ -6,8 +6,19 @@ import golden_run as run
 import numpy as np
 import pandas as pd
 from golden_frame import Frame, at, in_ms, population, slo_of
-from golden_intervals import Course, in_order, over_time, rate_ends, ratio, spread, sums, uncertainty
-from golden_stats import figures, some, survival
+from golden_intervals import (
+    Course,
+    figures,
+    in_order,
+    over_time,
+    rate_ends,
+    ratio,
+    some,
+    spread,
+    sums,
+    survival,
+    uncertainty,
+)
 
 from llm_locust.core.record import Outcome
 from llm_locust.wire.usage import CountFault

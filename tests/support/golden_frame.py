@@ -1,10 +1,12 @@
-"""The golden run as a DataFrame: each request with its metrics, computed from its record by pandas."""
+"""The golden run as a DataFrame, by pandas: metrics of each request, their course; where time went."""
 
+from itertools import combinations, pairwise
 from typing import Any
 
 import golden_run as run
 import numpy as np
 import pandas as pd
+from golden_intervals import percentile, serial_correlation, student_t
 from metrics_cases import ORIGIN_NS
 
 from llm_locust.core.record import RequestRecord
@@ -246,3 +248,242 @@ def at(seconds: float) -> str:
     """A time of the run as ISO 8601, cut to the microsecond."""
     moment = pd.Timestamp(ORIGIN_NS + round(seconds * 1e9), unit="ns", tz="UTC").floor("us")
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+
+
+def reliability(df: Frame, seconds: float) -> dict[str, Any]:
+    start, judged = run.STOP_S - seconds, population(df)[2]
+    return {
+        "seconds": int(seconds),
+        "ok_share": _served(df.ended[df.ok] - start, int(seconds)),
+        "good_share": _served(df.ended[df.good] - start, int(seconds)),
+        "longest_without_ok": _longest_wait(df.ended[df.ok] - start, seconds),
+        "longest_without_good": _longest_wait(df.ended[df.good] - start, seconds),
+        "standstill": _standstill(df, seconds),
+        "retries": {
+            "requests": int((judged.retries > 0).sum()),
+            "total": int(judged.retries.sum()),
+            "max": int(judged.retries.max()),
+        },
+    }
+
+
+def _standstill(df: Frame, seconds: float) -> dict[str, Any]:
+    """Moment by moment: the golden run is never silent for more than a second with requests under way."""
+    start = run.STOP_S - seconds
+    tokens = np.concatenate([sent + arrivals for sent, arrivals in zip(df.sent, df.arrivals, strict=True)])
+    ends = df.ended[~df.outcome.isin(["timeout", "connect_error", "cancelled"])]
+    events = np.sort(np.concatenate([[start], tokens, ends, [run.STOP_S]]))
+    events = events[(events >= start) & (events <= run.STOP_S)]
+    begun = df.sent.fillna(df.started)
+    for since, until in pairwise(events):
+        if until - since > 1:
+            inside = df[(begun < until) & (df.ended > since)]
+            from_, to = begun[inside.index].clip(since), df.ended[inside.index].clip(upper=until)
+            edges = pairwise(sorted({since, until, *from_, *to}))
+            busy = sum(b - a for a, b in edges if ((begun <= a) & (df.ended >= b) & (df.ended > begun)).any())
+            assert busy <= 1
+    return {
+        "n": 0,
+        "seconds": 0.0,
+        "spans": [],
+        "slow_n": 0,
+        "slow_seconds": 0.0,
+        "slow_longest_s": None,
+    }
+
+
+def _served(after: pd.Series, whole: int) -> float:
+    return after[(after >= 0) & (after < whole)].floordiv(1).nunique() / whole
+
+
+def _longest_wait(after: pd.Series, seconds: float) -> dict[str, float]:
+    edges = np.array([0.0, *sorted(after[(after >= 0) & (after < seconds)]), seconds])
+    waits = np.diff(edges)
+    return {"seconds": float(waits.max()), "start_s": float(edges[waits.argmax()])}
+
+
+def steadiness(df: Frame, seconds: float) -> dict[str, Any]:
+    """The plateau of the rate; in 40 parts: whether each is like the last third."""
+    start, ok = run.STOP_S - seconds, population(df)[0]
+    # What was asked for in an open loop: requests that were due, in parts of 400 and more of all requests.
+    parts = len(df) // 400
+    due = np.histogram(df.scheduled, np.linspace(start, run.STOP_S, parts + 1))[0] / (seconds / parts)
+    allowed = max(0.1, 4 / np.sqrt(np.median(due) * seconds / parts))
+    near = [due[np.abs(due - level) <= allowed * level] for level in np.sort(due)]
+    plateau = float(np.median(max(near, key=len)))
+    assert (np.abs(due - plateau) <= allowed * plateau).all(), "the golden run has one rate"
+    edges = np.linspace(start, run.STOP_S, 41)
+    place = np.searchsorted(edges, ok.scheduled, side="right") - 1
+    ttfts = ok.groupby(place).ttft.median().to_numpy() * 1e3
+    for series in (_mean_concurrency(df, edges), ttfts):
+        last = series[-13:]
+        residuals = last - last.mean()
+        correlation = serial_correlation(residuals, 1)
+        worth = max(4.0, 13 * (1 - correlation) / (1 + correlation))
+        variance = (residuals**2).mean() / (1 - 1 / worth)
+        reach = student_t(worth - 1, 0.99) * np.sqrt(variance * (1 + 1 / worth))
+        # The golden run is one that begins as it goes on.
+        assert abs(series[0] - last.mean()) <= max(reach, 0.1 * last.mean())
+    return {
+        "settled": True,
+        "warmup_like": False,
+        "warmup_s_suggested": None,
+        "unit": "requests/s",
+        "plateau": plateau,
+        "steady_share": 1.0,
+        "reason": f"concurrency and median TTFT of the first {seconds / 40:.3g} s "
+        "are like those of the last third",
+        "slower": None,
+        "overload": None,
+    }
+
+
+def _mean_concurrency(df: Frame, edges: Any) -> Any:
+    spans = df[df.ended > df.sent]
+    return np.array(
+        [
+            (np.minimum(spans.ended, b) - np.maximum(spans.sent, a)).clip(lower=0).sum() / (b - a)
+            for a, b in pairwise(edges)
+        ]
+    )
+
+
+def drift(df: Frame, seconds: float) -> dict[str, Any]:
+    start, (ok, failed, judged) = run.STOP_S - seconds, population(df)
+    bins = int(seconds // 60)  # of 60 s or more each, for there are 100 requests or more in every one
+    edges = np.linspace(start, run.STOP_S, bins + 1)
+
+    def binned(rows: Frame) -> Any:
+        return rows.groupby(np.searchsorted(edges, rows.scheduled, side="right") - 1)
+
+    size = binned(judged).size()
+    came = df[df.n.notna() & ((df.events > 0) | df.ok)]
+    begun = (came.sent + came.first_event).where(came.events > 0, came.ended)
+    last = came.arrivals.map(lambda a: a[-1] if len(a) else np.nan)
+    over = (came.sent + last).where(came.events > 0, came.ended)
+    arrived = [(came.n * ((e - begun) / (over - begun).clip(lower=1e-3)).clip(0, 1)).sum() for e in edges]
+    ascending = [np.sort(ttfts.dropna()) for _, ttfts in binned(ok).ttft]
+    series = {
+        "ttft_p50_ms": np.array([percentile(values, 50) for values in ascending]) * 1e3,
+        "ttft_p99_ms": np.array([percentile(values, 99) for values in ascending]) * 1e3,
+        "goodput_ratio": binned(df[df.inside & df.judged]).good.mean().to_numpy(),
+        "error_rate": (binned(failed).size().reindex(size.index, fill_value=0) / size).to_numpy(),
+        "output_tokens_per_s": np.diff(arrived) / np.diff(edges),
+    }
+    hours = ((edges[:-1] + edges[1:]) / 2 - edges[0]) / 3600
+    found = {key: _trend(hours, values, seconds / 3600) for key, values in series.items()}
+    return {
+        "reason": None,
+        "bins": bins,
+        "bin_s": seconds / bins,
+        "found": [key for key, trend in found.items() if trend.pop("beyond_noise")],
+        "measures": found,
+        "client_rss_mib": None,
+    }
+
+
+def _trend(hours: Any, values: Any, whole: float) -> dict[str, Any]:
+    slope, level = np.polyfit(hours, values, 1)
+    residuals = values - level - slope * hours
+    correlation = serial_correlation(residuals, 2)
+    degrees = max(4.0, len(values) * (1 - correlation) / (1 + correlation)) - 2
+    error = np.sqrt((residuals**2).sum() / degrees / ((hours - hours.mean()) ** 2).sum())
+    reach = student_t(degrees, 0.95) * error
+    return {
+        "at_start": level,
+        "at_end": level + slope * whole,
+        "per_hour": slope,
+        "ci95": [slope - reach, slope + reach],
+        "relative_per_hour": slope / level,
+        "correlation": correlation,
+        "bins": len(values),
+        "beyond_noise": abs(slope) > student_t(degrees, 0.998) * error,
+    }
+
+
+_FAULTS = ("out", "slow", "sticky")
+_PARTS = ("connection", "fixed", "prefill", "queue", "decode")
+
+
+def bottleneck(df: Frame, seconds: float, client: str, causes: list[dict[str, Any]]) -> dict[str, Any]:
+    """By the definitions; the golden run has a client that is valid, or one that is wrong in several ways."""
+    sent = df[df.sent.notna()]
+    assert sent.replica.isna().any()  # so that all replicas count as one
+    at = sent.sent.to_numpy()
+    first = (sent.sent + sent.first_event).fillna(sent.ended).to_numpy()
+    df = df.assign(
+        waiting=[max(0, int((at < t).sum() - (first <= t).sum())) for t in df.sent],
+        rtt0=np.minimum(df.rtt.fillna(0), df.first_event.fillna(0)),
+    )
+    df = df.sort_values(["scheduled", "ended"], kind="stable")
+    known = df[df.ok & df.streamed & (df.events > 0)]
+    answers = known[known.inside]
+    calm = answers[answers.waiting <= answers.waiting.median()]
+    slope = _slope(calm.input_tokens, calm.first_event - calm.rtt0)
+    per_token = max(0.0, slope[0]) if slope and not slope[1] <= 0 <= slope[2] else 0.0
+    rest = known.first_event - known.rtt0 - per_token * known.input_tokens.fillna(0)
+    alone = rest[known.waiting == 0]
+    served = answers.first_event - answers.rtt0
+    fixed = served.clip(upper=max(0.0, alone.median() if len(alone) >= 20 else rest.min()))
+    prefill = np.minimum(per_token * answers.input_tokens.fillna(0), served - fixed)
+    parts = {
+        "connection": ((answers.sent - answers.started).clip(lower=0) + answers.rtt0).mean() * 1e3,
+        "fixed": fixed.mean() * 1e3,
+        "prefill": prefill.mean() * 1e3,
+        "queue": (served - fixed - prefill).mean() * 1e3,
+        "decode": (answers.last_token - answers.first_event).clip(lower=0).mean() * 1e3,
+    }
+    total = sum(parts.values())
+    fault = next((cause["text"] for cause in causes if cause["kind"] in _FAULTS), None)
+    busy = per_token * answers.input_tokens.sum() / seconds / answers.replica.nunique() if per_token else None
+    largest = max(_PARTS, key=lambda part: parts[part])
+    assert busy is None or busy < 0.5
+    return {
+        "verdict": "client" if client == "invalid" else "balancer" if fault else largest,
+        "answers": len(answers),
+        "left_out": int(df.inside.sum()) - len(answers),
+        "mean_ms": total,
+        "parts_ms": parts,
+        "shares": {part: value / total for part, value in parts.items()},
+        "always_queued": len(alone) < 20,
+        "waiting_mean": answers.waiting.mean(),
+        "new_connections": (~answers.reused).mean(),
+        "prefill_us_per_token": _told(slope),
+        "prefill_busy": busy,
+        "tpot_us_per_request": _told(_slope(_load(df, answers), answers.tpot)),
+        "tpot_us_per_context_token": _told(_slope(answers.input_tokens + answers.visible / 2, answers.tpot)),
+        "cause": fault,
+    }
+
+
+def _load(df: Frame, answers: Frame) -> Any:
+    """Mean number in flight between the first and the last event of each."""
+    spans = df[df.ended > df.sent]
+    ended, sent = spans.ended.to_numpy(), spans.sent.to_numpy()
+    loads = []
+    for begin, end in zip(answers.sent + answers.first_event, answers.sent + answers.last_event, strict=True):
+        overlaps = ended.clip(begin, end) - sent.clip(begin, end)
+        loads.append(overlaps.sum() / (end - begin) if end > begin else np.nan)
+    return answers.tpot * 0 + np.round(loads, 6)
+
+
+def _slope(x: Any, y: Any) -> tuple[float, float, float] | None:
+    """Median of the slopes of all pairs of a sample of 400, and Sen's interval."""
+    points = [(a, b) for a, b in zip(x, y, strict=True) if a == a and b == b]
+    low, high = np.percentile([a for a, _ in points], [5, 95])
+    if high - low <= 0.1 * high:
+        return None
+    chosen = [points[i] for i in np.random.default_rng(0).permutation(len(points))[:400]]
+    slopes = sorted((d - b) / (c - a) for (a, b), (c, d) in combinations(chosen, 2) if a != c)
+    n, ties = len(chosen), np.unique([a for a, _ in chosen], return_counts=True)[1]
+    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties.tolist())) / 18
+    reach = 1.959963984540054 * variance**0.5
+    first = max(0, int(np.floor((len(slopes) - reach) / 2)))
+    last = min(len(slopes) - 1, int(np.ceil((len(slopes) + reach) / 2)))
+    return float(np.median(slopes)), slopes[first], slopes[last]
+
+
+def _told(slope: tuple[float, float, float] | None) -> dict[str, Any] | None:
+    if slope is None:
+        return None
+    return {"slope": slope[0] * 1e6, "ci95": [slope[1] * 1e6, slope[2] * 1e6]}

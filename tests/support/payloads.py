@@ -1,6 +1,8 @@
-"""Payloads of the OpenAI-compatible APIs, as values to build streams of."""
+"""Payloads of answers, and image files."""
 
 import json
+import struct
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any
 
@@ -70,3 +72,11 @@ RESPONSE: dict[str, Any] = {
         "output_tokens_details": {"reasoning_tokens": 4},
     },
 }
+
+
+def data_url(content: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{b64encode(content).decode()}"
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\0\0\0"

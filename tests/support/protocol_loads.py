@@ -15,8 +15,8 @@ import gevent
 from locust.argument_parser import parse_options
 from locust.env import Environment
 from locust.event import Events
+from parsed_settings import run_info
 from protocol_files import needed_files
-from run_infos import run_info
 
 import llm_locust.swarm.plugin  # noqa: F401  # its options
 from llm_locust.locustfiles.agents import Agent

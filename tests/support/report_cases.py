@@ -1,7 +1,8 @@
-"""A run as a whole, small and made by rule: what the tests of reports stand on."""
+"""A run as a whole, small and made by rule: what the tests of reports and uploads stand on."""
 
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,22 @@ from typing import Any
 import numpy as np
 from metrics_cases import ORIGIN_NS, batch, failed, request
 
+from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
-from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
+from llm_locust.store import (
+    FRAMES_FILE,
+    REQUESTS_FILE,
+    FrameHeader,
+    FrameLog,
+    create_run_dir,
+    encode_frame,
+    write_manifest,
+    write_requests,
+)
+from llm_locust.store.files import read_manifest
 
 SECONDS = 10
 
@@ -112,3 +124,55 @@ def clock(offset_ms: float = 0.1, error_ms: float = 0.2, steps: int = 0) -> Cloc
         exchanges=8,
         steps=steps,
     )
+
+
+def write_frames(run: Path, made: list[RequestRecord] | None = None, times: int = 1, **facts: Any) -> Path:
+    """A run of ``made`` (:func:`report_cases.records` without it) in four batches, sent ``times`` over."""
+    rows = records() if made is None else made
+    size = -(-len(rows) // 4)
+    batches = [RecordBatch.from_records(rows[i : i + size], "w1") for i in range(0, len(rows), size)]
+    payloads = [(len(batch), batch.to_bytes()) for batch in batches]
+    run.mkdir(parents=True, exist_ok=True)
+    log = FrameLog(run / FRAMES_FILE)
+    for seq, (n, payload) in enumerate(payloads * times):
+        log.append(encode_frame(FrameHeader("20261121-first", "w1", seq, n), payload))
+    log.close()
+    write_manifest(run, manifest(len(rows) * times, **facts))
+    return run
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How long was waited between attempts; at the n-th pause the n-th deed is done."""
+
+    deeds: list[Callable[[], None]] = field(default_factory=list)
+    taken_s: list[float] = field(default_factory=list)
+
+    def __call__(self, pause_s: float) -> None:
+        self.taken_s.append(pause_s)
+        if len(self.taken_s) <= len(self.deeds):
+            self.deeds[len(self.taken_s) - 1]()
+
+
+def finished_run(path: Path) -> Path:
+    """A run that has ended, with a spool that was left behind, a file half written and a link."""
+    made = write_run(path)
+    (made / "report.md").write_text("# Report\n")
+    (made / "spool" / "w1").mkdir(parents=True)
+    (made / "spool" / "w1" / "000001.frame").write_bytes(b"frame")
+    (made / "report.md.part").write_text("half")
+    (made / "link").symlink_to(made / "manifest.json")
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def whole(run: Path) -> dict[str, bytes]:
+    """What a finished run amounts to elsewhere."""
+    return {name: c for name, c in contents(run).items() if not name.endswith(".part") and name != "link"}
+
+
+def copy(kept: Path, run: Path) -> Path:
+    return kept / read_manifest(run).id

@@ -334,7 +334,7 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
 
 def _make_report() -> None:
     """Make a report of a small run, and print it: what the first one prepares is a quarter of its work."""
-    run = import_module("finish_cases").write_frames(Path(tempfile.mkdtemp(prefix="warm-run-")))
+    run = import_module("report_cases").write_frames(Path(tempfile.mkdtemp(prefix="warm-run-")))
     made = import_module("llm_locust.report.run.finish").finish_run(run)
     import_module("llm_locust.report.console").print_report(made.summary, run, io.StringIO())
     shutil.rmtree(run)

@@ -13,7 +13,7 @@ import gevent
 import msgspec
 import pytest
 from gevent.event import Event
-from run_infos import run_info
+from parsed_settings import run_info
 
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.core.manifest import Manifest

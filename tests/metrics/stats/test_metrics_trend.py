@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from long_runs import wandering
+from metrics_cases import wandering
 
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.trend import (

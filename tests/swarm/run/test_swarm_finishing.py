@@ -14,9 +14,9 @@ from signal import SIGKILL, SIGTERM, Signals
 import gevent
 import psutil
 import pytest
-from finish_cases import write_frames
 from metrics_cases import request
 from page_server import hang, page, serving
+from report_cases import write_frames
 
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples

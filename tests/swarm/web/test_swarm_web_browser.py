@@ -7,11 +7,10 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
-from chromium import ARGUMENTS, CHROMIUM
 from page_server import hang, serving
 from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
-from web_browser import Watch
+from web_browser import ARGUMENTS, CHROMIUM, Watch
 
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
 WINDOW: ViewportSize = {"width": 1440, "height": 1000}

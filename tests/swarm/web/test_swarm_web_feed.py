@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from compare_cases import write_made_run
 from live_cases import START_S, Run, observation, worker
-from metrics_cases import ORIGIN_NS, failed, manifest, ns, request, stage
-from run_going_on import going_on
+from metrics_cases import ORIGIN_NS, failed, going_on, manifest, ns, request, stage
 
 from llm_locust.core.manifest import HealthCell, StageFacts
 from llm_locust.core.record import Outcome

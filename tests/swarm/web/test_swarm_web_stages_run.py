@@ -13,10 +13,9 @@ from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
-from chromium import ARGUMENTS, CHROMIUM
 from playwright.sync_api import Page, expect, sync_playwright
 from swarm_process import LOCUSTFILES, PATIENCE_S, Result, free_port, locust, simulation, wait_until
-from web_browser import Watch
+from web_browser import ARGUMENTS, CHROMIUM, Watch
 
 #: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")

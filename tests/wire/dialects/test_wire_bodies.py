@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from gemini import GEMINI
 from hypothesis import given, strategies as st
-from image_files import data_url, png
-from payloads import body, read
+from payloads import body, data_url, png, read
 from strategies import json_values, spoiled
 
 from llm_locust.wire.dialects.chat import CHAT
