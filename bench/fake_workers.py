@@ -23,8 +23,7 @@ from tally import Tally
 from llm_locust.store import FrameHeader, Spool, encode_frame
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage, RunInfo, plain
-from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.delivery.unacked import BATCH_ROWS
+from llm_locust.swarm.channel.shipping import BATCH_ROWS, Shipper
 
 FLUSH_S = 60.0
 

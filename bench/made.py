@@ -7,7 +7,7 @@ from locust.stats import RequestStats
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.swarm.delivery.unacked import BATCH_ROWS
+from llm_locust.swarm.channel.shipping import BATCH_ROWS
 
 TOKENS = 100
 

@@ -29,7 +29,7 @@ from tally import Tally
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import SUMMARY_FILE, open_requests, read_manifest
-from llm_locust.swarm.delivery.unacked import BATCH_ROWS
+from llm_locust.swarm.channel.shipping import BATCH_ROWS
 
 PROCESSES = 2
 SAMPLE_S = 0.1

@@ -23,7 +23,7 @@ from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.messages import LiveCounts
 from llm_locust.live.state import LiveRun
-from llm_locust.swarm.delivery.unacked import Recorder
+from llm_locust.swarm.channel.shipping import Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from llm_locust.report.run.run_data import RunData
     from llm_locust.swarm.agents import AgentUser
     from llm_locust.swarm.process.patches import events
-    from llm_locust.swarm.users.conversation import ConversationUser
-    from llm_locust.swarm.users.open_loop import OpenLoopUser, ScenarioUser
     from llm_locust.swarm.users.openai_user import OpenAIUser
-    from llm_locust.swarm.users.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
+    from llm_locust.swarm.users.users import (
+        ChatUser,
+        CompletionUser,
+        ConversationUser,
+        MessagesUser,
+        OpenLoopUser,
+        ResponsesUser,
+        ScenarioUser,
+    )
     from llm_locust.wire.dialects.dialect import Dialect
     from llm_locust.workload.parts import Validator
     from llm_locust.workload.text.prompts import Prompt
@@ -51,17 +57,17 @@ _HOMES = {
     "Answer": "llm_locust.client.call",
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",
-    "ConversationUser": "llm_locust.swarm.users.conversation",
+    "ConversationUser": "llm_locust.swarm.users.users",
     "Dialect": "llm_locust.wire.dialects.dialect",
     "MessagesUser": "llm_locust.swarm.users.users",
     "OpenAIUser": "llm_locust.swarm.users.openai_user",
-    "OpenLoopUser": "llm_locust.swarm.users.open_loop",
+    "OpenLoopUser": "llm_locust.swarm.users.users",
     "Outcome": "llm_locust.core.record",
     "Prompt": "llm_locust.workload.text.prompts",
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users.users",
     "RunData": "llm_locust.report.run.run_data",
-    "ScenarioUser": "llm_locust.swarm.users.open_loop",
+    "ScenarioUser": "llm_locust.swarm.users.users",
     "Slo": "llm_locust.metrics.gates",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",

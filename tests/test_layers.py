@@ -46,7 +46,12 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "report": ("sections", "plotly", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "gateway"),
     "swarm": (
-        *("process", "channel", "delivery", "open_loop", "stages", "users", "run", "soak", "web", "roles"),
+        "process",
+        "channel",
+        "users",
+        "run",
+        "web",
+        "roles",
     ),
 }
 

@@ -21,7 +21,7 @@ import subprocess
 import sys
 
 from llm_locust import ChatUser
-from llm_locust.swarm.channel import securing
+from llm_locust.swarm.channel import channel
 
 
 class Listed(ChatUser):
@@ -29,7 +29,7 @@ class Listed(ChatUser):
 
 
 print(sys.argv[1:], sys.path[0] == os.getcwd(), os.environ["SAID"], os.getsid(0) == os.getpid())
-print(securing.forked(), securing._FAMILY_SECRET.hex(), random.random())
+print(channel.forked(), channel._FAMILY_SECRET.hex(), random.random())
 """
 
 

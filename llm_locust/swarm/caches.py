@@ -22,7 +22,7 @@ from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind, request_form
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.event_loop import off_the_hub
-from llm_locust.swarm.users.connections import kind_headers, make_pool
+from llm_locust.swarm.users.traffic import kind_headers, make_pool
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import one_token
 from llm_locust.workload.plan import Workload

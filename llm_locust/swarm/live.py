@@ -18,8 +18,15 @@ from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerSta
 from llm_locust.live.store import LiveStore
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.settings import scenario_of
-from llm_locust.swarm.channel.messages import LIVE, RESET, CountsMessage, LiveMessage, ResetMessage, RunInfo
-from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, WorkerMailbox, guard_of
+from llm_locust.swarm.channel.channel import NOT_A_WORKER, MasterMailbox, WorkerMailbox, guard_of
+from llm_locust.swarm.channel.messages import (
+    LIVE,
+    RESET,
+    CountsMessage,
+    LiveMessage,
+    ResetMessage,
+    RunInfo,
+)
 from llm_locust.swarm.process.event_loop import every
 from llm_locust.swarm.process.patches import events
 
@@ -302,7 +309,7 @@ class LiveReceiver:
     def take(self, worker: str, message: LiveMessage) -> None:
         """Merge a worker's report; drop an invalid one."""
         if worker not in self._runner.clients:  # it has left, and its records are complete without this
-            self._dropped.note(worker, LIVE, STRANGER)
+            self._dropped.note(worker, LIVE, NOT_A_WORKER)
             return
         try:
             taken = self.store.take(worker, message.report)

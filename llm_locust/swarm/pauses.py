@@ -8,7 +8,7 @@ from typing import Any
 
 from gevent.hub import Waiter
 
-from llm_locust.swarm.open_loop.dispatch import Alarm
+from llm_locust.swarm.users.open_loop import Alarm
 
 #: The alarm is set anew after this at the latest: its descriptor takes no time of any length.
 _LONGEST_S = 3600.0

@@ -13,8 +13,8 @@ from doc_blocks import ROOT
 from llm_locust.cli.main import main
 from llm_locust.options.table import OPTION
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S
-from llm_locust.swarm.delivery.shipping import RESEND_AFTER_S
+from llm_locust.swarm.channel.collector import SETTLE_WITHIN_S
+from llm_locust.swarm.channel.shipping import RESEND_AFTER_S
 
 # --- Links between README.md, the pages and the files of the repository lead somewhere; pages are listed
 

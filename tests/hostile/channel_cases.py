@@ -16,7 +16,7 @@ from locust.exception import RPCError, RPCReceiveError
 from locust.rpc import Message
 from zmq.utils import z85
 
-from llm_locust.swarm.channel import securing
+from llm_locust.swarm.channel import channel
 from llm_locust.swarm.channel.channel import (
     MOST_BYTES,
     STRANGERS,
@@ -24,10 +24,9 @@ from llm_locust.swarm.channel.channel import (
     Guard,
     GuardedClient,
     GuardedServer,
-    check,
-    unpacked,
 )
 from llm_locust.swarm.channel.curve import MOST_FAILURES, ChannelKeys, KeyPair, derive_keys, mechanism_at
+from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import MessageError
 from llm_locust.swarm.process import leaving
 
@@ -45,19 +44,19 @@ def options(**given: Any) -> argparse.Namespace:
 
 def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("S", SECRET.decode())
-    family = securing.channel_secret(options(processes=2))
+    family = channel.channel_secret(options(processes=2))
     assert family is not None
     assert len(family) == 32
-    assert securing.channel_secret(options(processes=2, swarm_secret_env="S")) == SECRET
-    assert securing.channel_secret(options()) is None
-    assert securing.channel_secret(options(worker=True)) is None
+    assert channel.channel_secret(options(processes=2, swarm_secret_env="S")) == SECRET
+    assert channel.channel_secret(options()) is None
+    assert channel.channel_secret(options(worker=True)) is None
     # As in a forked child: of a master, and of a process that was itself given --worker.
     monkeypatch.setattr(leaving, "_PARENT", 1)
     child = options(processes=2, worker=True)
-    monkeypatch.setattr(securing, "_is_worker_by_command", lambda: False)
-    assert securing.channel_secret(child) == family
-    monkeypatch.setattr(securing, "_is_worker_by_command", lambda: True)
-    assert securing.channel_secret(child) is None
+    monkeypatch.setattr(channel, "_is_worker_by_command", lambda: False)
+    assert channel.channel_secret(child) == family
+    monkeypatch.setattr(channel, "_is_worker_by_command", lambda: True)
+    assert channel.channel_secret(child) is None
 
 
 # -- the two ends over ZeroMQ -----------------------------------------------------------------

@@ -32,9 +32,9 @@ from llm_locust.live.state import LiveRun
 from llm_locust.live.store import Charts, LiveStore, snapshot
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.channel import KINDS as LOCUST_KINDS, Reported, check, unpacked
+from llm_locust.swarm.channel.collector import Inbox
+from llm_locust.swarm.channel.locust_messages import KINDS as LOCUST_KINDS, Reported, check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
-from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.run.roster import Roster
 
 #: Every message of this project's own, and an example of it.

@@ -44,7 +44,7 @@ from llm_locust.store import (
     write_requests,
 )
 from llm_locust.store.requests import compact
-from llm_locust.swarm.delivery.unacked import BATCH_ARRIVALS, Recorder
+from llm_locust.swarm.channel.shipping import BATCH_ARRIVALS, Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES

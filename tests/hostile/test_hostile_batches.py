@@ -334,8 +334,15 @@ import psutil
 from locust.event import Events
 from locust.stats import RequestStats, setup_distributed_stats_event_listeners
 
-from llm_locust.swarm.channel import channel
-from llm_locust.swarm.channel.channel import MOST_NAMES, MOST_SECONDS, MOST_TIMES, OTHERS, Reported, coarse
+from llm_locust.swarm.channel import locust_messages
+from llm_locust.swarm.channel.locust_messages import (
+    MOST_NAMES,
+    MOST_SECONDS,
+    MOST_TIMES,
+    OTHERS,
+    Reported,
+    coarse,
+)
 
 runner = SimpleNamespace(stats=RequestStats(), exceptions={})
 bounds = Reported(runner)
@@ -374,7 +381,7 @@ def run(code: str) -> None:
 def test_names_beyond_a_number_are_one_and_no_count_is_lost() -> None:
     run("""
 said = []
-logging.getLogger(channel.__name__).addFilter(lambda record: said.append(record.getMessage()))
+logging.getLogger(locust_messages.__name__).addFilter(lambda record: said.append(record.getMessage()))
 for i in range(0, 2000, 100):
     report([entry(f"name {j}") for j in range(i, i + 100)])
 report([entry("name 3"), entry("name 1999")])

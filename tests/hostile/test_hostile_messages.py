@@ -23,6 +23,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.collector import Collector, Inbox
 from llm_locust.swarm.channel.curve import derive_keys, secret_of
 from llm_locust.swarm.channel.messages import (
     MOST_SENDERS,
@@ -42,7 +43,6 @@ from llm_locust.swarm.channel.messages import (
     read,
     version_conflict,
 )
-from llm_locust.swarm.delivery.collector import Collector, Inbox
 from llm_locust.swarm.process.event_loop import Supervised
 from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
 

@@ -22,9 +22,9 @@ import llm_locust.swarm.plugin  # noqa: F401  # its options
 from llm_locust.locustfiles.agents import Agent
 from llm_locust.locustfiles.scenario import Scenario
 from llm_locust.swarm.channel.messages import RunInfo, StagedMessage
-from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.roles.load_generator import LoadGenerator
+from llm_locust.swarm.users.open_loop import ORIGIN_DELAY_S
 from llm_locust.swarm.users.users import users_join
 
 #: A small load of each: one user, or a request every other second, with short answers.

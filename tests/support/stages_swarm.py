@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
-from llm_locust.swarm.stages.driver import StageTimes
+from llm_locust.swarm.users.stages import StageTimes
 
 S = 1_000_000_000
 TIMES = StageTimes(warmup_s=2.0, measured_s=10.0, drain_s=5.0)

@@ -18,9 +18,17 @@ from parsed_settings import run_info
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import LoadSettings
-from llm_locust.swarm.open_loop import dispatch as module
-from llm_locust.swarm.open_loop.dispatch import AHEAD_S, Alarm, Dispatcher, ScheduleClock, TurnOrder
-from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class, timetable
+from llm_locust.swarm.users import open_loop as module
+from llm_locust.swarm.users.open_loop import (
+    AHEAD_S,
+    Alarm,
+    Dispatcher,
+    OpenLoad,
+    ScheduleClock,
+    TurnOrder,
+    open_loop_class,
+    timetable,
+)
 from llm_locust.workload.arrivals import (
     Arrival,
     ListedSchedule,

@@ -17,10 +17,9 @@ from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store import create_run_dir, write_manifest
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.run import finishing
+from llm_locust.swarm.run.disk import DiskWatch, check_room, need_of
+from llm_locust.swarm.run.parts import changed, check_server, differences, digests, input_files
 from llm_locust.swarm.run.run import versions
-from llm_locust.swarm.soak.disk import DiskWatch, check_room, need_of
-from llm_locust.swarm.soak.input_files import changed, digests, input_files
-from llm_locust.swarm.soak.resuming import check_server, differences
 from llm_locust.swarm.web import reports
 
 # --- Processes beside a run, a summary and an upload, that hang: they are killed, and a line says so

@@ -16,7 +16,7 @@ from swarm_process import Process, Result, in_parallel, locust, simulation
 
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.swarm.users.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
+from llm_locust.swarm.users.traffic import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import reply_reader
 from llm_locust.workload.answers import CompiledValidator, checks_of, expected_answer

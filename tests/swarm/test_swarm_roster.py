@@ -16,6 +16,7 @@ from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.options.arrivals import LoadSettings
+from llm_locust.swarm.channel.collector import Inbox
 from llm_locust.swarm.channel.messages import (
     PROTOCOL,
     CountsMessage,
@@ -24,11 +25,10 @@ from llm_locust.swarm.channel.messages import (
     RunInfo,
     StageMessage,
 )
-from llm_locust.swarm.delivery.collector import Inbox
-from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
 from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
 from llm_locust.workload.arrivals import Process, TraceFile, parse_rate
 
 # --- Who takes part in a run: places, last words, what the manifest says of each worker

@@ -29,6 +29,8 @@ from llm_locust.core.record import LengthPair
 from llm_locust.live.state import MOST_WAITING, Waiting
 from llm_locust.swarm.process.event_loop import RateLimiter
 
+logger = logging.getLogger(__name__)
+
 #: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1
 PACKAGE = version("llm-locust")
@@ -335,8 +337,6 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
 
 # --- Dropped messages: counted, and logged at a bounded rate
 
-
-logger = logging.getLogger(__name__)
 
 #: Most senders that are counted separately; the others are counted as :data:`OTHERS`.
 MOST_SENDERS = 100

@@ -27,10 +27,10 @@ from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
 from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.roles.preparation import RunPreparation
+from llm_locust.swarm.run.disk import watch_disk
 from llm_locust.swarm.run.load_control import LoadWatch, Sweeping, Tell, describe
+from llm_locust.swarm.run.parts import go_on
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.soak.disk import watch_disk
-from llm_locust.swarm.soak.going_on import go_on
 
 logger = logging.getLogger(__name__)
 

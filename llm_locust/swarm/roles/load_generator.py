@@ -22,11 +22,11 @@ from llm_locust.swarm.channel.messages import (
     StagedMessage,
     StageMessage,
 )
-from llm_locust.swarm.delivery.unacked import Deliver, Offset
-from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
+from llm_locust.swarm.channel.shipping import Deliver, Offset
 from llm_locust.swarm.process.event_loop import every, keep_collections_short, wait_until
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.descriptors import ensure_descriptors
+from llm_locust.swarm.users.open_loop import OpenLoad, open_loop_class
 from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
 # --- A worker's part in the stages of a sweep: begin a load, end it, drain, confirm

@@ -10,8 +10,7 @@ from llm_locust.host import exhausted
 from llm_locust.live.state import WorkerState
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo, StagedMessage, StageMessage
-from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.delivery.unacked import Offset
+from llm_locust.swarm.channel.shipping import Offset, Shipper
 from llm_locust.swarm.live import LocalLive
 from llm_locust.swarm.process.event_loop import spawn_loop
 from llm_locust.swarm.process.leaving import keep_exits

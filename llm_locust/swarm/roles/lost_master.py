@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from locust.env import Environment
     from locust.runners import WorkerRunner
 
-    from llm_locust.swarm.channel.securing import WorkerMailbox
+    from llm_locust.swarm.channel.channel import WorkerMailbox
     from llm_locust.swarm.roles.worker import WorkerRole
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,9 @@ from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel import messages
-from llm_locust.swarm.channel.channel import Reported
+from llm_locust.swarm.channel.channel import NOT_A_WORKER, MasterMailbox, guard_of, warn_of_strangers
+from llm_locust.swarm.channel.collector import EarlierParts, batch_fault
+from llm_locust.swarm.channel.locust_messages import Reported
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
@@ -31,17 +33,14 @@ from llm_locust.swarm.channel.messages import (
     printable,
     version_conflict,
 )
-from llm_locust.swarm.channel.securing import STRANGER, MasterMailbox, guard_of, warn_of_strangers
 from llm_locust.swarm.clocks import pong
-from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live import LiveReceiver
 from llm_locust.swarm.process.event_loop import every, wait_until
 from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.run.parts import earlier_parts
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.soak.earlier import EarlierParts
-from llm_locust.swarm.soak.going_on import earlier_parts
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class MasterRole:
         self._is_built.wait()
         try:
             if msg.type in ("stats", "exception") and not self._is_worker(client_id):
-                self._runs.dropped.note(client_id, msg.type, STRANGER)
+                self._runs.dropped.note(client_id, msg.type, NOT_A_WORKER)
                 return
             if msg.type == "stats":
                 self._reported.bound_stats(msg.data)

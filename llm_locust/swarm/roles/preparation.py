@@ -18,11 +18,10 @@ from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog, SegmentLog
 from llm_locust.store.facts import parts_of
+from llm_locust.swarm.channel.collector import Collector
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, DroppedMessages, RunInfo
 from llm_locust.swarm.clocks import RunClock
-from llm_locust.swarm.delivery.collector import Collector
 from llm_locust.swarm.live import store_of
-from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.leaving import leave
@@ -45,6 +44,8 @@ from llm_locust.swarm.run.checks import (
     probed_endpoint,
     tell_files,
 )
+from llm_locust.swarm.run.disk import check_other_disk, check_room
+from llm_locust.swarm.run.parts import check_server, digests, input_files
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     CheckedServer,
@@ -59,9 +60,7 @@ from llm_locust.swarm.run.replicas import post_to, telling_header, wait_for_repl
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.soak.disk import check_other_disk, check_room
-from llm_locust.swarm.soak.input_files import digests, input_files
-from llm_locust.swarm.soak.resuming import check_server
+from llm_locust.swarm.users.open_loop import ORIGIN_DELAY_S, open_loop_class
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, WorkerFacts
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.channel import WorkerMailbox, guard_of
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     CountsMessage,
@@ -31,10 +32,8 @@ from llm_locust.swarm.channel.messages import (
     version_conflict,
     worker_facts,
 )
-from llm_locust.swarm.channel.securing import WorkerMailbox, guard_of
+from llm_locust.swarm.channel.shipping import Offset, Shipper, own_spool
 from llm_locust.swarm.clocks import WorkerClock
-from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.delivery.unacked import Offset, own_spool
 from llm_locust.swarm.live import LiveSender
 from llm_locust.swarm.process.event_loop import every, spawn_loop, wait_until
 from llm_locust.swarm.process.health import Health

@@ -22,7 +22,7 @@ from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.facts import next_part
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
-from llm_locust.swarm.open_loop.load import open_loop_class
+from llm_locust.swarm.users.open_loop import open_loop_class
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import dialect_of

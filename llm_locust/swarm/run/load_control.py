@@ -31,8 +31,7 @@ from llm_locust.swarm.run.replicas import post_to
 from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun, raised_in_tasks
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S
-from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads, Plan, SearchPlan, looks_for
+from llm_locust.swarm.users.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from llm_locust.figures.client import calibration_text
 from llm_locust.options.deployment import DNS
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
-from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.process.children import (
     STDERR,
     STDOUT,
@@ -41,7 +40,8 @@ from llm_locust.swarm.process.children import (
 from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.checks import _kinds, kinds_sent
 from llm_locust.swarm.run.finishing import CREDENTIALS
-from llm_locust.swarm.users.connections import kind_headers, make_pool, request_headers
+from llm_locust.swarm.users.open_loop import open_loop_class
+from llm_locust.swarm.users.traffic import kind_headers, make_pool, request_headers
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import (

@@ -42,7 +42,7 @@ from llm_locust.swarm.run.preflight import (
     check_target,
     settings_of_arm,
 )
-from llm_locust.swarm.users.connections import make_pool, request_headers, shared_headers
+from llm_locust.swarm.users.traffic import make_pool, request_headers, shared_headers
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import blanked

@@ -6,9 +6,9 @@ from hashlib import blake2b
 
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.options.run import Totals
+from llm_locust.swarm.channel.collector import Inbox
 from llm_locust.swarm.channel.messages import CountsMessage
-from llm_locust.swarm.delivery.collector import Inbox
-from llm_locust.swarm.open_loop.load import Scheduled
+from llm_locust.swarm.users.open_loop import Scheduled
 
 #: A worker heard from within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0

@@ -39,17 +39,17 @@ from llm_locust.report.run.analysis import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import remove_frames
+from llm_locust.swarm.channel.collector import SETTLE_WITHIN_S, Collector
 from llm_locust.swarm.channel.messages import DroppedMessages, RateMessage, RunInfo, StageMessage
 from llm_locust.swarm.clocks import RunClock
-from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
-from llm_locust.swarm.open_loop.load import Scheduled, Span, scheduled
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.leaving import innermost
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
 from llm_locust.swarm.run.roster import Participant, Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
-from llm_locust.swarm.stages.plan import closed, stages_of, steps_of
+from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
+from llm_locust.swarm.users.stages import closed, stages_of, steps_of
 from llm_locust.wire.foreign_text import blanked
 from llm_locust.workload.parts import models_text
 

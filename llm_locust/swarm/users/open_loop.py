@@ -1,241 +1,788 @@
-"""User whose requests follow a schedule, whatever the server does."""
+"""Open-loop load: requests are sent at the times of a schedule, whatever the servers do.
 
-from collections.abc import Callable, Iterator
-from itertools import count
+Times are seconds of the schedule, which starts at a point of the process's monotonic clock. A late request is
+started at once; none is dropped.
+"""
 
-from locust import task
-from locust.env import Environment
+import ctypes
+import logging
+import math
+import os
+import sys
+import time
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from llm_locust.client.recording import Answer
-from llm_locust.options.settings import Settings
-from llm_locust.scenario import Mix
-from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.swarm.open_loop.dispatch import ScheduleClock
-from llm_locust.swarm.open_loop.load import Item
-from llm_locust.swarm.users.conversation import Dialogue
-from llm_locust.swarm.users.requester import Prepared, Requester
-from llm_locust.swarm.users.users import LlmUser, PromptUser
-from llm_locust.workload.arrivals import ClassArrival
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.traces import TraceEntry
+import gevent
+from gevent.event import Event
+from greenlet import getcurrent, greenlet
 
-#: A user that only stands for the load waits; Locust can end it at any time.
-STANDING_S = 3600.0
+from llm_locust.client.http.clock import ClockPair, read_clocks
+from llm_locust.core.manifest import MANIFEST_DECODER
+from llm_locust.options.arrivals import DEFAULT_PROCESS, LoadSettings
+from llm_locust.options.run import share
+from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
+from llm_locust.swarm.channel.shipping import Offset
+from llm_locust.swarm.process.event_loop import wait_until
+from llm_locust.swarm.process.stopping import SENDERS
+from llm_locust.workload.arrivals import (
+    Arrival,
+    ClassArrival,
+    ListedSchedule,
+    MixedSchedule,
+    Process,
+    Schedule,
+    Timed,
+    Timetable,
+    constant,
+)
+from llm_locust.workload.traces import TraceEntry, TraceError
+
+logger = logging.getLogger(__name__)
+
+# --------------------
+# Event loop timer with a precision of a tenth of a millisecond.
+#
+# The loop's own timers are as coarse as the timeout of ``epoll_wait``: whole milliseconds, always late. A
+# Linux timer file descriptor is one more descriptor that ``epoll`` waits for, and becomes readable on time.
+# --------------------
 
 
-class OpenLoopUser(PromptUser):
-    """Sends a request at every arrival of ``--arrival`` and ``--request-rate``.
+_CLOCK_MONOTONIC = 1
+_READ, _FIRST = 1, 2  # libev's EV_READ and EV_MAXPRI
 
-    ::
 
-        class Chat(OpenLoopUser):
-            pass
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
-    One object of the class sends all requests of its process. The users that Locust spawns only stand for the
-    load: without ``--request-rate`` their number is the rate, in requests per second of all workers together.
-    To change what is sent, override :meth:`prompt_of` or, as in every user of prompts, set ``endpoint``,
-    ``request_name`` and ``slo_class``.
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class Alarm:
+    """Calls ``on_ring`` in the event loop after each :meth:`ring_in`; without Linux, by the loop's timer."""
+
+    def __init__(self, on_ring: Callable[[], None]) -> None:
+        self._on_ring = on_ring
+        self._loop: Any = gevent.get_hub().loop
+        self._timer: Any = None
+        self._fd = _timerfd()
+        if self._fd is not None:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._spec = _Itimerspec()
+            # Before the sockets that became readable in the same turn.
+            self._watcher: Any = self._loop.io(self._fd, _READ, priority=_FIRST)
+            self._watcher.start(self._on_readable)
+
+    def ring_in(self, seconds: float) -> None:
+        """Ring after this time, instead of at the time set before."""
+        if self._fd is None:
+            self.quiet()
+            self._timer = self._loop.timer(max(0.0, seconds))
+            # Counted from now, not from the loop's cached time: that would ring too early.
+            self._timer.start(self._on_ring, update=True)
+            return
+        whole = math.floor(max(seconds, 1e-9))
+        self._spec.value = _Timespec(whole, max(1, int((max(seconds, 1e-9) - whole) * 1e9)))
+        self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
+
+    def quiet(self) -> None:
+        """Cancel the alarm."""
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
+        if self._fd is not None:
+            self._spec.value = _Timespec(0, 0)
+            self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
+
+    def close(self) -> None:
+        """Cancel the alarm for good."""
+        self.quiet()
+        if self._fd is not None:
+            self._watcher.close()
+            os.close(self._fd)
+            self._fd = None
+
+    def _on_readable(self) -> None:
+        assert self._fd is not None
+        with suppress(BlockingIOError):
+            os.read(self._fd, 8)
+        self._on_ring()
+
+
+def _timerfd() -> int | None:
+    """Create a timer descriptor; None if the system has none."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    return fd if fd >= 0 else None
+
+
+# --- Reusable greenlets: waking one costs a twentieth of creating one
+
+
+Work = TypeVar("Work")
+
+
+class Greenlets(Generic[Work]):
+    """Runs each piece of work soon in its own greenlet; creates as many as there is work at once.
+
+    Args:
+        work: may block; an exception ends only that piece.
     """
 
-    abstract = True
-    #: Whether a run without ``--arrival trace:FILE`` is refused.
-    needs_trace = False
+    def __init__(self, work: Callable[[Work], None]) -> None:
+        self._work = work
+        self._hub = gevent.get_hub()
+        self._busy: set[Any] = set()
+        self._idle: list[Any] = []
+        self._closed = False
+
+    def start(self, item: Work) -> None:
+        """Start the work on an item in the event loop's next turn."""
+        worker = self._idle.pop() if self._idle else greenlet(self._live, self._hub)
+        self._busy.add(worker)
+        self._hub.loop.run_callback(worker.switch, item)
+
+    def close(self) -> None:
+        """Kill all greenlets, wherever their work stands."""
+        self._closed = True
+        for worker in [*self._busy, *self._idle]:
+            gevent.kill(worker)
+        self._busy.clear()
+        self._idle.clear()
+
+    def _live(self, item: Work) -> None:
+        me = getcurrent()
+        SENDERS.add(me)
+        while True:
+            self._work(item)
+            self._busy.discard(me)
+            if self._closed:
+                return
+            self._idle.append(me)
+            item = self._hub.switch()
+
+
+# --- Time of an open loop's schedule
+
+
+class ScheduleClock:
+    """Conversion between the schedule's time and this process's clocks.
+
+    Args:
+        origin: start of the schedule.
+        read: the clocks.
+    """
+
+    def __init__(self, origin: ClockPair, read: Callable[[], ClockPair] = read_clocks) -> None:
+        self._origin_ns = origin.monotonic_ns
+        self._read = read
 
     @classmethod
-    def follows_schedule(cls, settings: Settings) -> bool:
-        return True
+    def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
+        """Clock of a schedule that starts when this process's realtime reads ``realtime_ns``."""
+        return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
 
-    @task
-    def stand_for_load(self) -> None:
-        """Idle: Locust counts it as a user, but it sends nothing itself."""
+    def now_s(self) -> float:
+        return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
-    def wait_time(self) -> float:
-        return STANDING_S
-
-    def prompt_of(self, arrival: Item) -> Prompt:
-        """Prompt of an arrival; called ahead of its time. It must not block."""
-        return scheduled_prompt(self.requester, arrival)
-
-    def follow(self, clock: ScheduleClock) -> "ScheduledSender":
-        """Create what sends the requests of this process's part of the schedule."""
-        return ScheduledSender(self.requester, clock, self.prompt_of)
+    def realtime_ns(self, at_s: float) -> int:
+        """Convert a time of the schedule to this process's realtime, as set now."""
+        return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)
 
 
-class ScheduledSender:
-    """Sends a user's requests at the times of a schedule."""
+# --- Turns of a replayed session that wait for turns they depend on
+
+
+#: Most ended turns remembered: twice as many as a trace may refer back, because some end out of order.
+MEMORY = 200_000
+
+
+class Freed(NamedTuple):
+    """A turn that may start at ``due_s``."""
+
+    due_s: float
+    entry: TraceEntry
+
+
+class TurnOrder:
+    """Order of the turns of one worker's sessions. Times are seconds of the schedule."""
+
+    def __init__(self) -> None:
+        self._ended_s: OrderedDict[str, float] = OrderedDict()
+        self._followers: defaultdict[str, list[TraceEntry]] = defaultdict(list)
+        self._missing: dict[
+            int, int
+        ] = {}  # k of a waiting turn: how many of those it waits for have not ended
+
+    def __len__(self) -> int:
+        """Number of turns that wait for others."""
+        return len(self._missing)
+
+    def due_s(self, entry: TraceEntry) -> float | None:
+        """Time at which the turn may start; None if others must end first, see :meth:`over`."""
+        missing = [id_ for id_ in entry.after if id_ not in self._ended_s]
+        if not missing:
+            return self._due_s(entry)
+        self._missing[entry.k] = len(missing)
+        for id_ in missing:
+            self._followers[id_].append(entry)
+        return None
+
+    def over(self, entry: TraceEntry, ended_s: float) -> list[Freed]:
+        """Note the end of a turn; return the turns that waited for nothing else."""
+        if entry.id is None:
+            return []
+        self._ended_s[entry.id] = ended_s
+        freed = []
+        for follower in self._followers.pop(entry.id, ()):
+            self._missing[follower.k] -= 1
+            if not self._missing[follower.k]:
+                del self._missing[follower.k]
+                freed.append(Freed(self._due_s(follower), follower))
+        if len(self._ended_s) > MEMORY:
+            self._ended_s.popitem(last=False)
+        return freed
+
+    def _due_s(self, entry: TraceEntry) -> float:
+        return entry.due_s([self._ended_s[id_] for id_ in entry.after if id_ in self._ended_s])
+
+
+#: How far ahead the timetable is read. A change of the rate must be announced earlier than this.
+HORIZON_S = 0.25
+
+#: How far ahead requests are prepared, and how many of them.
+AHEAD_S = 0.1
+MOST_READY = 256
+
+#: Shortest rest, longer if this many are due at a time: a wake-up takes as long as starting a dozen requests.
+LEAST_REST_S = 0.0001
+MANY_AT_A_TIME, LONGER_REST_S = 8, 0.0015
+
+#: Longest time for preparing before other greenlets get their turn.
+TURN_S = 0.001
+
+T = TypeVar("T", bound=Timed)
+T_contra = TypeVar("T_contra", bound=Timed, contravariant=True)
+P = TypeVar("P")
+
+
+class Sender(Protocol[T_contra, P]):
+    """Action taken at an arrival."""
+
+    def prepare(self, arrival: T_contra) -> P:
+        """Prepare all that can be prepared before the request is due; must not block."""
+        ...
+
+    def send(self, arrival: T_contra, prepared: P, due_s: float) -> None:
+        """Send the request and wait for its end, in a greenlet of its own."""
+        ...
+
+    def slo_class(self, arrival: T_contra) -> str:
+        """SLO class of the arrival's request, before it is prepared."""
+        ...
+
+
+class _Slot(NamedTuple, Generic[T]):
+    """An arrival whose request has not started. Ordered by due time; ``k`` is unique."""
+
+    due_s: float
+    k: int
+    arrival: T
+    prepared: Any = None  # a P, once prepared
+
+
+class Dispatcher(Generic[T, P]):
+    """Dispatcher of one worker's part of a schedule.
+
+    Attributes:
+        in_flight: requests started and not ended.
+        held_back: requests that had to wait because ``max_in_flight`` others were in flight.
+        stopped_s: when :meth:`stop` was called; None before.
+
+    Args:
+        now_s: the schedule's time.
+        max_in_flight: most requests at once; the others wait, in order.
+        turns: set if arrivals may depend on each other.
+        on_error: called with what :class:`Sender` raises; that request has ended.
+    """
 
     def __init__(
-        self, requester: Requester, clock: ScheduleClock, prompt_of: Callable[[Item], Prompt]
+        self,
+        timetable: Timetable[T],
+        sender: Sender[T, P],
+        now_s: Callable[[], float],
+        *,
+        max_in_flight: int | None = None,
+        turns: TurnOrder | None = None,
+        on_error: Callable[[Exception], None] = lambda e: logger.error("a request was not sent: %r", e),
     ) -> None:
-        self._requester = requester
-        self._clock = clock
-        self._prompt_of = prompt_of
+        self.in_flight = 0
+        self.held_back = 0
+        self._timetable = timetable
+        self._sender = sender
+        self._now_s = now_s
+        self._max_in_flight = max_in_flight
+        self._turns = turns
+        self._on_error = on_error
+        self._coming: list[_Slot[T]] = []  # heaps: not prepared yet
+        self._ready: list[_Slot[T]] = []  # and prepared
+        self._waiting: deque[_Slot[T]] = deque()  # held back, in order of due time
+        self._longest_wait_s = 0.0
+        self._asked_until_s = float("-inf")
+        self.stopped_s: float | None = None
+        self._missed: list[_Slot[T]] = []  # could not be prepared, or the load ended meanwhile
+        self._wake = Event()
+        self._greenlets = Greenlets(self._perform)
 
-    def prepare(self, arrival: Item) -> Prepared:
-        prompt = self._requester.bounded(self._requester.illustrated(self._prompt_of(arrival)))
-        return self._requester.prepared(prompt, session_of_arrival(arrival))
+    @property
+    def waiting(self) -> int:
+        """Number of requests held back now."""
+        return len(self._waiting)
 
-    def slo_class(self, arrival: Item) -> str:
-        return self._requester.traffic.kind.slo_class
+    @property
+    def unsent(self) -> list[T]:
+        """Arrivals that were due when the load ended, or are due now, and were not started, without turns
+        that wait for an earlier one."""
+        slots = [*self._missed, *self._waiting]
+        if self.stopped_s is not None:
+            slots += [s for heap in (self._ready, self._coming) for s in heap if s.due_s <= self.stopped_s]
+        return [slot.arrival for slot in slots]
 
-    def send(self, arrival: Item, prepared: Prepared, due_s: float) -> None:
-        send_scheduled(self._requester, self._clock, arrival, prepared, due_s)
+    @property
+    def longest_wait_s(self) -> float:
+        """Longest time that a request was held back, including those that still are, or were at the end."""
+        if not self._waiting:
+            return self._longest_wait_s
+        until_s = self._now_s() if self.stopped_s is None else self.stopped_s
+        return max(self._longest_wait_s, until_s - self._waiting[0].due_s)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, waits, or is due soon."""
+        return not (self.in_flight or self._waiting or self._ready or self._coming)
+
+    def give_up_waiting(self) -> int:
+        """Count the requests that are held back now as unsent; return their number."""
+        given_up, self._waiting = self._waiting, deque()
+        self._missed += given_up
+        return len(given_up)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the timetable has ended, and all its requests too."""
+        return self._exhausted and not (self._waiting or self.in_flight or self._turns)
+
+    @property
+    def _exhausted(self) -> bool:
+        return self._timetable.ended and not (self._coming or self._ready)
+
+    def run(self) -> None:
+        """Start every request at its time, until all have ended or :meth:`stop` is called."""
+        alarm = Alarm(self._wake.set)
+        try:
+            while not (self._stopped or self.spent):
+                self._turn(alarm)
+        finally:
+            alarm.close()
+
+    def _turn(self, alarm: Alarm) -> None:
+        """Start and prepare what is due, then rest."""
+        now_s = self._now_s()
+        self._ask(now_s)
+        started = self._start_due(now_s)
+        if started:
+            gevent.sleep(0)  # started requests send before anything else is prepared
+        self._make_ready(self._now_s())
+        rest_s = self._rest_s()
+        if rest_s is not None:
+            alarm.ring_in(max(rest_s, LEAST_REST_S if started < MANY_AT_A_TIME else LONGER_REST_S))
+        self._wake.wait()
+        self._wake.clear()
+
+    @property
+    def _stopped(self) -> bool:
+        return self.stopped_s is not None
+
+    def stop(self) -> None:
+        """End the load: start nothing more. Requests in flight go on."""
+        if self.stopped_s is None:
+            now_s = self._now_s()
+            with suppress(TraceError):  # then the rest of the trace is unknown
+                self._ask(now_s)
+            self.stopped_s = now_s
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Note that the timetable has changed."""
+        self._wake.set()
+
+    def kill(self) -> None:
+        """Kill the requests in flight."""
+        self.stop()
+        self._greenlets.close()
+
+    def _ask(self, now_s: float) -> None:
+        """Read the near future from the timetable."""
+        if now_s + HORIZON_S / 2 < self._asked_until_s or self._timetable.ended:
+            return
+        self._asked_until_s = now_s + HORIZON_S
+        for arrival in self._timetable.before(self._asked_until_s):
+            due_s = arrival.at_s
+            if self._turns is not None and isinstance(arrival, TraceEntry):
+                free_s = self._turns.due_s(arrival)
+                if free_s is None:
+                    continue
+                due_s = free_s
+            heappush(self._coming, _Slot(due_s, arrival.k, arrival))
+
+    def _start_due(self, now_s: float) -> int:
+        """Start what is due; return how many were started."""
+        started = 0
+        for heap in (self._ready, self._coming):
+            while heap and heap[0].due_s <= now_s:
+                self._due(heappop(heap))
+                started += 1
+        return started
+
+    def _due(self, slot: _Slot[T]) -> None:
+        if self._full or self._waiting:
+            self.held_back += 1
+            self._waiting.append(slot)
+        else:
+            self._begin(slot)
+
+    @property
+    def _full(self) -> bool:
+        return self._max_in_flight is not None and self.in_flight >= self._max_in_flight
+
+    def _begin(self, slot: _Slot[T]) -> None:
+        self.in_flight += 1
+        self._greenlets.start(slot)
+
+    def _make_ready(self, now_s: float) -> None:
+        """Prepare the next requests, if it is time to, until one is due; none while others are held back."""
+        if self._stopped:
+            return
+        coming, ready = self._coming, self._ready
+        stop_s = now_s + TURN_S
+        while coming and coming[0].due_s <= now_s + AHEAD_S and len(ready) < MOST_READY and not self._waiting:
+            self._make_one_ready(heappop(coming))
+            now_s = self._now_s()
+            if now_s >= stop_s or (ready and ready[0].due_s <= now_s):
+                break
+
+    def _make_one_ready(self, slot: _Slot[T]) -> None:
+        try:
+            prepared = self._sender.prepare(slot.arrival)
+        except Exception as e:
+            self._missed.append(slot)
+            self._on_error(e)
+            self._free_followers(slot)
+        else:
+            heappush(self._ready, _Slot(slot.due_s, slot.k, slot.arrival, prepared))
+
+    def _rest_s(self) -> float | None:
+        """Time until something is due; None until :meth:`wake` is called."""
+        due_s = [heap[0].due_s - early_s for heap, early_s in self._heaps() if heap]
+        if not self._timetable.ended:
+            due_s.append(self._asked_until_s - HORIZON_S / 2)
+        return max(0.0, min(due_s) - self._now_s()) if due_s else None
+
+    def _heaps(self) -> list[tuple[list[_Slot[T]], float]]:
+        """Each heap with how long before its due time its first entry needs work."""
+        makes_ready = len(self._ready) < MOST_READY and not self._waiting
+        # Half the time, so that a wake-up for a start mostly prepares the next ones as well.
+        return [(self._ready, 0.0), (self._coming, AHEAD_S / 2 if makes_ready else 0.0)]
+
+    def _perform(self, slot: _Slot[T]) -> None:
+        sender = self._sender
+        try:
+            if self._stopped:
+                self._missed.append(slot)
+                return
+            prepared = sender.prepare(slot.arrival) if slot.prepared is None else slot.prepared
+            sender.send(slot.arrival, prepared, slot.due_s)
+        except Exception as e:
+            self._on_error(e)
+        finally:
+            self.in_flight -= 1
+            self._free_followers(slot)
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and not self._full and not self._stopped:
+            slot = self._waiting.popleft()
+            self._longest_wait_s = max(self._longest_wait_s, self._now_s() - slot.due_s)
+            self._begin(slot)
+        if self._exhausted:
+            self._wake.set()
+
+    def _free_followers(self, slot: _Slot[T]) -> None:
+        if self._turns is None or not isinstance(slot.arrival, TraceEntry):
+            return
+        for due_s, entry in self._turns.over(slot.arrival, self._now_s()):
+            heappush(self._coming, _Slot(due_s, entry.k, cast(T, entry)))  # as the one it waited for is
+            self._wake.set()
 
 
-def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
-    """Prompt of an arrival: as a trace's row asks for, else the workload's next."""
-    if isinstance(arrival, TraceEntry):
-        # Requests that failed when the trace was recorded have 0 tokens: such a prompt cannot be sent.
-        return requester.traffic.workload.replayed(
-            arrival.k,
-            max(1, arrival.input_tokens),
-            max(1, arrival.output_tokens),
-            arrival.hash_ids,
-            arrival.block_tokens,
+# --- One worker's share of an open loop's schedule, from the start of the run to its end
+
+
+#: Time from the run's start to the schedule's, by when every worker has its message and knows its clock.
+ORIGIN_DELAY_S = 2.0
+
+#: After this time, a worker without a clock offset uses its own clock as the run's.
+OFFSET_PATIENCE_S = 5.0
+
+#: Most errors that are logged; further ones are not.
+_SAID_ERRORS = 20
+
+Item = Arrival | ClassArrival | TraceEntry
+
+#: Factory of what sends, called once a run, in the load's own greenlet, with the schedule's clock.
+MakeSender = Callable[[ScheduleClock], Sender[Any, Any]]
+
+
+def open_loop_class(user_classes: Iterable[Any], settings: Any) -> Any | None:
+    """Return the user class whose requests follow a schedule; None in a closed loop."""
+
+    def follows(cls: Any) -> bool:
+        return hasattr(cls, "follows_schedule") and cls.follows_schedule(settings)
+
+    return next(filter(follows, user_classes), None)
+
+
+def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
+    """Worker ``index``'s part of the run's schedule; empty for one that joined late.
+
+    Raises:
+        TraceError: the trace cannot be read here.
+    """
+    count = run["starters"]
+    if index >= count:
+        return ListedSchedule[Arrival](())
+    if load.trace is not None:
+        entries = load.open_trace(run["trace_scale"]).share(index, count)
+        return ListedSchedule(entries, load.num_requests)
+    process = load.arrival if isinstance(load.arrival, Process) else DEFAULT_PROCESS
+    if load.class_rates:
+        return MixedSchedule(
+            {
+                name: Schedule(process, rate, seed=run["seed"], stream=name)
+                for name, rate in load.class_rates.items()
+            },
+            worker_index=index,
+            worker_count=count,
+            limit=load.num_requests,
         )
-    return requester.next_prompt(requester.session.gate.is_warm_up_at(arrival.at_s))
-
-
-def session_of_arrival(arrival: Item) -> str | None:
-    """The session of a trace's row, if it is of one."""
-    return arrival.session if isinstance(arrival, TraceEntry) else None
-
-
-def send_scheduled(
-    requester: Requester, clock: ScheduleClock, arrival: Item, prepared: Prepared, due_s: float
-) -> None:
-    """Send what was prepared for an arrival, and wait for its end."""
-    entry = arrival if isinstance(arrival, TraceEntry) else None
-    requester.send(
-        prepared,
-        clock.realtime_ns(arrival.at_s),
-        session_id=session_of_arrival(arrival),
-        turn=None if entry is None else entry.turn,
-        blocked_ns=_blocked_ns(arrival, due_s),
+    return Schedule(
+        process,
+        constant(run["rate"]) if load.rate is None else load.rate,
+        seed=run["seed"],
+        worker_index=index,
+        worker_count=count,
+        limit=load.num_requests,
     )
 
 
-def _blocked_ns(arrival: Item, due_s: float) -> int | None:
-    """How long the arrival waited for others that it depends on; None if it depends on none."""
-    if not isinstance(arrival, TraceEntry) or not arrival.after:
-        return None
-    return round((due_s - arrival.at_s) * 1e9)
+class OpenLoad:
+    """Requests of a schedule in one process.
 
+    Args:
+        index: this worker's index in the run.
+        make_sender: factory of what sends them.
+        clock: returns this process's clock against the run's time; None while it is unknown.
+        refuse: called with the reason why the schedule cannot be followed to its end.
+        warmup_s: arrivals within this time after the run's start are outside the measured window.
 
-# --- User of a scenario: sends the requests of its classes, in a closed or an open loop
-
-
-class ScenarioUser(LlmUser):
-    """Sends the requests of ``--scenario``.
-
-    ::
-
-        class Scenario(ScenarioUser):
-            pass
-
-    Without an arrival process each user sends one request after another (``wait_time`` as in every Locust
-    user), of a class drawn each time by weight. With one, requests follow the schedule as those of
-    :class:`OpenLoopUser`; an arrival of a class of conversations starts one. Without a scenario it sends what
-    the options define.
+    Raises:
+        TraceError: the trace cannot be read here.
     """
 
-    abstract = True
-    sends_scenario = True
+    def __init__(
+        self,
+        load: LoadSettings,
+        run: RunInfo,
+        index: int,
+        make_sender: MakeSender,
+        clock: Callable[[], Offset],
+        refuse: Callable[[str], None],
+        *,
+        warmup_s: float = 0.0,
+    ) -> None:
+        self._warmup_s = warmup_s
+        self._sender: Sender[Any, Any] | None = None
+        self._load = load
+        self._run_info = run
+        self._index = index
+        self._make_sender = make_sender
+        self._clock = clock
+        self._refuse = refuse
+        self._timetable = timetable(load, run, index)
+        self._dispatcher: Dispatcher[Any, Any] | None = None
+        self._stopped_s: float | None = None
+        self._errors = 0
 
-    def __init__(self, environment: Environment) -> None:
-        super().__init__(environment)
-        self._classes: Classes | None = None
-
-    @classmethod
-    def follows_schedule(cls, settings: Settings) -> bool:
-        return settings.load.open_loop_option is not None
+    def start(self) -> None:
+        gevent.spawn(self._run)
 
     @property
-    def classes(self) -> "Classes":
-        if self._classes is None:
-            self._classes = Classes(self)
-        return self._classes
+    def spent(self) -> bool:
+        """Whether the schedule has ended, and all its requests too."""
+        return self._dispatcher is not None and self._dispatcher.spent
 
-    @task
-    def send_next(self) -> None:
-        """Send one request, or one conversation; nothing if a schedule sets the times."""
-        if self.session.load is None:
-            self.classes.send_next()
+    def change_rate(self, at_ns: int, rate: float) -> None:
+        """Change the rate from ``at_ns`` of the run's clock on; a trace keeps its own."""
+        if isinstance(self._timetable, Schedule):
+            self._timetable.change_rate((at_ns - self._run_info["origin_ns"]) * 1e-9, rate)
+            if self._dispatcher is not None:
+                self._dispatcher.wake()
 
-    def wait_time(self) -> float:
-        return 0.0 if self.session.load is None else STANDING_S
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, nothing waits and nothing is due."""
+        return self._dispatcher is None or self._dispatcher.idle
 
-    def follow(self, clock: ScheduleClock) -> "MixedSender":
-        """Create what sends the requests of this process's part of the schedule."""
-        return MixedSender(self.classes, clock)
+    def give_up_waiting(self) -> int:
+        """Give up the requests that are held back now; they count as unsent. Return their number."""
+        return 0 if self._dispatcher is None else self._dispatcher.give_up_waiting()
 
+    def stop(self) -> None:
+        """Start no more requests."""
+        if self._stopped_s is None:
+            self._stopped_s = time.monotonic()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
 
-class Classes:
-    """Classes of the run's scenario, for one user."""
-
-    def __init__(self, user: ScenarioUser) -> None:
-        session, number = user.session, user.number
-        self.session = session
-        kinds = session.settings.kinds
-        self.requesters = {kind.slo_class: Requester(session, kind, number) for kind in kinds}
-        seed = session.run["seed"]
-        self._mix = None if any(kind.rate for kind in kinds) else Mix(kinds)
-        self._drawn: Iterator[RequestKind] = (
-            iter(()) if self._mix is None else self._mix.of_user(seed, session.worker_index, number)
-        )
-        self._seed = seed
-        self._dialogues = count()
-
-    def send_next(self) -> None:
-        """Send a request of the next class, in a closed loop."""
-        requester = self.requesters[next(self._drawn).slo_class]
-        plan = requester.traffic.kind.plan
-        if plan is None:
-            requester.ask()
-        else:
-            self.dialogue(requester).hold()
-
-    def of_arrival(self, arrival: Item) -> Requester:
-        """Requester of an arrival: of its schedule's class, else drawn, the same on any worker."""
-        if isinstance(arrival, ClassArrival):
-            return self.requesters[arrival.of]
-        assert self._mix is not None
-        return self.requesters[self._mix.of_arrival(self._seed, arrival.k).slo_class]
-
-    def dialogue(self, requester: Requester, warm_up: bool | None = None) -> Dialogue:
-        plan = requester.traffic.kind.plan
-        assert plan is not None
-        return Dialogue(requester, plan, next(self._dialogues), warm_up=warm_up)
-
-
-class MixedSender:
-    """Sends requests of several classes at the times of a schedule."""
-
-    def __init__(self, classes: Classes, clock: ScheduleClock) -> None:
-        self._classes = classes
-        self._clock = clock
-
-    def prepare(self, arrival: Item) -> tuple[Requester, Prepared, Dialogue | None]:
-        requester = self._classes.of_arrival(arrival)
-        if requester.traffic.kind.plan is None or isinstance(arrival, TraceEntry):
-            prompt = requester.bounded(scheduled_prompt(requester, arrival))
-            return requester, requester.prepared(prompt, session_of_arrival(arrival)), None
-        dialogue = self._classes.dialogue(requester, self._classes.session.gate.is_warm_up_at(arrival.at_s))
-        return requester, dialogue.opening(), dialogue
-
-    def slo_class(self, arrival: Item) -> str:
-        return self._classes.of_arrival(arrival).traffic.kind.slo_class
-
-    def send(
-        self, arrival: Item, prepared: tuple[Requester, Prepared, Dialogue | None], due_s: float
-    ) -> None:
-        requester, ready, dialogue = prepared
-        if dialogue is None:
-            send_scheduled(requester, self._clock, arrival, ready, due_s)
+    def drain(self, patience_s: float) -> None:
+        """Wait for the greenlets of requests, at most ``patience_s`` after :meth:`stop`; then kill them."""
+        self.stop()
+        dispatcher = self._dispatcher
+        if dispatcher is None:
             return
+        assert self._stopped_s is not None
+        left_s = self._stopped_s + patience_s - time.monotonic()
+        wait_until(lambda: not dispatcher.in_flight, max(0.0, left_s), poll_s=0.01)
+        dispatcher.kill()
 
-        def open_with(session_id: str, patience_s: float | None) -> Answer:
-            at_ns = self._clock.realtime_ns(arrival.at_s)
-            return requester.send(ready, at_ns, session_id=session_id, turn=0, patience_s=patience_s)
+    def counts(self) -> LoadCounts:
+        """Counts of the load so far, without the outcomes of its requests."""
+        found = self._dispatcher
+        if found is None:
+            return NO_LOAD if self._stopped_s is None else LoadCounts(until_ns=0)
+        unsent = found.unsent
+        warmup, by_class = self._unsent_parts(unsent)
+        return LoadCounts(
+            waiting=found.waiting,
+            held_back=found.held_back,
+            longest_held_ns=round(found.longest_wait_s * 1e9),
+            unsent=len(unsent),
+            unsent_warmup=warmup,
+            unsent_by_class=by_class,
+            until_ns=None if found.stopped_s is None else max(0, round(found.stopped_s * 1e9)),
+        )
 
-        dialogue.hold(open_with=open_with)
+    def _unsent_parts(self, unsent: Sequence[Item]) -> tuple[int, dict[str, int]]:
+        """How many were due before the measured phase, and after it how many of each class; once known."""
+        if not unsent or self._stopped_s is None or self._sender is None:
+            return 0, {}
+        measured = [item for item in unsent if item.at_s >= self._measured_from_s]
+        return len(unsent) - len(measured), dict(Counter(map(self._sender.slo_class, measured)))
+
+    @cached_property
+    def _measured_from_s(self) -> float:
+        """Start of the measured window, in the schedule's time."""
+        started_ns = MANIFEST_DECODER.decode(self._run_info["manifest"].encode()).started_ns
+        return self._warmup_s - (self._run_info["origin_ns"] - started_ns) * 1e-9
+
+    def _run(self) -> None:
+        if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
+            logger.warning("this worker's clock is not measured yet: its own clock is used as the run's time")
+        offset_ns, _ = self._clock() or (0, 0)
+        clock = ScheduleClock.beginning_at(self._run_info["origin_ns"] - offset_ns)
+        if self._stopped_s is not None:
+            return
+        limit = self._load.max_in_flight
+        self._sender = self._make_sender(clock)
+        self._dispatcher = dispatcher = Dispatcher(
+            self._timetable,
+            self._sender,
+            clock.now_s,
+            max_in_flight=None if limit is None else share(limit, self._index, self._run_info["starters"]),
+            turns=None if self._load.trace is None else TurnOrder(),
+            on_error=self._on_error,
+        )
+        try:
+            dispatcher.run()
+        except TraceError as e:
+            self._refuse(str(e))
+        except Exception as e:  # without a report the run would go on with no load
+            logger.exception("the schedule cannot be followed")
+            self._refuse(f"the schedule cannot be followed: {type(e).__name__}: {e}")
+
+    def _on_error(self, error: Exception) -> None:
+        self._errors += 1
+        if self._errors <= _SAID_ERRORS:
+            logger.error("a request of the schedule was not sent: %r", error, exc_info=error)
+
+
+# --- How much of a schedule one worker had to send in a span of it
+
+
+#: Span of a schedule that is drawn at a time.
+_SPAN_S = 60.0
+
+
+class Span(NamedTuple):
+    """A part of a schedule: after ``from_s``, before ``until_s``, which is infinite for one that ends."""
+
+    from_s: float
+    until_s: float
+
+
+class Scheduled(NamedTuple):
+    """A number of requests, and how many of them were due before the measured phase."""
+
+    requests: int = 0
+    warmup: int = 0
+
+
+def scheduled(
+    load: LoadSettings, run: RunInfo, index: int, rates: Mapping[int, float], span: Span, measured_s: float
+) -> Scheduled:
+    """What the schedule has for worker ``index`` in a span; of a trace, as far as it can be read.
+
+    Args:
+        rates: the rate as it was changed, by the time of the run's axis from which on it held.
+        measured_s: begin of the measured phase, in the schedule's time.
+    """
+    requests = warmup = 0
+    try:
+        found = timetable(load, run, index)
+        for at_ns, rate in sorted(rates.items()):
+            if isinstance(found, Schedule):
+                found.change_rate((at_ns - run["origin_ns"]) * 1e-9, rate)
+        until_s = 0.0
+        while until_s < span.until_s and not found.ended:
+            until_s = min(until_s + _SPAN_S, span.until_s)
+            due_s = [at_s for at_s in _due(found, until_s) if at_s > span.from_s]
+            requests += len(due_s)
+            warmup += sum(at_s < measured_s for at_s in due_s)
+    except TraceError:
+        pass  # the workers have said so
+    return Scheduled(requests, warmup)
+
+
+def _due(found: Timetable[Any], until_s: float) -> Sequence[float]:
+    if isinstance(found, Schedule):
+        due_s: list[float] = found.times(until_s).at_s.tolist()
+        return due_s
+    return [arrival.at_s for arrival in found.before(until_s)]

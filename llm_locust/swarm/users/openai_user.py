@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.recording import Call
-from llm_locust.swarm.users.connections import request_headers
+from llm_locust.swarm.users.traffic import request_headers
 from llm_locust.swarm.users.users import LlmUser
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_templates

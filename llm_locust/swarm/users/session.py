@@ -1,14 +1,15 @@
-"""State shared by the users of one process during one run: connections, prompts, the recorder."""
+"""State shared by the users of one process during one run: connections, prompts, back-off, the recorder."""
 
 import gc
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 from weakref import WeakSet
 
 import gevent
@@ -20,24 +21,99 @@ from locust.exception import StopUser
 from llm_locust.client.call import Cutting, LlmClient
 from llm_locust.client.http.timers import TURN
 from llm_locust.client.recording import Answer, Call
-from llm_locust.core.record import UNJUDGED, Outcome
+from llm_locust.core.other_requests import OtherTable
+from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.live.state import LEAST_SILENT_S, MOST_NAME, MOST_WAITING, Waiting
+from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.options.run import Quota, share
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
-from llm_locust.swarm.delivery.unacked import BATCH_ARRIVALS, Deliver, Offset, Recorder
-from llm_locust.swarm.open_loop.load import OpenLoad
+from llm_locust.swarm.channel.shipping import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.process.patches import events
-from llm_locust.swarm.stages.plan import StageGate
 from llm_locust.swarm.tracing_setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
-from llm_locust.swarm.users.connections import make_routes, request_headers
-from llm_locust.swarm.users.locust_statistics import LocustStatistics, OtherStatistics
-from llm_locust.swarm.users.traffic import TrafficTable
+from llm_locust.swarm.users.open_loop import OpenLoad
+from llm_locust.swarm.users.stages import StageGate
+from llm_locust.swarm.users.traffic import TrafficTable, make_routes, request_headers
 
 logger = logging.getLogger(__name__)
+
+
+# --- Requests in Locust's own statistics
+
+
+class LlmRequestError(Exception):
+    """A failed request, as Locust's failure table shows it."""
+
+
+class _OwnContext(dict[str, Any]):
+    """The context of our own events; it is empty."""
+
+
+class LocustStatistics:
+    """Fires one request event per judged record, so that Locust's own statistics are correct.
+
+    A cancelled request, or a first try, is neither a success nor a failure of the server. Locust has no such
+    category, so these are only in the records.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._failures = ErrorKinds()
+
+    def add(self, record: RequestRecord) -> None:
+        """Fire the event of a request that ended ok or failed."""
+        failure = None
+        if record.outcome is not Outcome.OK:
+            failure = LlmRequestError(self._failures.of(f"{record.outcome}: {record.error}"))
+        self._environment.events.request.fire(
+            request_type=record.endpoint,
+            name=record.name,
+            response_time=_elapsed_ms(record),
+            response_length=record.bytes_received,
+            exception=failure,
+            context=_OwnContext(),
+        )
+
+
+class OtherStatistics:
+    """Counts the events of requests that are not ours, until :meth:`end`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.table = OtherTable()
+        environment.events.request.add_listener(self._on_request)
+
+    def end(self) -> None:
+        """Count no more."""
+        with suppress(ValueError):  # it has ended before
+            self._environment.events.request.remove_listener(self._on_request)
+
+    def _on_request(
+        self,
+        request_type: object = "",
+        name: object = "",
+        response_time: object = None,
+        exception: object = None,
+        context: object = None,
+        **_: object,
+    ) -> None:
+        if not isinstance(context, _OwnContext):
+            self.table.add(request_type, name, response_time, failed=exception is not None)
+
+
+def _elapsed_ms(record: RequestRecord) -> float:
+    """End-to-end latency; for a failure, the time until it failed."""
+    if record.outcome is Outcome.OK and len(record.arrivals_ns):
+        return float(record.arrivals_ns[-1]) * 1e-6
+    begin = record.started_ns if record.sent_ns is None else record.sent_ns
+    return (record.ended_ns - begin) * 1e-6
+
+
+# --- State shared by the users of one process during one run
+
 
 #: Pause of a greenlet that asks for a request again although no more may start.
 TURNED_AWAY_S = 1.0
@@ -125,7 +201,7 @@ class LoadSession:
         )
         places = place.index, max(place.count, place.index + 1)
         self._cut = Cutting(self.client)
-        self.kinds = TrafficTable(environment, run, settings, self.client, places)
+        self.kinds = TrafficTable(run, settings, self.client, places, partial(redact, environment))
         self.others = OtherStatistics(environment)
 
     def _together(self, call: Call) -> str | None:

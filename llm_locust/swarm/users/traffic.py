@@ -1,24 +1,276 @@
-"""Kinds of requests, as one process sends them during one run."""
+"""Kinds of requests as one process sends them during one run: connections, headers, checks of answers."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
 
 from gevent.threadpool import ThreadPoolExecutor
-from locust.env import Environment
 
 from llm_locust.client.call import LlmClient
-from llm_locust.client.routes import Heads
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.target import Target, refuse_proxy
+from llm_locust.client.http.tls import tls_context
+from llm_locust.client.recording import Answer, Call
+from llm_locust.client.routes import Heads, Routes
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.deployment.targets import RandomArm, make_chooser
+from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.process.log import redact
-from llm_locust.swarm.users.connections import kind_headers
-from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
-from llm_locust.workload.answers import OwnFunction, checks_of
+from llm_locust.workload.answers import (
+    CompiledValidator,
+    ExpectedAnswer,
+    ExpectedError,
+    OwnFunction,
+    checks_of,
+    expected_answer,
+    is_correct,
+)
 from llm_locust.workload.parts import ModelChooser, Validator
 from llm_locust.workload.plan import Workload
+from llm_locust.workload.text.prompts import Prompt
+
+logger = logging.getLogger(__name__)
+
+
+# --- Connections to the servers under test and the headers of every request, from the settings
+
+
+def request_headers(settings: Settings, *dialects: Dialect, target: Target | None = None) -> dict[str, str]:
+    """Headers of every request: the API key, those of the dialects and of the target, the user's own."""
+    versioned = target is not None and bool(target.query)
+    return access_headers(settings.api_key, settings.headers, dialects, versioned=versioned)
+
+
+def kind_headers(settings: Settings, kind: RequestKind, target: Target | None = None) -> dict[str, str]:
+    """Headers of every request of a kind: the run's, its class's limits, its class's own."""
+    shared = request_headers(settings, kind.endpoint, target=target)
+    return {**shared, **settings.slo_headers(kind.slo_class), **kind.headers}
+
+
+def shared_headers(settings: Settings, kinds: Iterable[RequestKind]) -> dict[str, str]:
+    """Headers that the requests of all kinds have alike, for what is asked of their servers beside them."""
+    first, *others = [kind_headers(settings, kind) for kind in kinds] or [request_headers(settings)]
+    return {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
+
+
+def make_pool(target: Target, settings: Settings) -> Pool:
+    """Create a pool with the settings' certificates and limits (raises TargetError for invalid ones)."""
+    return make_pools([target], settings)[0]
+
+
+def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
+    """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
+    for target in targets:
+        refuse_proxy(target, os.environ)
+    secure = any(target.scheme == "https" for target in targets)
+    tls = (
+        tls_context(settings.access.ca_cert, settings.access.client_cert, insecure=settings.access.insecure)
+        if secure
+        else None
+    )
+    bound_s, most = min(10.0, settings.run.timeouts.first_s), settings.deployment.reuse.most
+    return [
+        Pool(
+            target,
+            tls=tls,
+            tls_name=settings.access.tls_name,
+            connect_timeout_s=bound_s,
+            most_requests=most,
+            kernel_stamps=settings.run.stamps == "kernel",
+        )
+        for target in targets
+    ]
+
+
+def make_routes(
+    run: RunInfo,
+    settings: Settings,
+    worker: int,
+    together: Callable[[Call], str | None],
+) -> Routes:
+    """Route to the run's host, or to each of ``--targets`` or ``--arm`` (raises TargetError).
+
+    Args:
+        worker: index of this process.
+        together: key of sticky requests.
+    """
+    if bases := run.get("arms"):
+        return _arm_routes(bases, settings, RandomArm(_shares(settings), run["seed"], worker))
+    targets = [Target.at(url) for url in run.get("targets") or ()]
+    if not targets:
+        host = Target.parse(run["host"]).with_base(run["base"])
+        return Routes(make_pools([host], settings), session_header=settings.requests.session_header)
+    policy = settings.deployment.target_policy
+    chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
+    pools = make_pools(targets, settings)
+    return Routes(pools, chooser, together, session_header=settings.requests.session_header)
+
+
+def _arm_routes(bases: Sequence[str], settings: Settings, random_arm: RandomArm) -> Routes:
+    """A route to each arm of an interleaved comparison, of which every request or session draws one."""
+    pools = make_pools([Target.at(url) for url in bases], settings)
+    names = [arm.name for arm in settings.deployment.arms]
+    return Routes(pools, random_arm, arms=names, session_header=settings.requests.session_header)
+
+
+def _shares(settings: Settings) -> list[float]:
+    return [arm.weight for arm in settings.deployment.arms]
+
+
+# --- Checks of answers against validators and expected answers, before the record is passed on
+
+
+_REASON_LENGTH = 200
+
+#: Checks of one answer that take longer are logged, once.
+SLOW_S = 0.02
+
+
+def judged(
+    answer: Answer,
+    validators: Sequence[CompiledValidator],
+    expected: ExpectedAnswer | None = None,
+    *,
+    prompt: Prompt | None = None,
+    hashed: bool = False,
+    failed: Callable[[CompiledValidator, Exception], None] = lambda check, error: None,
+) -> RequestRecord:
+    """Record of an answer with the results of the checks; an answer that is not ``ok`` keeps its record.
+
+    The first validator that fails makes it ``rejected``. The comparison with the expected answer is made in
+    any case: otherwise validators would raise the accuracy.
+
+    Args:
+        prompt: passed to the user's own validators with the answer.
+        hashed: identify equal answers by ``answer_hash``; 2 µs for an answer of 2 kB, 70 µs for 100 kB.
+        failed: called with each exception of a user's function. It counts as a rejection.
+    """
+    record, text = answer.record, answer.reply.text
+    if record.outcome is not Outcome.OK:
+        return record
+    found: dict[str, Any] = {}
+    if expected is not None:
+        found["correct"] = is_correct(text, expected)
+    if hashed:
+        found["answer_hash"] = answer_hash(text)
+    if refusal := _first_refusal(text, validators, prompt, failed):
+        check, why_not = refusal
+        found |= {
+            "outcome": Outcome.REJECTED,
+            "rejected_by": check.name,
+            "error": f"{check.name}: {why_not}"[:_REASON_LENGTH],
+        }
+    return replace(record, **found) if found else record
+
+
+def _first_refusal(
+    text: str,
+    validators: Sequence[CompiledValidator],
+    prompt: Prompt | None,
+    failed: Callable[[CompiledValidator, Exception], None],
+) -> tuple[CompiledValidator, str] | None:
+    for check in validators:
+        try:
+            why_not = check.why_not(text, prompt)
+        except Exception as e:  # from the user's own code
+            failed(check, e)
+            why_not = f"{type(e).__name__}: {e}"
+        if why_not is not None:
+            return check, why_not
+    return None
+
+
+def answer_hash(text: str) -> int:
+    """64 bits of BLAKE2b, signed: equal for equal answers."""
+    return int.from_bytes(
+        blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big", signed=True
+    )
+
+
+@dataclass(slots=True)
+class Judge:
+    """Checks for the answers of one class of requests, in one process.
+
+    The client calls them at the end of a request, through :attr:`Call.check`. The resulting record is the
+    only one: the user's code, Locust's failures, the listeners and the run's file all get it.
+
+    Attributes:
+        match: how a plain expected answer is compared, see :mod:`llm_locust.workload.answers`.
+        consistency: compare answers to equal prompts, also to prompts without an id.
+    """
+
+    validators: tuple[CompiledValidator, ...] = ()
+    match: str | None = None
+    consistency: bool = False
+    _said: set[str] = field(default_factory=set)
+
+    def check(
+        self, prompt: Prompt | None, expected: object = None, *, hashed: bool = False
+    ) -> Callable[[Answer], RequestRecord] | None:
+        """Value of :attr:`Call.check` for a prompt; None if there is nothing to check.
+
+        Args:
+            expected: value of the dataset's line, unchanged.
+            hashed: the prompt may occur again.
+        """
+        right = self._ready(expected)
+        hashed = hashed or self.consistency
+        if not (self.validators or right or hashed):
+            return None
+
+        def check(answer: Answer) -> RequestRecord:
+            begun = time.perf_counter()
+            record = judged(
+                answer, self.validators, right, prompt=prompt, hashed=hashed, failed=self._own_code_failed
+            )
+            self._mind_the_time(time.perf_counter() - begun)
+            return record
+
+        return check
+
+    def _ready(self, expected: object) -> ExpectedAnswer | None:
+        if expected is None:
+            return None
+        try:
+            return expected_answer(expected, self.match)
+        except ExpectedError as e:
+            self._say_once("expected", f"answers are not compared: {e}")
+            return None
+
+    def _own_code_failed(self, check: CompiledValidator, error: Exception) -> None:
+        self._say_once(
+            check.name, f"validator {check.name!r} raised {error!r}: its answers count as rejected"
+        )
+
+    def _mind_the_time(self, took_s: float) -> None:
+        """Warn of slow checks. Our own are bounded; a user's function, or an overloaded machine, is not."""
+        if took_s > SLOW_S:
+            self._say_once(
+                "slow",
+                f"the validators of an answer took {took_s * 1e3:.0f} ms, in which nothing else could be "
+                "read; a function of your own must neither wait nor compute for long",
+            )
+
+    def _say_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            logger.warning("%s", text)
+
+
+def prompt_key(body: bytes) -> str:
+    """Id for a prompt without one: equal for equal bodies."""
+    return "body-" + blake2b(body, digest_size=6).hexdigest()
+
+
+# --- Kinds of requests, as one process sends them during one run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,23 +316,24 @@ class TrafficTable:
     Args:
         client: sends the requests; it is given the secrets in a kind's own headers.
         place: this worker's index and the number of workers.
+        hide: called with secrets that no log may show.
     """
 
     def __init__(
         self,
-        environment: Environment,
         run: RunInfo,
         settings: Settings,
         client: LlmClient,
         place: tuple[int, int],
+        hide: Callable[[Iterable[str]], None],
     ) -> None:
-        self._environment = environment
+        self._hide = hide
         self._run = run
         self._settings = settings
         self._client = client
         self._place = place
         self._hidden: set[str] = set(client.secrets)
-        redact(environment, client.secrets)
+        hide(client.secrets)
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
@@ -149,7 +402,7 @@ class TrafficTable:
         hidden = [text for text in secret_texts(own) if text not in self._hidden]
         self._hidden.update(hidden)
         self._client.secrets += tuple(hidden)
-        redact(self._environment, hidden)
+        self._hide(hidden)
         ours = kind_headers(self._settings, kind, self._client.pool.target)
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:

@@ -14,16 +14,19 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
 from llm_locust.store.facts import SPOOL_DIR
+from llm_locust.swarm.channel.collector import WRITE_BYTES, Collector, batch_fault
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector, batch_fault
-from llm_locust.swarm.delivery.shipping import (
+from llm_locust.swarm.channel.shipping import (
+    BATCH_ROWS,
     RESEND_AFTER_S,
     WINDOW_BATCHES,
     WINDOW_BYTES,
+    Recorder,
     SendWindow,
     Shipper,
+    UnackedBatch,
+    own_spool,
 )
-from llm_locust.swarm.delivery.unacked import BATCH_ROWS, Recorder, UnackedBatch, own_spool
 
 # --- Records into batches: each record in one batch, each batch handed over once
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings, strategies as st
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
+from llm_locust.swarm.channel import shipping
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.delivery import unacked
-from llm_locust.swarm.delivery.shipping import RESEND_AFTER_S, WINDOW_BATCHES, Shipper
+from llm_locust.swarm.channel.shipping import RESEND_AFTER_S, WINDOW_BATCHES, Shipper
 
 
 class Wire:
@@ -470,7 +470,7 @@ def test_a_step_without_work_for_the_disk_enters_no_thread(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outbox.ship(0)
-    monkeypatch.setattr(unacked, "off_the_hub", lambda *_: pytest.fail("a thread"))
+    monkeypatch.setattr(shipping, "off_the_hub", lambda *_: pytest.fail("a thread"))
     assert outbox.shipper.step() == RESEND_AFTER_S
 
 

@@ -12,8 +12,14 @@ from llm_locust.core.stages import finished, resumed
 from llm_locust.figures.edge import Bounds, SearchResult
 from llm_locust.figures.objective import Probe, ProbeReading, parse_objective
 from llm_locust.swarm.channel.messages import StagedMessage
-from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads, SearchPlan, stages_of, steps_of
+from llm_locust.swarm.users.stages import (
+    ListedLoads,
+    SearchPlan,
+    StageTimes,
+    SweepDriver,
+    stages_of,
+    steps_of,
+)
 from llm_locust.workload.arrivals import parse_rate, parse_sweep
 
 # --- The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers

@@ -1,6 +1,8 @@
-"""What a master does first with ``--resume``: compare what is there with what was asked for."""
+"""What a master with ``--restartable`` or ``--resume`` does first: go on with the parts of its run."""
 
+import hashlib
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,18 +10,77 @@ from typing import Any
 
 import msgspec
 
+from llm_locust.core.files import open_plain
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished, resumed
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
-from llm_locust.store import holds_a_run, read_manifest
-from llm_locust.store.facts import adopt, parts_of
+from llm_locust.store import StoreError, holds_a_run, read_manifest
+from llm_locust.store.facts import RunProgress, adopt, course_of, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.event_loop import off_the_hub
+from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.run.finishing import FinishError, join_elsewhere
 from llm_locust.swarm.run.run import versions
-from llm_locust.swarm.soak.input_files import changed, digests, input_files
 
 logger = logging.getLogger(__name__)
+
+
+def input_files(settings: Settings, locustfiles: Sequence[str]) -> dict[str, Path]:
+    """Name -> path of locustfiles, and of data sets, trajectories, a trace and files of lengths.
+
+    A locustfile's name starts at the folder of the first one, as the run may go on in another place; all
+    others have the name that they were given by.
+    """
+    start = os.path.dirname(os.path.abspath(locustfiles[0])) if locustfiles else ""
+    found = {os.path.relpath(file, start): Path(file) for file in locustfiles if os.path.isfile(file)}
+    specs = [kind.spec for kind in settings.kinds]
+    laws = [law.text for spec in specs for law in (spec.input_tokens, spec.output_tokens) if law is not None]
+    given = [
+        *(spec.dataset.path for spec in specs if spec.dataset is not None),
+        *(rest for name, _, rest in (text.strip().partition(":") for text in laws) if name == "file"),
+        *(text for text in (settings.text.get("trajectories"), settings.load.trace) if text),
+    ]
+    return found | {str(file): Path(file) for file in given}
+
+
+def digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """SHA-256 of each file in hex; of a folder, that of the names and digests of all files in and below it.
+
+    Raises:
+        OSError, InputError: one cannot be read.
+    """
+    return {name: _of_folder(path) if path.is_dir() else _of_file(path) for name, path in files.items()}
+
+
+def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A text for each file that is not what it was."""
+    found = []
+    for name in sorted(then.keys() | now.keys()):
+        if name not in now:
+            found.append(f"the file {name!r} is not read any more")
+        elif name not in then:
+            found.append(f"the file {name!r} was not read then")
+        elif then[name] != now[name]:
+            found.append(f"the content of {name!r} is another one")
+    return found
+
+
+def _of_file(path: Path) -> str:
+    with open_plain(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_folder(folder: Path) -> str:
+    lines = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            lines.update(f"{path.relative_to(folder)}\0{_of_file(path)}\n".encode(errors="surrogateescape"))
+    return lines.hexdigest()
+
+
+# --- What a master does first with ``--resume``: compare what is there with what was asked for
+
 
 #: Options that change neither the load nor what is reported of it. The load of a sweep is its own, but for
 #: one over lengths alone, which has the run's users.
@@ -131,3 +192,70 @@ def _plain(value: Any) -> Any:
 
 def _shown(options: Mapping[str, Any], name: str) -> str:
     return repr(options[name]) if name in options else "not given"
+
+
+# --- What a master does first when it may be the next one of a restartable run
+
+
+def go_on(options: Namespace, now_ns: int, locustfiles: Sequence[str]) -> None:
+    """Set Locust's run time to what is left of the whole run, if there are parts of it.
+
+    A sweep has its own end, and its run time is that of a part. If nothing is left, the report of all parts
+    is made again. Without a web UI the process then ends with its exit code; with one it starts no load by
+    itself.
+    """
+    if getattr(options, "resume", False):
+        try:
+            if resume(options, locustfiles):
+                logger.warning("the sweep in %s is finished: its report is made again", options.out)
+                _make_report(options)
+        except (UsageError, StoreError, OSError) as e:
+            leave(UsageError(str(e)))
+        return
+    course = _course(options)
+    if course is None or not course.parts:
+        return
+    run_time_s = options.run_time
+    if isinstance(run_time_s, int | float) and run_time_s:
+        left_s = int(course.left_s(run_time_s, now_ns))
+        if not course.over and left_s:
+            options.run_time = left_s
+            logger.info("part %d of the run in %s: %d s are left", *_told(course, options), left_s)
+            return
+    elif not course.over:
+        logger.info("part %d of the run in %s", *_told(course, options))
+        return
+    why = course.over or f"its {run_time_s:g} s are over"
+    logger.warning("the run in %s is not begun again: %s; name another --out for a new one", options.out, why)
+    _make_report(options)
+
+
+def earlier_parts(options: object) -> tuple[Path, ...]:
+    """Parts that were written before this process started."""
+    out = getattr(options, "out", None)
+    is_in_parts = getattr(options, "restartable", False) or getattr(options, "resume", False)
+    return tuple(parts_of(Path(out))) if out and is_in_parts else ()
+
+
+def _told(course: RunProgress, options: Namespace) -> tuple[int, str]:
+    return len(course.parts) + 1, str(options.out)
+
+
+def _course(options: object) -> RunProgress | None:
+    out = getattr(options, "out", None)
+    if not getattr(options, "restartable", False) or not out:
+        return None
+    try:
+        return course_of(Path(out))
+    except StoreError as e:
+        leave(UsageError(f"--restartable: {e}"))
+
+
+def _make_report(options: Namespace) -> None:
+    options.autostart = False
+    try:
+        report = join_elsewhere(Path(options.out), allow_incomplete=bool(options.allow_incomplete))
+    except FinishError as e:
+        leave(UsageError(f"there is no report of all parts: {e}"))
+    if options.headless:
+        raise SystemExit(report.exit_code)

@@ -1,21 +1,33 @@
-"""The master's inbox: writes each batch once to the frame log, without reading it, then acknowledges it."""
+"""Batches at the master: each is written once, without being read, then acknowledged."""
 
 import logging
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from gevent.event import Event
 
+from llm_locust.core.manifest import Manifest
 from llm_locust.host import reason_of
-from llm_locust.store import FrameLog, SegmentLog, Seqs, frame_header
-from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.store import (
+    MANIFEST_FILE,
+    WORKER_FILE,
+    FrameLog,
+    SegmentLog,
+    Seqs,
+    Spool,
+    StoreError,
+    frame_header,
+    read_manifest,
+)
+from llm_locust.store.files import check_folder_name
+from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage, worker_facts
 from llm_locust.swarm.process.event_loop import RateLimiter, off_the_hub, spawn_loop
 
 logger = logging.getLogger(__name__)
-
-Acknowledge = Callable[[str, int], None]
 
 #: Size limit of the queue in bytes. Beyond it batches are refused: their senders have them on disk.
 QUEUE_BYTES = 64 << 20
@@ -77,7 +89,7 @@ class Collector:
     def __init__(
         self,
         log: FrameLog | SegmentLog,
-        acknowledge: Acknowledge,
+        acknowledge: Callable[[str, int], None],
         queue_bytes: int = QUEUE_BYTES,
         settle_within_s: float = SETTLE_WITHIN_S,
     ) -> None:
@@ -195,3 +207,96 @@ class Collector:
     def _leave_queue(self, batches: list[_Batch]) -> None:
         self._waiting.difference_update((batch.worker, batch.seq) for batch in batches)
         self._waiting_bytes -= sum(len(batch.frame) for batch in batches)
+
+
+# --- Records of an earlier part that its workers still hold when the master is there again
+
+
+#: Folder of an earlier part with what came after its master's death: frames, and workers' final facts.
+LATE_DIR = "late"
+
+
+@dataclass(slots=True)
+class _Part:
+    path: Path
+    manifest: Manifest
+    collector: Collector | None = None
+
+
+class EarlierParts:
+    """Takes batches and final counts of parts whose master died, from the workers that those parts list.
+
+    They are written next to the part's own files, where a merge, and the report of all parts, finds them.
+
+    Args:
+        acknowledge: called with (run, worker, seq) when a batch is on disk.
+    """
+
+    def __init__(self, parts: Sequence[Path], acknowledge: Callable[[str, str, int], None]) -> None:
+        self._acknowledge = acknowledge
+        self._parts: dict[str, _Part] = {}
+        for path in parts:
+            try:
+                manifest = read_manifest(path)
+            except StoreError as e:
+                logger.warning("what is still held of an earlier part is not taken: %s", e)
+                continue
+            if manifest.ended_ns is None:
+                self._parts[manifest.id] = _Part(path, manifest)
+
+    @property
+    def takes(self) -> list[str]:
+        """Ids of the runs of these parts."""
+        return list(self._parts)
+
+    def knows(self, worker: str) -> bool:
+        """Whether a worker took part in one of them."""
+        return any(w.id == worker for part in self._parts.values() for w in part.manifest.workers)
+
+    def accept(self, worker: str, batch: BatchMessage) -> bool:
+        """Write a batch of an earlier part, then acknowledge it; return whether it belongs to one."""
+        part = self._parts.get(batch.run)
+        if part is None or not any(w.id == worker for w in part.manifest.workers):
+            return False
+        if part.collector is None:
+            part.collector = self._collector(part)
+        if part.collector is not None:
+            part.collector.accept(worker, batch.seq, batch.rows, batch.frame)
+        return True
+
+    def done(self, worker: str, counts: CountsMessage) -> None:
+        """Write a worker's final facts, so that it does not count as lost."""
+        part = self._parts.get(counts.run)
+        known = None if part is None else next((w for w in part.manifest.workers if w.id == worker), None)
+        if part is None or known is None:
+            return
+        if part.collector is not None:
+            part.collector.settle()
+        try:
+            place = part.path / LATE_DIR
+            spool = Spool(place / check_folder_name(worker, "a worker's id"), place)
+            off_the_hub(spool.write_facts, MANIFEST_FILE, part.manifest)
+            off_the_hub(spool.write_facts, WORKER_FILE, worker_facts(worker, known.index, counts))
+            logger.info("worker %s has delivered what it held of %s", worker, part.path.name)
+        except (OSError, ValueError) as e:
+            logger.error("the final counts of worker %s in %s are not kept: %s", worker, part.path.name, e)
+
+    def close(self) -> None:
+        """Close their files."""
+        for part in self._parts.values():
+            if part.collector is not None:
+                try:
+                    part.collector.close()
+                except OSError as e:
+                    logger.error("late records of %s: %s", part.path.name, e)
+
+    def _collector(self, part: _Part) -> Collector | None:
+        folder = part.path / LATE_DIR
+        try:
+            folder.mkdir(exist_ok=True)
+            log = FrameLog(folder / f"{time.time_ns():020d}.frames")
+        except OSError as e:  # they stay with the worker
+            logger.error("late records of %s cannot be written: %s", part.path.name, e)
+            return None
+        run = part.manifest.id
+        return Collector(log, lambda worker, seq: self._acknowledge(run, worker, seq))

@@ -1,1 +1,0 @@
-"""Exactly-once delivery of batches from workers to the master."""

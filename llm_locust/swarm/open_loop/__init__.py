@@ -1,1 +1,0 @@
-"""Open-loop load: requests are sent at their times, whatever the servers do."""

@@ -1,1 +1,0 @@
-"""What a run of hours and days needs: parts after a restart, and room on its disk."""

@@ -1,1 +1,0 @@
-"""Stages of a run: their plan, and the driver of a sweep."""
