@@ -250,9 +250,9 @@ class _Server:
         return record.cached_tokens
 
     def _client(self) -> LlmClient:
-        settings, kind = self.settings, self.kind
+        settings, kind, target = self.settings, self.kind, Target.parse(self.url)
         return LlmClient(
-            make_pool(self._target, settings),
+            make_pool(target if target.base else target.with_base(self.run["base"]), settings),
             sink=lambda _: None,  # no request of the run
             headers=kind_headers(settings, kind),
             timeouts=settings.run.timeouts,
@@ -260,11 +260,6 @@ class _Server:
             secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
             worker="primer",
         )
-
-    @property
-    def _target(self) -> Target:
-        target = Target.parse(self.url)
-        return target if target.base else target.with_base(self.run["base"])
 
     def counters(self) -> Counters | None:
         """What its page of metrics says; None: nothing."""

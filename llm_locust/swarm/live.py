@@ -67,7 +67,10 @@ class Watch:
         on_reset: Callable[[], None],
         stopped_ago_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self.store = vars(environment)[_ATTRIBUTE] = LiveStore(_wall_clock(), settle_s)
+        ahead_s = time.time() - time.monotonic()
+        # Seconds since the Unix epoch that start at the wall clock and are free of its steps.
+        store = LiveStore(lambda: time.monotonic() + ahead_s, settle_s)
+        self.store = vars(environment)[_ATTRIBUTE] = store
         self._environment = environment
         self._workers = workers
         self._on_reset = on_reset
@@ -76,7 +79,7 @@ class Watch:
         self._listed: dict[str, WorkerState] = {}
         events = environment.events
         events.test_start.add_listener(lambda **_: self._begin())
-        events.test_stopping.add_listener(lambda **_: self._stop())
+        events.test_stopping.add_listener(lambda **_: self.store.stop(self._stopped_ago_s() or 0.0))
         events.reset_stats.add_listener(lambda **_: self.reset())
         events.spawning_complete.add_listener(self._on_spawning_complete)
         every(LOOK_INTERVAL_S, self._look, "the live numbers' look at the load")
@@ -87,9 +90,6 @@ class Watch:
             self.store.reset()
             self._tell_epoch()
             self._on_reset()
-
-    def _stop(self) -> None:
-        self.store.stop(self._stopped_ago_s() or 0.0)
 
     def _begin(self) -> None:
         run = live_run(self._environment)
@@ -120,7 +120,12 @@ class Watch:
     def _observation(self) -> Observation:
         runner: Any = self._environment.runner
         now = self._workers()
-        gone = [_left(worker) for id_, worker in self._listed.items() if id_ not in now]
+        # One that Locust no longer lists is gone; a missing one stays missing.
+        gone = [
+            WorkerState(id=id_, state=worker.state if worker.state == MISSING else GONE)
+            for id_, worker in self._listed.items()
+            if id_ not in now
+        ]
         self._listed = {worker.id: worker for worker in [*gone[-MOST_GONE:], *now.values()]}
         return Observation(
             users=runner.user_count,
@@ -171,18 +176,6 @@ def _load(environment: Environment) -> LoadSettings:
     scenario = scenario_of(options)
     classes = () if scenario is None else scenario.classes
     return parse_load(options, {found.name: found.rate for found in classes if found.rate is not None})
-
-
-def _left(worker: WorkerState) -> WorkerState:
-    """State of a worker that Locust no longer lists; a missing one stays missing."""
-    state = worker.state if worker.state == MISSING else GONE
-    return WorkerState(id=worker.id, state=state)
-
-
-def _wall_clock() -> Callable[[], float]:
-    """Clock of seconds since the Unix epoch, starting at the wall clock and free of steps."""
-    offset_s = time.time() - time.monotonic()
-    return lambda: time.monotonic() + offset_s
 
 
 # --- The live counts of a process with users

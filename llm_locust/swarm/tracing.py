@@ -65,7 +65,7 @@ Attributes = dict[str, AttributeValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Prospect:
+class PlannedSpan:
     """A span to be made once its request is over."""
 
     name: str
@@ -79,12 +79,12 @@ class Prospect:
 class Ended:
     """A finished request. ``model`` is the one that the answer names."""
 
-    prospect: Prospect
+    planned: PlannedSpan
     record: RequestRecord
     model: str | None
 
 
-class _Settled(IdGenerator, Sampler):
+class _PresetSampler(IdGenerator, Sampler):
     """Sampler and id generator that return the decision and the ids that the request was sent with."""
 
     def __init__(self, context: SpanContext, sampling: SamplingResult) -> None:
@@ -113,7 +113,7 @@ class RunSpans:
         self._worker = worker
         self._own: Attributes = {"llm_locust.run": run, "llm_locust.worker": worker}
 
-    def begin(self, call: Call, target: Target, request: bytes) -> tuple[bytes, Prospect | None]:
+    def begin(self, call: Call, target: Target, request: bytes) -> tuple[bytes, PlannedSpan | None]:
         """Return the request with its trace context, and the future span; None if the sampler rejects it.
 
         A ``traceparent`` that the user has set stays unchanged, and the span is a child of the one that it
@@ -132,7 +132,9 @@ class RunSpans:
             request = with_lines(request, _trace_lines(context))
         if not sampling.decision.is_sampled():
             return request, None
-        return request, Prospect(name, parent, context, sampling.decision, known | dict(sampling.attributes))
+        return request, PlannedSpan(
+            name, parent, context, sampling.decision, known | dict(sampling.attributes)
+        )
 
     def _decide(
         self, parent: Context, name: str, known: Mapping[str, AttributeValue]
@@ -158,14 +160,14 @@ class RunSpans:
             self._write(e, known)
 
     def _write(self, ended: Ended, latencies_s: Mapping[str, float]) -> None:
-        prospect, record = ended.prospect, ended.record
+        planned, record = ended.planned, ended.record
         if record.clock_step_ns is not None:
             record = moved(record, record.clock_step_ns)  # as in the recorded row
         begun_ns = record.started_ns if record.sent_ns is None else record.sent_ns
-        known = prospect.attributes | attributes_of(record, ended.model, latencies_s) | self._own
-        sampling = SamplingResult(prospect.decision, known, prospect.context.trace_state)
-        self._tracer.id_generator = self._tracer.sampler = _Settled(prospect.context, sampling)
-        span = self._tracer.start_span(prospect.name, prospect.parent, SpanKind.CLIENT, start_time=begun_ns)
+        known = planned.attributes | attributes_of(record, ended.model, latencies_s) | self._own
+        sampling = SamplingResult(planned.decision, known, planned.context.trace_state)
+        self._tracer.id_generator = self._tracer.sampler = _PresetSampler(planned.context, sampling)
+        span = self._tracer.start_span(planned.name, planned.parent, SpanKind.CLIENT, start_time=begun_ns)
         if len(record.arrivals_ns):
             span.add_event(FIRST_TOKEN, timestamp=begun_ns + int(record.arrivals_ns[0]))
         if failure := error_type(record):
@@ -309,13 +311,13 @@ class SpanWriter:
     def _begin(
         self, spans: RunSpans, call: Call, target: Target, request: bytes
     ) -> tuple[bytes, Callable[[Answer], None]]:
-        request, prospect = spans.begin(call, target, request)
-        return request, _ignore if prospect is None else partial(self._ended, spans, prospect)
+        request, planned = spans.begin(call, target, request)
+        return request, (lambda _: None) if planned is None else partial(self._ended, spans, planned)
 
-    def _ended(self, spans: RunSpans, prospect: Prospect, answer: Answer) -> None:
+    def _ended(self, spans: RunSpans, planned: PlannedSpan, answer: Answer) -> None:
         self._over += 1
         if len(self._queue) < QUEUE:
-            self._queue.append((spans, Ended(prospect, answer.record, answer.reply.model)))
+            self._queue.append((spans, Ended(planned, answer.record, answer.reply.model)))
             if len(self._queue) >= SLICE:
                 self._news.set()
             return
@@ -377,7 +379,8 @@ class SpanWriter:
 
     def _tell(self) -> None:
         """Log the counts of the spans, unless they were logged before."""
-        waiting, exported, failed = len(self._queue) + self._under_way, self._exported, self._failed
+        waiting, failed = len(self._queue) + self._under_way, self._failed
+        exported = min((exports.exported for exports in self._exports), default=0)
         lost = self._over - waiting - exported - failed if self._exports else self._dropped
         fates = ((waiting, "wait"), (failed, "refused by the collector"), (lost, "dropped"))
         parts = [f"{exported} spans exported"] if self._exports else []
@@ -390,10 +393,6 @@ class SpanWriter:
     @property
     def _failed(self) -> int:
         return max((exports.failed for exports in self._exports), default=0)
-
-    @property
-    def _exported(self) -> int:
-        return min((exports.exported for exports in self._exports), default=0)
 
 
 class Exports:
@@ -433,7 +432,3 @@ def _count_exports(provider: TracerProvider) -> list[Exports]:
             found.append(Exports(exporter))
             vars(exporter)["export"] = found[-1]
     return found
-
-
-def _ignore(_: Answer) -> None:
-    """Do nothing: a request that was not sampled has no span."""

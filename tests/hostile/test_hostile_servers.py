@@ -18,7 +18,6 @@ from calls import GOOD, Caller, caller
 from cases import CHUNKED, OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import is_short
 from hypothesis import given, strategies as st
-from parsed_settings import run_info
 from report_cases import records, write_run
 from scripted import Script, ScriptedServer, Step, chunk, response_head, scripted_server, write
 from warm_process import warm_code
@@ -29,9 +28,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.host import MARGIN, descriptors_for
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line, shown_json
-from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.process.health import ensure_descriptors
 from llm_locust.swarm.process.leaving import leave
-from llm_locust.swarm.run.descriptors import ensure_descriptors
 
 # --- No server holds a worker's event loop or fills its memory: each hostile answer is a record, soon
 
@@ -441,10 +439,6 @@ def test_lines_of_the_log_have_no_control_characters_and_tables_keep_their_lines
 # --- Open files are counted before the load; a process that runs out of them still ends its run
 
 
-def run(users: int, targets: int = 0) -> RunInfo:
-    return run_info(targets=[f"http://h{n}" for n in range(targets)], rate=float(users))
-
-
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """This process's limit of open files, as it is told and as it is set."""
@@ -455,9 +449,9 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_soft_limit_is_raised_when_the_load_needs_it(limits: dict[str, Any]) -> None:
-    ensure_descriptors(run(100), 1, None, open_loop=False)
+    ensure_descriptors(100, "users", 1, 0)
     assert limits["now"] == (256, 1024)
-    ensure_descriptors(run(400), 1, None, open_loop=False)
+    ensure_descriptors(400, "users", 1, 0)
     assert limits["now"] == (1024, 1024)
 
 
@@ -465,7 +459,7 @@ def test_a_load_beyond_the_hard_limit_is_refused_with_the_number(
     limits: dict[str, Any],
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        ensure_descriptors(run(2000), 1, None, open_loop=False)
+        ensure_descriptors(2000, "users", 1, 0)
     needed = 2000 + MARGIN
     assert f"2000 users need {needed} open files" in str(caught.value)
     assert "may have 1024" in str(caught.value)
@@ -473,21 +467,21 @@ def test_a_load_beyond_the_hard_limit_is_refused_with_the_number(
 
 
 def test_workers_share_users_and_several_targets_need_more(limits: dict[str, Any]) -> None:
-    ensure_descriptors(run(2000), 4, None, open_loop=False)
+    ensure_descriptors(2000, "users", 4, 0)
     assert descriptors_for(100, targets=8) == 200 + MARGIN
     with pytest.raises(UsageError):
-        ensure_descriptors(run(2000, targets=2), 4, None, open_loop=False)
+        ensure_descriptors(2000, "users", 4, 2)
 
 
 def test_an_open_loop_is_bounded_by_max_in_flight_or_not_at_all(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="1500 requests at once need"):
-        ensure_descriptors(run(1), 1, 1500, open_loop=True)
-    ensure_descriptors(run(100_000), 1, None, open_loop=True)
+        ensure_descriptors(1500, "requests at once", 1, 0)
+    ensure_descriptors(None, "requests at once", 1, 0)
     assert limits["now"] == (1024, 1024)
 
 
 def test_no_limit_is_enough(limits: dict[str, Any]) -> None:
     limits["now"] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    ensure_descriptors(run(1_000_000), 1, None, open_loop=False)
+    ensure_descriptors(1_000_000, "users", 1, 0)
     limits["now"] = (256, resource.RLIM_INFINITY)
-    ensure_descriptors(run(1_000_000), 1, None, open_loop=False)
+    ensure_descriptors(1_000_000, "users", 1, 0)

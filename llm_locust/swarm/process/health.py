@@ -1,5 +1,7 @@
-"""Load of a Locust process: CPU, memory, and the lag of its event loop."""
+"""Resources of a Locust process: CPU, memory, the lag of its event loop, and the limit of its open files."""
 
+import math
+import sys
 import time
 
 import gevent
@@ -8,9 +10,10 @@ import psutil
 from gevent.monkey import get_original
 
 from llm_locust.core.manifest import HealthCell, NodeHealth
-from llm_locust.host import CpuTaken, Taken
+from llm_locust.host import CpuTaken, Taken, descriptors_for, file_limits, raise_file_limit
 from llm_locust.metrics.stats.censoring import percentile
 from llm_locust.metrics.stats.sketch import Histogram, count_durations, merge
+from llm_locust.options.settings import UsageError
 
 #: Interval of the timer; each one measures the loop's lag once.
 LAG_INTERVAL_S = 0.05
@@ -230,3 +233,33 @@ def _lag_ms(lag: Histogram, percent: float) -> float | None:
 
 def _rounded(percent: float | None) -> float | None:
     return None if percent is None else round(percent, 2)
+
+
+# --- Limit of open files: enough for the connections of a load, ensured before it starts
+
+
+def ensure_descriptors(at_once: int | None, what: str, workers: int, targets: int) -> None:
+    """Ensure that this process may open as many files as its share of the load needs.
+
+    The soft limit is raised as far as the hard one allows.
+
+    Args:
+        at_once: the number of ``what`` that the run may have at once, such as users; None if it is unknown:
+            then the limit is raised all the way, and nothing is checked.
+        workers: number of processes that share them.
+        targets: number of ``--targets``.
+
+    Raises:
+        UsageError: the hard limit is too low; the text names the number that is needed.
+    """
+    if at_once is None:
+        raise_file_limit(sys.maxsize)
+        return
+    share = math.ceil(at_once / workers)
+    needed = descriptors_for(share, targets)
+    if not raise_file_limit(needed):
+        raise UsageError(
+            f"{share} {what} need {needed} open files in this process, and it may have {file_limits().hard}: "
+            f"raise the limit before the start, by `ulimit -n {needed}` (a container's by its runtime), or "
+            f"use more workers; `llm-locust doctor --users {share}` shows all limits of this machine"
+        )

@@ -24,8 +24,7 @@ from llm_locust.swarm.channel.messages import (
 )
 from llm_locust.swarm.channel.shipping import Deliver, Offset
 from llm_locust.swarm.process.event_loop import every, keep_collections_short, wait_until
-from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.run.descriptors import ensure_descriptors
+from llm_locust.swarm.process.health import Health, ensure_descriptors
 from llm_locust.swarm.users.open_loop import OpenLoad, open_loop_class
 from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
@@ -67,15 +66,12 @@ class StageFollower:
                 self._loaded.add(stage)
                 gevent.spawn(self._load, step)
             self._set_stage(step)
-            self._confirm(step)
+            self._tell(StagedMessage(run=step.run, stage=stage, step="load"))
         elif stage in self._drained:
             self._tell(self._drained[stage])
         elif stage not in self._draining:
             self._draining.add(stage)
             gevent.spawn(self._drain, step)
-
-    def _confirm(self, step: StageMessage) -> None:
-        self._tell(StagedMessage(run=step.run, stage=step.stage, step="load"))
 
     def _set_stage(self, step: StageMessage) -> None:
         if step.stage == max(self._loaded | self._draining):  # an older step may arrive late
@@ -122,13 +118,10 @@ class StageFollower:
         load = self._session.load
         return not self._session.client.unanswered and (load is None or load.idle)
 
-    @property
-    def _offset_ns(self) -> int:
-        found = self._clock()
-        return 0 if found is None else found[0]
-
     def _sleep_until(self, at_ns: int) -> None:
-        gevent.sleep(max(0.0, (at_ns - self._offset_ns - time.time_ns()) * 1e-9))
+        offset = self._clock()
+        ours_ns = at_ns if offset is None else at_ns - offset[0]
+        gevent.sleep(max(0.0, (ours_ns - time.time_ns()) * 1e-9))
 
 
 logger = logging.getLogger(__name__)
@@ -213,11 +206,12 @@ class LoadGenerator:
                 clock=self._host.offset,
             )
             self.session.load = self._open_load(self.session)
+            is_open = self.session.load is not None
             ensure_descriptors(
-                run,
+                settings.load.max_in_flight if is_open else round(run["rate"]),
+                "requests at once" if is_open else "users",
                 max(1, run["starters"]),
-                self.session.settings.load.max_in_flight,
-                open_loop=self.session.load is not None,
+                len(run["targets"]),
             )
         except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e

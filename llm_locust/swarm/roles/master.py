@@ -98,7 +98,9 @@ class MasterRole:
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(self._on_test_stop)
         self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
-        events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
+        events.quitting.add_listener(
+            lambda **_: self._runs.on_quitting(lambda: runner.stop(send_stop_to_client=False))
+        )
         events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
         keep_exits(environment, self._runs.settle_code)
         events.quit.add_listener(lambda **_: self._runs.on_quit())
@@ -345,6 +347,3 @@ class MasterRole:
     def _present(self, worker: str) -> bool:
         clients = self._runner.clients
         return worker in clients and clients[worker].state != STATE_MISSING
-
-    def _stop_load(self) -> None:
-        self._runner.stop(send_stop_to_client=False)

@@ -218,7 +218,11 @@ class RunPreparation:
         info = self._info(settings, replicas, len(workers), started)
         if settings.load.sweep is not None and settings.restartable and settings.run.out is not None:
             check_server(parts_of(settings.run.out), info)
-        files = {} if settings.load.sweep is None else off_the_hub(self._digests, settings)
+        files: dict[str, str] = {}
+        if settings.load.sweep is not None:
+            files = off_the_hub(
+                lambda: digests(input_files(settings, self._environment.parsed_locustfiles or ()))
+            )
         info["trace_scale"] = None if trace is None else trace.scale
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
         info["path"] = str(path)
@@ -252,9 +256,6 @@ class RunPreparation:
         )
         run.begin()
         return run
-
-    def _digests(self, settings: Settings) -> dict[str, str]:
-        return digests(input_files(settings, self._environment.parsed_locustfiles or ()))
 
     def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
         """Facts for every process; path, manifest and places are added later."""

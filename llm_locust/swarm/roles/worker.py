@@ -78,7 +78,7 @@ class WorkerRole:
         self._ending: str | None = None  # the run that is ending here
         self._told_spent: str | None = None
         self._held = 0  # records left in the spool, or lost
-        mail.listen(messages.ACK, AckMessage, self._on_ack)
+        mail.listen(messages.ACK, AckMessage, lambda ack: self._shipper.acknowledged(ack.run, ack.seq))
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
         mail.listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
         mail.listen(messages.RATE, RateMessage, self._users.change_rate)
@@ -195,9 +195,6 @@ class WorkerRole:
         if counts is not None:
             self._mail.send(messages.SPENT, counts)
             self._told_spent = session.run["id"]
-
-    def _on_ack(self, ack: AckMessage) -> None:
-        self._shipper.acknowledged(ack.run, ack.seq)
 
     def offset(self) -> Offset:
         self._clock.look()

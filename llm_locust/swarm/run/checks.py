@@ -478,7 +478,9 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
 def check_run_dir(settings: Settings) -> None:
     """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
     if settings.restartable:
-        _check_parts(settings.run.out)
+        if settings.run.out is None:
+            raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
+        _probe(settings.run.out)
     elif settings.run.out is None:
         _probe(Path("runs"))
     elif holds_a_run(settings.run.out):
@@ -487,12 +489,6 @@ def check_run_dir(settings: Settings) -> None:
         )
     else:
         _probe(settings.run.out)
-
-
-def _check_parts(folder: Path | None) -> None:
-    if folder is None:
-        raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
-    _probe(folder)
 
 
 def _probe(path: Path) -> None:

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import gevent
@@ -211,16 +210,17 @@ class Sweeping:
         self._end = end
         settings = run.settings
         self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
-        self._parts = [(path, read_manifest(path).stages) for path in _earlier_parts(run)]
+        earlier = [path for path in parts_of(run.reported) if path != run.path] if run.is_part else []
+        self._parts = [(path, read_manifest(path).stages) for path in earlier]
         self._plan = plan = self._chosen_plan()
         self._caches = self._prefix_caches()
         run.stages_planned = plan.most
         if run.live is not None and (shown := run.live.stages) is not None:
             shown.planned, shown.is_sweep, shown.has_records = plan.most, True, self._has_all
             shown.objective = "" if settings.load.search is None else settings.load.search.objective.text
-        earlier = resumed([*(stages for _, stages in self._parts), []])
+        begun = resumed([*(stages for _, stages in self._parts), []])
         self._driver = SweepDriver(
-            run.info["id"], self, plan, self._times(), origin_ns=run.info["origin_ns"], earlier=earlier
+            run.info["id"], self, plan, self._times(), origin_ns=run.info["origin_ns"], earlier=begun
         )
 
     def drive(self) -> None:
@@ -382,8 +382,3 @@ class Sweeping:
     def keep(self, stages: list[StageFacts]) -> None:
         self._show_step(stages[-1].number)
         self._run.keep_stages(list(stages))
-
-
-def _earlier_parts(run: ActiveRun) -> list[Path]:
-    """Directories of the run's parts that were written before it."""
-    return [path for path in parts_of(run.reported) if path != run.path] if run.is_part else []

@@ -205,7 +205,8 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
         raise UsageError(str(e)) from e
     except ClientError as e:
         reason = blanked(str(e), settings.secrets)
-        port = "" if _names_port(host) else f"; the URL names no port, so {target.port} was tried: add :PORT"
+        has_port = urlsplit(host if "://" in host else f"http://{host}").port is not None
+        port = "" if has_port else f"; the URL names no port, so {target.port} was tried: add :PORT"
         raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
     named = [_choose(name, models, host) for name in settings.models]
     model = _choose(settings.requests.model, models, host) if settings.asks_for_one else named[0]
@@ -258,10 +259,6 @@ def _refusal(target: Target, status: int, settings: Settings) -> str:
             "--model NAME --canary off starts without asking"
         )
     return f"{target.url} refuses {given} (HTTP {status}): {advice}"
-
-
-def _names_port(host: str) -> bool:
-    return urlsplit(host if "://" in host else f"http://{host}").port is not None
 
 
 def _choose(asked: str | None, models: list[str] | None, host: str) -> str:

@@ -18,9 +18,6 @@ from llm_locust.swarm.process.event_loop import every
 
 logger = logging.getLogger(__name__)
 
-#: Locust's logger of its tables.
-_TABLES = "locust.stats_logger"
-
 PANEL_INTERVAL_S = 1.0
 LINE_INTERVAL_S = 10.0
 
@@ -40,8 +37,8 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Progr
         return
     if mode == "locust" or (mode == "auto" and getattr(options, "print_stats", False)):
         return
-    if not options.only_summary:
-        _print_no_table()
+    if not options.only_summary:  # the report has all that is in the tables that Locust prints at its end
+        logging.getLogger("locust.stats_logger").disabled = True
     # Locust starts its printer after this, unless only the last table is requested.
     options.only_summary = True
     if mode == "rich" or (mode == "auto" and _can_draw()):
@@ -50,11 +47,6 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Progr
         every(PANEL_INTERVAL_S, panel.show, "the progress panel")
     else:
         every(LINE_INTERVAL_S, lambda: _say(store), "the progress lines")
-
-
-def _print_no_table() -> None:
-    """Leave out the tables that Locust prints at its end: the report has all that is in them."""
-    logging.getLogger(_TABLES).disabled = True
 
 
 def _can_draw() -> bool:

@@ -24,7 +24,6 @@ from llm_locust.deployment.readiness import (
     Check,
     Clock,
     NotReadyError,
-    Ready,
     Replicas,
     count_replicas,
     look,
@@ -118,7 +117,8 @@ def wait_for_replicas(
     except (NotReadyError, _RefusedError) as e:
         raise UsageError(f"the load does not start: {e}") from e
     waited_s = _CLOCK.now_s() - began_s
-    _tell(ready, waited_s)
+    what = "1 replica is" if len(ready.names) == 1 else f"all {len(ready.names)} replicas are"
+    logger.info("%s ready after %.1f s", what, waited_s)
     targets = tuple(probe.bases[url] for url in urls) if deployment.targets else ()
     sent = tuple(chain.from_iterable(probe.canaries.values()))
     known = tuple(urls) if named else (host,)
@@ -172,11 +172,6 @@ def _send_to_host(host: str, settings: Settings, canaries: Canaries) -> list[Can
     return canaries.send(Target.parse(host).with_base(found.base), found.model)
 
 
-def _tell(ready: Ready, waited_s: float) -> None:
-    what = "1 replica is" if len(ready.names) == 1 else f"all {len(ready.names)} replicas are"
-    logger.info("%s ready after %.1f s", what, waited_s)
-
-
 class _Probe:
     """Queries replicas; ``bases`` is the API base found for those that serve, ``canaries`` those sent."""
 
@@ -210,7 +205,10 @@ class _Probe:
         return self._names.read(answer.headers)
 
     def _health(self, url: str) -> int:
-        return self._ask(Target.parse(url), "GET", _beside("/health", url)).status
+        target = Target.parse(url)
+        # Servers have it next to their API, not below its version.
+        at = target.base.rfind("/v1") if target.base.endswith("/v1") else len(target.base)
+        return self._ask(target, "GET", target.base[:at] + "/health").status
 
     def _complete(self, url: str) -> str | None:
         if not self._canaries.kinds:
@@ -277,26 +275,16 @@ def post_to(settings: Settings, timeout_s: float, kinds: Iterable[RequestKind]) 
     hidden = (*settings.secrets, *secret_texts(headers))
 
     def post(url: str) -> int:
-        target = Target.parse(url)
-        pool = make_pool(target, settings)
+        pool = make_pool(Target.parse(url), settings)
+        path = "/" + url.split("://", 1)[-1].partition("/")[2]
         try:
-            return ask(pool, "POST", _path_of(url), headers, timeout_s).status
+            return ask(pool, "POST", path, headers, timeout_s).status
         except ClientError as e:
             raise ValueError(blanked(str(e), hidden)) from e
         finally:
             pool.close()
 
     return post
-
-
-def _path_of(url: str) -> str:
-    return "/" + url.split("://", 1)[-1].partition("/")[2]
-
-
-def _beside(path: str, url: str) -> str:
-    """Path that servers have next to their API, not below its version."""
-    base = Target.parse(url).base
-    return base[: base.rfind("/v1")] + path if base.endswith("/v1") else path
 
 
 def _addresses(urls: Sequence[str], within_s: float, expected: int | None) -> list[str]:

@@ -88,7 +88,7 @@ class Scraping:
                 "llm_locust.deployment.scraper",
                 [*words, "--tell"],
                 on_line=self._on_line,
-                on_error_line=self._on_error_line,
+                on_error_line=lambda line: self._log(f"server {line.decode(errors='replace')}"),
                 on_end=self._on_end,
                 variables=[*_CLUSTER, *([key] if key is not None else [])],
             )
@@ -120,9 +120,6 @@ class Scraping:
             return
         self._first_word.set()
         self._told(servers)
-
-    def _on_error_line(self, line: bytes) -> None:
-        self._log(f"server {line.decode(errors='replace')}")
 
     def _on_end(self, code: int) -> None:
         self._first_word.set()

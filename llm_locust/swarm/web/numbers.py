@@ -179,14 +179,12 @@ class Feed:
         changed = {at for at, values in points.items() if told.points.get(at, (0, None))[1] != values}
         if changed or series.marks != told.marks:
             told.revision += 1
-        told.points = {at: _point(told, at, values, changed) for at, values in points.items()}
+        told.points = {
+            at: (told.revision, values) if at in changed else told.points[at] for at, values in points.items()
+        }
         if series.marks != told.marks:
             told.marks, told.marks_revision = series.marks, told.revision
         return told
-
-
-def _point(told: _SentSpan, at: float, values: _Values, changed: Iterable[float]) -> tuple[int, _Values]:
-    return (told.revision, values) if at in changed else told.points[at]
 
 
 def _revision(token: str, generation: int) -> int:

@@ -171,7 +171,10 @@ class Pages:
         if response.status_code != 200:
             return response
         if request.endpoint == "locust.index" and response.mimetype == "text/html":
-            response.set_data(response.get_data().replace(b"</body>", _script("tabs.js") + b"</body>", 1))
+            found = asset("tabs.js")
+            assert found is not None
+            script = f'<script src="./llm/assets/tabs.js?{found.tag}"></script>'.encode()
+            response.set_data(response.get_data().replace(b"</body>", script + b"</body>", 1))
         # Locust caches this answer: it needs to be extended once.
         elif request.endpoint == "locust.request_stats" and response is not self._extended:
             told: dict[str, Any] = msgspec.json.decode(response.get_data())
@@ -196,12 +199,6 @@ def _extend_template(args: dict[str, Any]) -> None:
     }
     for name, added in additions.items():
         args[name] = [*args.get(name, ()), *added]
-
-
-def _script(name: str) -> bytes:
-    found = asset(name)
-    assert found is not None
-    return f'<script src="./llm/assets/{name}?{found.tag}"></script>'.encode()
 
 
 def _page(template: str, **values: object) -> Response:

@@ -45,7 +45,7 @@ from llm_locust.swarm.tracing import (
     SCOPE,
     SLICE,
     Ended,
-    Prospect,
+    PlannedSpan,
     RunSpans,
     SpanWriter,
     attributes_of,
@@ -94,16 +94,16 @@ class Made:
 
     def begin(
         self, request: bytes = REQUEST, of: Call | None = None
-    ) -> tuple[dict[str, str], Prospect | None]:
+    ) -> tuple[dict[str, str], PlannedSpan | None]:
         """The headers on the wire, and what is to become a span."""
-        sent, prospect = self.spans.begin(of or call(), TARGET, request)
+        sent, planned = self.spans.begin(of or call(), TARGET, request)
         assert sent.split(b"\r\n\r\n", 1)[1] == request.split(b"\r\n\r\n", 1)[1]
-        return headers(sent), prospect
+        return headers(sent), planned
 
     def write(self, record: RequestRecord, *, request: bytes = REQUEST) -> ReadableSpan:
-        _, prospect = self.begin(request)
-        assert prospect is not None
-        return self.finish([Ended(prospect, record, None)])[0]
+        _, planned = self.begin(request)
+        assert planned is not None
+        return self.finish([Ended(planned, record, None)])[0]
 
     def finish(self, ended: Sequence[Ended]) -> tuple[ReadableSpan, ...]:
         self._memory.clear()
@@ -130,7 +130,7 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
 def test_the_header_on_the_wire_has_exactly_the_spans_ids() -> None:
     made = Made()
     begun = [made.begin(REQUEST + b"\r\ntraceparent: of the body\r\n\r\n") for _ in range(3)]
-    ended = [Ended(prospect, numbered(i), None) for i, (_, prospect) in enumerate(begun) if prospect]
+    ended = [Ended(planned, numbered(i), None) for i, (_, planned) in enumerate(begun) if planned]
     for (sent, _), span in zip(begun, made.finish(ended), strict=True):
         assert sent["traceparent"].split("-") == ["00", *ids(span), "01"]
         assert span.parent is None
@@ -138,9 +138,9 @@ def test_the_header_on_the_wire_has_exactly_the_spans_ids() -> None:
 
 
 def test_what_the_sampler_does_not_want_is_flagged_so_and_has_no_span() -> None:
-    sent, prospect = Made(ALWAYS_OFF).begin()
+    sent, planned = Made(ALWAYS_OFF).begin()
     assert sent["traceparent"].endswith("-00")
-    assert prospect is None
+    assert planned is None
 
 
 class Counting(Sampler):
@@ -217,9 +217,9 @@ def test_a_span_around_the_users_code_is_the_parent_and_its_state_is_handed_on()
         5, 6, True, trace.TraceFlags(3), trace.TraceState([("vendor", "x"), ("other", "y")])
     )
     with trace.use_span(trace.NonRecordingSpan(carried)):
-        sent, prospect = made.begin()
-    assert prospect is not None
-    (span,) = made.finish([Ended(prospect, numbered(1), None)])
+        sent, planned = made.begin()
+    assert planned is not None
+    (span,) = made.finish([Ended(planned, numbered(1), None)])
     assert span.parent == carried
     assert sent["traceparent"].split("-") == ["00", f"{5:032x}", ids(span)[1], "03"]
     assert sent["tracestate"] == "vendor=x,other=y"
@@ -279,9 +279,9 @@ def test_a_span_says_what_the_conventions_and_the_records_have_words_for() -> No
         turn=0,
     )
     made = Made()
-    _, prospect = made.begin()
-    assert prospect is not None
-    (span,) = made.finish([Ended(prospect, record, "m-2026")])
+    _, planned = made.begin()
+    assert planned is not None
+    (span,) = made.finish([Ended(planned, record, "m-2026")])
     assert (span.name, span.kind, span.status.status_code) == ("chat m", SpanKind.CLIENT, StatusCode.UNSET)
     assert span.attributes == {
         "server.address": "llm.example",
@@ -330,16 +330,16 @@ def test_a_span_says_what_the_conventions_and_the_records_have_words_for() -> No
 )
 def test_the_span_is_named_by_operation_and_model(endpoint: Dialect | None, path: str, name: str) -> None:
     request = REQUEST.replace(b"chat/completions", path.encode())
-    _, prospect = Made().begin(request, call(endpoint))
-    assert prospect is not None
-    assert prospect.name == name
+    _, planned = Made().begin(request, call(endpoint))
+    assert planned is not None
+    assert planned.name == name
 
 
 def test_without_operation_and_model_the_span_has_the_requests_name() -> None:
     request = REQUEST.replace(b"POST /v1/chat/completions", b"GET /v1/models")
-    _, prospect = Made().begin(request, call(None, ""))
-    assert prospect is not None
-    assert prospect.name == "ask"
+    _, planned = Made().begin(request, call(None, ""))
+    assert planned is not None
+    assert planned.name == "ask"
 
 
 @pytest.mark.parametrize(
@@ -367,12 +367,12 @@ def test_a_failure_has_its_type(outcome: Outcome, status: int | None, expected: 
 def traced(url: str) -> Any:
     """A caller whose calls are traced, with what was begun and what ended."""
     made = Made()
-    begun: list[Prospect | None] = []
+    begun: list[PlannedSpan | None] = []
     ended: list[Answer] = []
 
     def begin(call: Call, target: Target, request: bytes) -> Any:
-        request, prospect = made.spans.begin(call, target, request)
-        begun.append(prospect)
+        request, planned = made.spans.begin(call, target, request)
+        begun.append(planned)
         return request, ended.append
 
     with caller(url, trace=begin) as asking:
@@ -388,10 +388,10 @@ def test_the_server_gets_the_trace_and_the_span_the_answer_whatever_it_is(server
         served = server.wait_ended(2)
     assert [a.record.outcome for a in ended] == [Outcome.OK, Outcome.CANCELLED]
     assert ended == asking.answers
-    for request, prospect in zip(served, begun, strict=True):
-        context = prospect.context
+    for request, planned in zip(served, begun, strict=True):
+        context = planned.context
         assert request.header("traceparent") == f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
-        assert prospect.attributes["server.port"] == server.port
+        assert planned.attributes["server.port"] == server.port
 
 
 def test_a_call_that_could_not_be_sent_has_its_span_too() -> None:
