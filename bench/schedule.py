@@ -10,8 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, parse_rate
-from llm_locust.workload.traces import TraceEntry, open_trace
+from llm_locust.workload.arrival_grammar import parse_rate
+from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable
+from llm_locust.workload.trace_formats import TraceEntry
+from llm_locust.workload.traces import open_trace
 
 RATE = 10_000
 SECONDS = 20

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         ScenarioUser,
     )
     from llm_locust.wire.dialects.dialect import Dialect
-    from llm_locust.workload.parts import Validator
-    from llm_locust.workload.text.prompts import Prompt
+    from llm_locust.workload.answers import Validator
+    from llm_locust.workload.prompts import Prompt
 
 __all__ = [
     "AgentUser",
@@ -63,7 +63,7 @@ _HOMES = {
     "OpenAIUser": "llm_locust.swarm.users.openai_user",
     "OpenLoopUser": "llm_locust.swarm.users.users",
     "Outcome": "llm_locust.core.record",
-    "Prompt": "llm_locust.workload.text.prompts",
+    "Prompt": "llm_locust.workload.prompts",
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users.users",
     "RunData": "llm_locust.report.run.run_data",

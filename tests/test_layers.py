@@ -40,7 +40,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
     "client": ("http",),
     "store": ("upload",),
-    "workload": ("text", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": ("stats", "requests", "select"),
     "figures": ("charts", "compare"),
     "report": ("sections", "plotly", "html", "run", "formats", "compare"),

@@ -2,8 +2,8 @@
 
 from hypothesis import given, strategies as st
 
+from llm_locust.wire.draft import Pieces
 from llm_locust.wire.payload import well_formed
-from llm_locust.wire.runs import Pieces
 
 #: Halves of surrogate pairs, the characters beside them, and characters of each width.
 CHARACTERS = st.sampled_from("a\xe9\ud7ff\ud800\ud83d\udbff\udc00\ude00\udfff\ue000\u4e2d\U0001f600")

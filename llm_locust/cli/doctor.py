@@ -7,9 +7,9 @@ import sys
 from llm_locust.client.http.target import Target
 from llm_locust.doctor.checks import as_json, examine, exit_code, print_results
 from llm_locust.doctor.finding import Examination
-from llm_locust.options.access import AccessSettings, access_headers, access_secrets, take_default_key
+from llm_locust.options.requests import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.output import one_line, printing
-from llm_locust.wire.dialects.table import DIALECTS, GENERATING
+from llm_locust.wire.dialects import DIALECTS, GENERATING
 from llm_locust.wire.foreign_text import is_key_name
 from llm_locust.workload.body import body_template, parse_body
 from llm_locust.workload.parts import parse_models

@@ -14,7 +14,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace) -> int:
     """Print the options. Return the exit code, 0."""
     # Imported here: Locust takes long to import, and patches the standard library.
-    from llm_locust.options.parser import options_help
+    from llm_locust.options.settings import options_help
 
     with printing():
         print(options_help())

@@ -11,9 +11,8 @@ from textwrap import wrap
 from llm_locust.cli.parser import did_you_mean
 from llm_locust.options.table import GRAMMAR
 from llm_locust.report.output import one_line, printing
-from llm_locust.scenario import load_scenario
 from llm_locust.scenario.classes import PRESETS, protocol_names, scenario_path
-from llm_locust.scenario.document import plan_points
+from llm_locust.scenario.document import load_scenario, plan_points
 
 DESCRIPTION = (
     "List the loads that --preset takes: usual cases, and public protocols. A run with a protocol rehearses "

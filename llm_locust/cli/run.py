@@ -26,8 +26,8 @@ from llm_locust.core.texts import argument, positive
 from llm_locust.options.option import Option
 from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
-from llm_locust.scenario import Scenario, load_scenario
 from llm_locust.scenario.classes import FOLDER, PRESETS, protocol_names
+from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.swarm.process.early_signals import keep_for_the_next_program
 
 DESCRIPTION = (

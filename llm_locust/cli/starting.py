@@ -14,9 +14,9 @@ from llm_locust.core.texts import parse_time
 from llm_locust.figures.objective import parse_objective
 from llm_locust.options.option import UP_TO
 from llm_locust.options.table import KEYS, OPTIONS
-from llm_locust.scenario import Scenario
 from llm_locust.scenario.classes import PRESETS
-from llm_locust.workload.arrivals import Sweep, parse_rate, parse_sweep
+from llm_locust.scenario.document import Scenario
+from llm_locust.workload.arrival_grammar import Sweep, parse_rate, parse_sweep
 
 # --- Locust's command line for a run: what was given, and the defaults of ``llm-locust run`` where nothing
 # else says it

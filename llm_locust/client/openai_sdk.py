@@ -19,8 +19,8 @@ from llm_locust.client.http.errors import ClientError, ConnectError, RequestTime
 from llm_locust.client.http.timers import TURN
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.images import ImageCount, images_in
 from llm_locust.wire.payload import DECODE_ERRORS, AskedResults
 

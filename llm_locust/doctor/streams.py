@@ -24,7 +24,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.foreign_text import blanked_name, clean_name
 from llm_locust.workload.body import body_template
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 # --- Requests of an examination: bodies, answers as they were seen
 

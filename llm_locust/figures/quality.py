@@ -21,7 +21,7 @@ from llm_locust.metrics.columns import OUTCOMES, Columns, Mask, Rows
 from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.ends import AnswerEnd, end_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from llm_locust.k8s import checks
 from llm_locust.k8s.overlay import CLOUD_IDENTITIES
 from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan, PodPlan, RenderError
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import load_scenario
+from llm_locust.scenario.document import load_scenario
 
 T = TypeVar("T")
 

@@ -26,9 +26,9 @@ from llm_locust.k8s.plan import (
     network,
 )
 from llm_locust.options.table import OPTION
-from llm_locust.scenario import Scenario
+from llm_locust.scenario.document import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url
-from llm_locust.workload.arrivals import parse_rate
+from llm_locust.workload.arrival_grammar import parse_rate
 
 # --- Everything that a run connects to, as rules of network policies
 

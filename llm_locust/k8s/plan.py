@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llm_locust.options.table import OPTION, OPTIONS
-from llm_locust.scenario import Scenario
+from llm_locust.scenario.document import Scenario
 from llm_locust.wire.foreign_text import public_url, url_fault
 
 # --- Files of a scenario for a ConfigMap

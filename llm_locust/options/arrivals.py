@@ -25,17 +25,9 @@ from llm_locust.options.stages import (
     with_own_rate,
 )
 from llm_locust.scenario import readers
-from llm_locust.workload.arrivals import (
-    Process,
-    Profile,
-    Sweep,
-    TraceFile,
-    parse_arrival,
-    parse_rate,
-    parse_sweep,
-)
-from llm_locust.workload.traces import Trace, TraceAsked, open_trace
-from llm_locust.workload.traces.trace import UNITS
+from llm_locust.workload.arrival_grammar import Sweep, TraceFile, parse_arrival, parse_rate, parse_sweep
+from llm_locust.workload.arrivals import Process, Profile
+from llm_locust.workload.traces import UNITS, Trace, TraceAsked, open_trace
 
 #: Of an open loop that is told a rate and nothing else.
 DEFAULT_PROCESS = Process(1.0)

@@ -15,8 +15,8 @@ from llm_locust.deployment.discovery import metrics_urls
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
 from llm_locust.figures.servers import split_role
-from llm_locust.options.access import headers_from
 from llm_locust.options.option import Group, option, parse_count
+from llm_locust.options.requests import headers_from
 
 #: When prefix caches can be emptied: before any load, when the measured phase begins, at both.
 RESETS = ("start", "measured", "both")

@@ -8,7 +8,7 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.option import PROGRESS_MODES, Group, ProgressMode, option, parse_price, read_shape
 from llm_locust.options.run import RunSettings
 from llm_locust.roofline.gpus import Gpu, gpu_named
-from llm_locust.workload.arrivals.profile import Profile
+from llm_locust.workload.arrivals import Profile
 
 
 def parse_note(text: str) -> str:

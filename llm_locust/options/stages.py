@@ -13,12 +13,11 @@ from llm_locust.figures.objective import Limit, Objective
 from llm_locust.figures.search import KINDS, bounds_of
 from llm_locust.metrics.stats.censoring import fewest_samples
 from llm_locust.options.option import parse_count
-from llm_locust.scenario import TrafficClass
+from llm_locust.scenario.classes import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.workload.arrivals import Profile, Sweep
-from llm_locust.workload.arrivals.parse import MAX_RATE, MAX_USERS
-from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS
-from llm_locust.workload.spec import WorkloadSpec
+from llm_locust.workload.arrival_grammar import MAX_RATE, MAX_USERS, Sweep
+from llm_locust.workload.arrivals import Profile
+from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, WorkloadSpec
 
 
 def parse_stage_time(text: str) -> float:

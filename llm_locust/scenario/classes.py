@@ -28,14 +28,15 @@ from llm_locust.scenario.tree import (
     key,
     one_of,
 )
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import is_variable
 from llm_locust.wire.headers import HEADER_FIELDS, HeaderError, header_template
+from llm_locust.workload.answers import Validator
 from llm_locust.workload.images import ImagesAsked
 from llm_locust.workload.lengths import Lengths, parse_lengths
-from llm_locust.workload.parts import ModelSplit, Validator
-from llm_locust.workload.text.synthetic import SharedPrefix
+from llm_locust.workload.parts import ModelSplit
+from llm_locust.workload.synthetic import SharedPrefix
 
 # --------------------
 # The usual cases of load with their usual lengths and limits: ``preset: chat``.

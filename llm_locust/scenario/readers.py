@@ -29,23 +29,19 @@ from llm_locust.scenario.tree import (
     one_of,
     plain,
 )
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
-from llm_locust.workload.arrivals import parse_arrival, parse_rate
+from llm_locust.workload.answers import KINDS as EXPECTATION_KINDS, Validator
+from llm_locust.workload.arrival_grammar import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
-from llm_locust.workload.datasets.row import EXPECTED_FIELD
+from llm_locust.workload.dataset_rows import EXPECTED_FIELD
+from llm_locust.workload.datasets import FORMATS
 from llm_locust.workload.draws import ORDERS, Order
 from llm_locust.workload.images import ImagesAsked, ImagesError, images_asked, parse_images
 from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
-from llm_locust.workload.parts import (
-    EXPECTATIONS,
-    FORMATS,
-    ModelSplit,
-    Validator,
-    parse_models,
-)
-from llm_locust.workload.text.synthetic import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
+from llm_locust.workload.parts import ModelSplit, parse_models
+from llm_locust.workload.synthetic import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
 
 # --------------------
 # Forms that the values of a run's options have in a scenario.
@@ -386,9 +382,9 @@ class Expected(Part, frozen=True, kw_only=True):
     """Key ``field`` of the dataset's lines with the right answer, and its comparison ``match``."""
 
     match: str = key(
-        tree.word(*EXPECTATIONS),
+        tree.word(*EXPECTATION_KINDS),
         "a name",
-        f"{one_of(EXPECTATIONS)}; `choice` is a letter; required",
+        f"{one_of(EXPECTATION_KINDS)}; `choice` is a letter; required",
         required=True,
     )
     field: str = key(

@@ -7,18 +7,17 @@ from llm_locust.deployment.targets import Arm, Prefix
 from llm_locust.metrics.gates import Slo
 from llm_locust.scenario.classes import TrafficClass
 from llm_locust.scenario.readers import DatasetSource
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import header_template
-from llm_locust.workload.answers import OwnFunction
+from llm_locust.workload.answers import OwnFunction, Validator
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
-from llm_locust.workload.datasets.load import Dataset, LoadDataset, load_dataset
-from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError
+from llm_locust.workload.dataset_rows import EXPECTED_FIELD, DatasetError
+from llm_locust.workload.datasets import Dataset, LoadDataset, load_dataset
 from llm_locust.workload.draws import seed_of
 from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.spec import WorkloadSpec
+from llm_locust.workload.plan import WorkloadSpec
 
 #: Where neither a dataset nor anybody says lengths.
 DEFAULT_INPUT_TOKENS = "512"

@@ -17,9 +17,9 @@ from llm_locust.swarm.pauses import pauses
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.trajectories.pool import TrajectoryPool, mark_of
-from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, answered, marked
+from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.trajectories import TrajectoryPool, mark_of
+from llm_locust.workload.trajectory_formats import Trajectory, Turn, answered, marked
 
 # --- One walk of an agent through a trajectory: its turns, the pauses of its tools, its sub-agents
 

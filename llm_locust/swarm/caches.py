@@ -26,7 +26,7 @@ from llm_locust.swarm.users.traffic import kind_headers, make_pool
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import one_token
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 # --------------------
 # Counters of a replica's prefix caches before and after a stage, and what they have grown by.

@@ -13,8 +13,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.host import exhausted
-from llm_locust.options.parser import add_arguments
-from llm_locust.options.settings import UsageError
+from llm_locust.options.settings import UsageError, add_arguments
 from llm_locust.swarm.channel.channel import guard_channels
 from llm_locust.swarm.process.event_loop import interrupt_threads
 from llm_locust.swarm.process.leaving import (

@@ -14,8 +14,7 @@ import jsonschema_rs
 import msgspec
 import regex
 
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 # --------------------
 # Requirements on an answer: one that does not meet them is ``rejected``, however fast it was.
@@ -42,6 +41,19 @@ _NAME_LENGTH = 60
 
 class ValidatorError(ValueError):
     """A validator that cannot be used; the text says why, and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """A requirement on an answer; one that does not meet it is ``rejected``.
+
+    ``kind`` and the type of ``argument``: ``regex`` a pattern that must be found in it, ``contains`` a tuple
+    of texts that must all be in it, ``json_schema`` a dict, ``max_repetition`` the largest share 0 .. 1 of it
+    that may be repetition, ``function`` the text ``module:function``.
+    """
+
+    kind: str
+    argument: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +231,18 @@ _MADE_BY: Mapping[str, Callable[[object], CompiledValidator]] = {
 # Comparison of an answer with the expected one.
 #
 # ========== ==========================================================================================
-# ``exact`` the whole answer, ignoring case, white space, and quotes, emphasis or a full stop around it
-# ``choice`` the letter A .. E that the answer chooses, see :func:`choice_of` ``number`` the last number in
-# the answer, see :func:`number_of` ``regex`` a pattern that occurs in the answer ==========
-# ==========================================================================================
+# ``exact``  the whole answer, ignoring case, white space, and quotes, emphasis or a full stop around it
+# ``choice`` the letter A .. E that the answer chooses, see :func:`choice_of`
+# ``number`` the last number in the answer, see :func:`number_of`
+# ``regex``  a pattern that occurs in the answer
+# ========== ==========================================================================================
 #
 # Like validators, this runs in the event loop after the request's end, and is bounded: some microseconds
 # for an answer of 2 kB, under 2 ms for one of 100 kB.
 # --------------------
 
 
+#: Comparisons of an answer with the expected one.
 KINDS = ("exact", "choice", "number", "regex")
 
 #: Number of characters, from the end, that are searched for letters and numbers: a conclusion comes last.

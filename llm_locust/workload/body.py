@@ -16,7 +16,7 @@ from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
 from llm_locust.wire.foreign_text import shown_before, shown_text
 from llm_locust.wire.images import in_json
 from llm_locust.wire.payload import AskedResults
-from llm_locust.workload.text.prompts import Prompt, as_text, texts_of
+from llm_locust.workload.prompts import Prompt, as_text, texts_of
 
 _CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")
 

@@ -14,11 +14,11 @@ from re import fullmatch
 import numpy as np
 
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.workload.datasets.sharegpt import ShareGptConversation
+from llm_locust.workload.dataset_rows import ShareGptConversation
 from llm_locust.workload.draws import generator
 from llm_locust.workload.lengths import Lengths, TimeDistribution, parse_lengths, parse_times
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
-from llm_locust.workload.text.prompts import Prompt, head_tag, with_head
+from llm_locust.workload.prompts import Prompt, head_tag, with_head
 
 #: Turns of a conversation if neither its plan nor a dataset gives a number.
 DEFAULT_TURNS = 5

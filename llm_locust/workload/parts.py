@@ -1,11 +1,11 @@
-"""Parts of a class of requests, as values: inputs, models, and what else a request is made of."""
+"""Parts of a class of requests: several inputs of one request, and the models that requests ask for."""
 
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from llm_locust.wire.dialects.results import RERANK
 from llm_locust.wire.payload import MAX_INPUTS
 from llm_locust.workload.draws import MODELS, generator
 from llm_locust.workload.lengths import Lengths, parse_lengths
-from llm_locust.workload.text.prompts import Prompt, texts_of, with_head
-from llm_locust.workload.text.synthetic import Writer
+from llm_locust.workload.prompts import Prompt, texts_of, with_head
+from llm_locust.workload.synthetic import Writer
 
 # --- Requests with several inputs: texts to embed, a query and the documents that are ranked by it
 
@@ -263,26 +263,3 @@ class ModelChooser:
         if user not in self._drawn:
             self._drawn[user] = self.split.drawn(self._seed, self._worker, user)
         return next(self._drawn[user])
-
-
-# --- Parts of a class of requests, as values
-
-
-#: Formats of a dataset, for names that do not show it.
-FORMATS = ("jsonl", "sharegpt", "csv", "parquet", "text")
-
-#: Comparisons of an answer with the expected one.
-EXPECTATIONS = ("exact", "choice", "number", "regex")
-
-
-@dataclass(frozen=True, slots=True)
-class Validator:
-    """A requirement on an answer; one that does not meet it is ``rejected``.
-
-    ``kind`` and the type of ``argument``: ``regex`` a pattern that must be found in it, ``contains`` a tuple
-    of texts that must all be in it, ``json_schema`` a dict, ``max_repetition`` the largest share 0 .. 1 of it
-    that may be repetition, ``function`` the text ``module:function``.
-    """
-
-    kind: str
-    argument: Any

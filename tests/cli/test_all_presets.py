@@ -14,8 +14,8 @@ from swarm_process import LOCUSTFILES, Result, locust, simulation
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import load_scenario
 from llm_locust.scenario.classes import protocol_names, scenario_path
+from llm_locust.scenario.document import load_scenario
 
 CHOSEN = os.environ.get("LLM_LOCUST_TEST_PRESETS")
 if not CHOSEN:

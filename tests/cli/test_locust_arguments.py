@@ -12,8 +12,7 @@ from llm_locust.cli import run as command, run as run_command, sweep
 from llm_locust.cli.parser import CommandParser
 from llm_locust.cli.starting import LOCUSTFILES, locust_arguments, said_elsewhere
 from llm_locust.options.table import GRAMMAR, OPTIONS
-from llm_locust.scenario import Scenario
-from llm_locust.scenario.document import parse_scenario
+from llm_locust.scenario.document import Scenario, parse_scenario
 
 # --- What ``llm-locust run`` makes of its arguments: Locust's command line
 

@@ -36,7 +36,7 @@ from llm_locust.options.run import parse_stop_rules
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import parse_scenario
 from llm_locust.sim.faults import parse_fault_plan, parse_plan
-from llm_locust.workload.arrivals import parse_rate
+from llm_locust.workload.arrival_grammar import parse_rate
 from llm_locust.workload.lengths import parse_times
 
 

@@ -14,16 +14,17 @@ from typing import Any
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.core.record import MAX_TOKENS
-from llm_locust.options.parser import stop_rules
+from llm_locust.options.settings import stop_rules
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import Scenario, ScenarioError, load_scenario
+from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.scenario.request_kind import kinds_of
+from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.answers import ValidatorError, checks_of
 from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.traces import FORMATS, Trace, TraceAsked, TraceEntry, TraceError, open_trace
-from llm_locust.workload.traces.trace import UNITS, how_read
+from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.trace_formats import TraceEntry, TraceError
+from llm_locust.workload.traces import FORMATS, UNITS, Trace, TraceAsked, how_read, open_trace
 
 # -- scenarios -----------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from reads import read
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.errors import ResponseError
 from llm_locust.client.http.exchange import Exchange
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # -- event streams -------------------------------------------------------------------------

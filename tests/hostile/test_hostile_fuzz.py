@@ -17,10 +17,10 @@ from fuzz_target import SEEDS, Target
 from hypothesis import example, given, strategies as st
 
 from llm_locust.store import FrameHeader, encode_frame
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.sse import SseEvent
 
 PLACES = st.lists(st.integers(0, 400), max_size=10)

@@ -25,19 +25,21 @@ from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.live.store import live_end
 from llm_locust.options.settings import UsageError
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
-from llm_locust.scenario import ScenarioError, TrafficClass, Validator
+from llm_locust.scenario.classes import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind, kinds_of
-from llm_locust.scenario.tree import read_text
+from llm_locust.scenario.tree import ScenarioError, read_text
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.swarm.process.own_code import check_named_functions, own_folders
-from llm_locust.workload.datasets.load import load_conversations, load_dataset
-from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.answers import Validator
+from llm_locust.workload.dataset_rows import DatasetError
+from llm_locust.workload.datasets import load_conversations, load_dataset
 from llm_locust.workload.lengths import LengthError, parse_lengths, read_lengths
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.tokenizer import TokenizerError, load_tokenizer
-from llm_locust.workload.traces import TraceError, open_trace
-from llm_locust.workload.trajectories.pool import load_pool
-from llm_locust.workload.trajectories.trajectory import TrajectoryError
+from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.tokenizer import TokenizerError, load_tokenizer
+from llm_locust.workload.trace_formats import TraceError
+from llm_locust.workload.traces import open_trace
+from llm_locust.workload.trajectories import load_pool
+from llm_locust.workload.trajectory_formats import TrajectoryError
 
 # --- A run directory of a stranger: its files are values, and nothing in them is opened or costs a traceback
 

@@ -29,7 +29,7 @@ from llm_locust.live.prometheus import registry
 from llm_locust.live.state import Observation
 from llm_locust.options.table import GRAMMAR
 from llm_locust.report.run import serving
-from llm_locust.scenario import load_scenario
+from llm_locust.scenario.document import load_scenario
 from llm_locust.swarm.process.children import REPORT_SOCKET
 
 # --- Every overlay renders, holds what is promised, and names options that exist

@@ -29,7 +29,7 @@ from llm_locust.k8s.kubectl import render as render_folder
 from llm_locust.k8s.overlay import image_change
 from llm_locust.k8s.plan import MOST_BYTES, RenderError, ServerTarget, files_of
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import load_scenario
+from llm_locust.scenario.document import load_scenario
 
 # --- ``llm-locust k8s render``: manifests that do what the scenario and the command line say
 

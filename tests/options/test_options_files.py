@@ -13,9 +13,9 @@ from llm_locust.cli.starting import Said, locust_arguments
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages import prefixes_of
 from llm_locust.swarm.run.checks import check_load, checked_trace, tell_files
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.traces import trace as plausible
-from llm_locust.workload.trajectories.trajectory import Turn
+from llm_locust.workload import traces as plausible
+from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.trajectory_formats import Turn
 
 # --- Options that say how files are read reach every reader: of the run, and of each class of a scenario
 

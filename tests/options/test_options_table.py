@@ -9,10 +9,19 @@ import configargparse  # type: ignore[import-untyped]
 import pytest
 
 from llm_locust.options.option import Group
-from llm_locust.options.reference import reference
-from llm_locust.options.table import GRAMMAR, GROUPS, LOCUST_OPTIONS, NOT_LOAD, OPTION, OPTIONS, recorded
-from llm_locust.scenario import ScenarioError, parse_scenario
+from llm_locust.options.table import (
+    GRAMMAR,
+    GROUPS,
+    LOCUST_OPTIONS,
+    NOT_LOAD,
+    OPTION,
+    OPTIONS,
+    recorded,
+    reference,
+)
 from llm_locust.scenario.classes import SHARED
+from llm_locust.scenario.document import parse_scenario
+from llm_locust.scenario.tree import ScenarioError
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,8 @@ from parsed_settings import run_settings as parse
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.manifest import Manifest
-from llm_locust.options.access import access_headers, parse_header_env, take_default_key
 from llm_locust.options.option import parse_header, parse_size, parse_timeouts
+from llm_locust.options.requests import access_headers, parse_header_env, take_default_key
 from llm_locust.options.run import (
     ErrorRate,
     Oversaturation,

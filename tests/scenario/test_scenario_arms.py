@@ -13,9 +13,10 @@ from parsed_settings import run_settings, settings_of
 from llm_locust.deployment.targets import Arm
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import Scenario, ScenarioError, parse_scenario
+from llm_locust.scenario.document import Scenario, parse_scenario
 from llm_locust.scenario.request_kind import parse_prefix, request_form, slo_headers
-from llm_locust.workload.text.prompts import Prompt, with_words
+from llm_locust.scenario.tree import ScenarioError
+from llm_locust.workload.prompts import Prompt, with_words
 
 # --- Arms of a scenario: what is read, what is refused, and what becomes of it in a run's settings
 

@@ -14,10 +14,10 @@ from llm_locust.figures.objective import parse_objective
 from llm_locust.metrics.gates import Slo, parse_gates, parse_slo
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION
-from llm_locust.scenario import Scenario, ScenarioError, load_scenario
 from llm_locust.scenario.classes import FOLDER, PRESETS, Preset, protocol_names, scenario_path
-from llm_locust.scenario.document import plan_points
-from llm_locust.workload.arrivals.parse import parse_rate, parse_sweep
+from llm_locust.scenario.document import Scenario, load_scenario, plan_points
+from llm_locust.scenario.tree import ScenarioError
+from llm_locust.workload.arrival_grammar import parse_rate, parse_sweep
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import Workload
 

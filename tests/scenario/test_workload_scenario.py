@@ -12,27 +12,20 @@ import yaml
 from hypothesis import given, strategies as st
 
 from llm_locust.metrics.gates import Slo
-from llm_locust.options.reference import SCENARIO_KEYS, SCENARIO_TABLE, with_scenario_tables
 from llm_locust.options.run import LEAST_ENDED
-from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS
-from llm_locust.scenario import (
-    Conversation,
-    DatasetSource,
-    Expected,
-    Mix,
-    Scenario,
-    ScenarioError,
-    Stop,
-    TrafficClass,
-    Validator,
-    WarmUp,
-    choose,
-    load_scenario,
-    parse_scenario,
+from llm_locust.options.table import (
+    GRAMMAR,
+    LOCUST_OPTIONS,
+    SCENARIO_KEYS,
+    SCENARIO_TABLE,
+    with_scenario_tables,
 )
-from llm_locust.scenario.classes import CLASS_KEYS, PRESETS
-from llm_locust.scenario.document import TOP_KEYS
-from llm_locust.workload.text.synthetic import SharedPrefix
+from llm_locust.scenario.classes import CLASS_KEYS, PRESETS, Mix, TrafficClass, choose
+from llm_locust.scenario.document import TOP_KEYS, Scenario, Stop, WarmUp, load_scenario, parse_scenario
+from llm_locust.scenario.readers import Conversation, DatasetSource, Expected
+from llm_locust.scenario.tree import ScenarioError
+from llm_locust.workload.answers import Validator
+from llm_locust.workload.synthetic import SharedPrefix
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -24,11 +24,11 @@ from llm_locust.sim.answers.jobs import (
     split_tokens,
 )
 from llm_locust.sim.answers.template import StreamTemplate
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.images import Size
 from llm_locust.wire.reply import read_body, reply_reader

@@ -36,7 +36,7 @@ from llm_locust.sim.faults import (
     parse_plan,
 )
 from llm_locust.sim.truth import TruthError
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.reply import read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder

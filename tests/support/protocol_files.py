@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 
 from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import load_scenario
 from llm_locust.scenario.classes import scenario_path
+from llm_locust.scenario.document import load_scenario
 
 FILES = {
     "trajectories": {"messages": [{"role": "user", "content": "Fix it."}], "target_output_tokens": 9},

@@ -19,7 +19,7 @@ from llm_locust.deployment.exposition import readings
 from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.options.settings import parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS
-from llm_locust.scenario import load_scenario
+from llm_locust.scenario.document import load_scenario
 from llm_locust.swarm import caches
 from llm_locust.swarm.caches import (
     Counters,
@@ -31,7 +31,7 @@ from llm_locust.swarm.caches import (
     prepare,
 )
 from llm_locust.swarm.run.replicas import post_to
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 # --- Counters of a replica's prefix caches count by what each has grown by, if that can be
 

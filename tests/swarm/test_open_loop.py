@@ -29,17 +29,10 @@ from llm_locust.swarm.users.open_loop import (
     open_loop_class,
     timetable,
 )
-from llm_locust.workload.arrivals import (
-    Arrival,
-    ListedSchedule,
-    Process,
-    Schedule,
-    Timetable,
-    TraceFile,
-    constant,
-)
-from llm_locust.workload.traces import TraceEntry
-from llm_locust.workload.traces.trace import WINDOW
+from llm_locust.workload.arrival_grammar import TraceFile
+from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, constant
+from llm_locust.workload.trace_formats import TraceEntry
+from llm_locust.workload.traces import WINDOW
 
 # --- One worker's part of an open loop: its share, what it counts, and how it ends
 

@@ -19,9 +19,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.users.traffic import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.reply import reply_reader
-from llm_locust.workload.answers import CompiledValidator, checks_of, expected_answer
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.answers import CompiledValidator, Validator, checks_of, expected_answer
+from llm_locust.workload.prompts import Prompt
 
 EMPTY = reply_reader(CHAT).finish()
 
@@ -159,7 +158,7 @@ import locust
 from locust import task
 
 from llm_locust import ChatUser, OpenAIUser, events
-from llm_locust.workload.parts import Validator
+from llm_locust.workload.answers import Validator
 
 
 def note(file, value):
@@ -257,7 +256,7 @@ UNUSABLE = """
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.workload.parts import Validator
+from llm_locust.workload.answers import Validator
 
 
 class Wrong(ChatUser):

@@ -29,7 +29,8 @@ from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
-from llm_locust.workload.arrivals import Process, TraceFile, parse_rate
+from llm_locust.workload.arrival_grammar import TraceFile, parse_rate
+from llm_locust.workload.arrivals import Process
 
 # --- Who takes part in a run: places, last words, what the manifest says of each worker
 

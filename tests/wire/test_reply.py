@@ -9,11 +9,11 @@ from hypothesis import given, strategies as st
 from payloads import DONE, RESPONSE, STOP as STOPS, body, chunk, events, read, says
 from strategies import chat_chunks, json_values, spoiled, streams
 
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd, error_in, failure_beside, worse
 from llm_locust.wire.foreign_text import clean_name, one_line

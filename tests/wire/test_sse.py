@@ -9,8 +9,8 @@ from strategies import complete_streams, cuts, streams
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.draft import EventRun, Pieces, run_of
 from llm_locust.wire.reply import ReplyReader, reply_reader
-from llm_locust.wire.runs import EventRun, Pieces, run_of
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- The event stream decoder: every trap of the wire, at any split

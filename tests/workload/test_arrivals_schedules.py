@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
+from llm_locust.workload.arrival_grammar import parse_rate
 from llm_locust.workload.arrivals import (
+    BLOCK,
     Arrival,
     ArrivalColumns,
     ClassArrival,
@@ -18,10 +20,8 @@ from llm_locust.workload.arrivals import (
     Process,
     Schedule,
     constant,
-    parse_rate,
     unit_times,
 )
-from llm_locust.workload.arrivals.schedule import BLOCK
 
 # --- Arrival processes in unit time: the laws of the gaps, held against their closed forms
 

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from llm_locust.workload.answers import (
     REPETITION_WORDS,
     ExpectedError,
+    Validator,
     ValidatorError,
     check_of,
     checks_of,
@@ -21,10 +22,9 @@ from llm_locust.workload.answers import (
     number_of,
     repetition,
 )
-from llm_locust.workload.datasets.load import load_dataset
-from llm_locust.workload.datasets.row import DatasetError
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.text.prompts import WORDS, Prompt
+from llm_locust.workload.dataset_rows import DatasetError
+from llm_locust.workload.datasets import load_dataset
+from llm_locust.workload.prompts import WORDS, Prompt
 
 # --- Validators: what they let pass, what they refuse, and that none of them holds the event loop
 

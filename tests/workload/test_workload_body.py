@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from llm_locust.wire.dialects import DIALECTS, GENERATING, dialect_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect
 from llm_locust.wire.dialects.messages import MESSAGES as MESSAGES_API
 from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
-from llm_locust.wire.dialects.table import DIALECTS, GENERATING, dialect_of
 from llm_locust.workload.body import (
     BodyError,
     body_template,
@@ -21,13 +21,12 @@ from llm_locust.workload.body import (
     output_limit,
     parse_body,
 )
-from llm_locust.workload.datasets.load import load_dataset
-from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.dataset_rows import DatasetError
+from llm_locust.workload.datasets import load_dataset
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.parts import WorkloadError
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt, PromptError, texts_of
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import Prompt, PromptError, texts_of
 
 # --- Request bodies: what is in them, whose field wins, how a wrong --body is answered
 

@@ -23,12 +23,11 @@ from llm_locust.workload.conversations import (
     turn_count,
     with_history,
 )
-from llm_locust.workload.datasets.sharegpt import ShareGptConversation, ShareGptTurn
+from llm_locust.workload.dataset_rows import ShareGptConversation, ShareGptTurn
 from llm_locust.workload.lengths import LengthError, TimesError, parse_lengths
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.text.synthetic import SharedPrefix
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.synthetic import SharedPrefix
 
 PLACE = ConversationId(7, 0, 3, 0)
 

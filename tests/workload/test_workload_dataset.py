@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
 
-from llm_locust.workload.datasets.load import Dataset, load_dataset
-from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.dataset_rows import DatasetError
+from llm_locust.workload.datasets import Dataset, load_dataset
 from llm_locust.workload.draws import sequential, shuffled, weighted
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 # --- JSONL datasets: what a line may be, how it is shared, how a wrong one is answered
 

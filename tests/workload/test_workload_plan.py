@@ -16,8 +16,8 @@ from llm_locust.core.record import LengthPair
 from llm_locust.options.settings import UsageError
 from llm_locust.wire.dialects.chat import COMPLETIONS
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.workload.datasets.load import Dataset
-from llm_locust.workload.datasets.row import DatasetError
+from llm_locust.workload.dataset_rows import DatasetError
+from llm_locust.workload.datasets import Dataset
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.parts import (
     MOST_MODELS,
@@ -27,11 +27,10 @@ from llm_locust.workload.parts import (
     models_text,
     parse_models,
 )
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import HEAD_WORDS, Prompt
-from llm_locust.workload.text.synthetic import SharedPrefix
-from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import HEAD_WORDS, Prompt
+from llm_locust.workload.synthetic import SharedPrefix
+from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer
 
 # --- Who sends what: reproducible from the seed, different for every user, dataset lines used once
 

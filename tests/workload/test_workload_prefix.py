@@ -13,10 +13,9 @@ from hypothesis import Phase, given, settings, strategies as st
 from llm_locust.core.manifest import BLOCK_TOKENS, LEAST_OWN, PrefixShare
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Corpus, Prompt
-from llm_locust.workload.text.synthetic import (
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import Corpus, Prompt
+from llm_locust.workload.synthetic import (
     AboutWriter,
     Calibration,
     SharedPrefix,

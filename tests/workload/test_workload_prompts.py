@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
-from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.workload.text.prompts import (
+from llm_locust.wire.dialects import DIALECTS
+from llm_locust.workload.prompts import (
     HEAD_WORDS,
     WORDS,
     Corpus,
@@ -29,7 +29,7 @@ from llm_locust.workload.text.prompts import (
     synthetic_text,
     with_head,
 )
-from llm_locust.workload.text.synthetic import (
+from llm_locust.workload.synthetic import (
     STAGES,
     Ahead,
     Calibration,
@@ -39,7 +39,7 @@ from llm_locust.workload.text.synthetic import (
     WordCosts,
     prompt_count,
 )
-from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
+from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer
 
 # --- Prompts as values, and synthetic text of an asked length
 
@@ -507,8 +507,8 @@ monkey.patch_all()
 import gevent
 from gevent.threadpool import ThreadPoolExecutor
 
-from llm_locust.workload.text.synthetic import Ahead
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.synthetic import Ahead
+from llm_locust.workload.prompts import Prompt
 
 native_sleep = monkey.get_original("time", "sleep")
 turns = 0

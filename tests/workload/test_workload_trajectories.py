@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from llm_locust.workload.trajectories.pool import (
+from llm_locust.workload.trajectories import (
     TrajectoryPool,
     how_read,
     load_pool,
@@ -17,7 +17,7 @@ from llm_locust.workload.trajectories.pool import (
     possible_shares,
     shared_characters,
 )
-from llm_locust.workload.trajectories.trajectory import (
+from llm_locust.workload.trajectory_formats import (
     Chain,
     HashedPrompt,
     Trajectory,

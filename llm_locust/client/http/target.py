@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 from re import ASCII, fullmatch, search, split
 from urllib.parse import SplitResult, quote, urlsplit
 
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.foreign_text import public_url, url_fault
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -15,7 +15,7 @@ from llm_locust.metrics.stats.censoring import Durations, certified, ordered
 from llm_locust.report.formats.completed import Completed, asked_number, asked_options, figures
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects import DIALECTS
 
 # --------------------
 # ``profile_export_genai_perf.json`` of GenAI-Perf and AIPerf: its keys, filled from our records.

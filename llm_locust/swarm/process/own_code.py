@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import TYPE_CHECKING
 
 from llm_locust.options.settings import UsageError
-from llm_locust.scenario import Validator
 from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.workload.answers import Validator
 
 if TYPE_CHECKING:
     from locust.env import Environment

@@ -13,8 +13,8 @@ from locust.env import Environment
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
-from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.deployment import patience_s
+from llm_locust.options.requests import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog, SegmentLog
 from llm_locust.store.facts import parts_of

@@ -17,24 +17,24 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.deployment import metrics_words
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages import LENGTHS, PREFIX, against_lengths, against_prefix
-from llm_locust.scenario import sole_class
+from llm_locust.scenario.classes import sole_class
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.facts import next_part
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
 from llm_locust.swarm.users.open_loop import open_loop_class
+from llm_locust.wire.dialects import dialect_of
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.wire.foreign_text import (
     public_url,
     url_secret,
 )
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.workload.answers import ValidatorError, checks_of
-from llm_locust.workload.traces import Trace, TraceError
-from llm_locust.workload.traces.trace import how_read
-from llm_locust.workload.trajectories.pool import how_read as how_pool_read
+from llm_locust.workload.trace_formats import TraceError
+from llm_locust.workload.traces import Trace, how_read
+from llm_locust.workload.trajectories import how_read as how_pool_read
 
 if TYPE_CHECKING:
     from locust import User

@@ -42,8 +42,8 @@ from llm_locust.swarm.run.checks import _kinds, kinds_sent
 from llm_locust.swarm.run.finishing import CREDENTIALS
 from llm_locust.swarm.users.open_loop import open_loop_class
 from llm_locust.swarm.users.traffic import kind_headers, make_pool, request_headers
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import (
     blanked,
     blanked_name,
@@ -55,7 +55,7 @@ from llm_locust.wire.foreign_text import (
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import encoded
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 if TYPE_CHECKING:
     from locust import User

@@ -42,13 +42,13 @@ from llm_locust.swarm.run.preflight import (
     settings_of_arm,
 )
 from llm_locust.swarm.users.traffic import make_pool, request_headers, shared_headers
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.foreign_text import blanked
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.workload.body import body_template, one_token
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 if TYPE_CHECKING:
     pass

@@ -40,7 +40,7 @@ from llm_locust.workload.arrivals import (
     Timetable,
     constant,
 )
-from llm_locust.workload.traces import TraceEntry, TraceError
+from llm_locust.workload.trace_formats import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)
 

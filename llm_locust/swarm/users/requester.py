@@ -34,10 +34,10 @@ from llm_locust.workload.conversations import (
     turn_count,
     with_history,
 )
-from llm_locust.workload.datasets.sharegpt import ShareGptConversation
+from llm_locust.workload.dataset_rows import ShareGptConversation
 from llm_locust.workload.draws import IMAGES, generator
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.text.prompts import Prompt, head_words, with_words
+from llm_locust.workload.prompts import Prompt, head_words, with_words
 
 
 @dataclass(frozen=True, slots=True)

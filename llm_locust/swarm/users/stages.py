@@ -25,8 +25,8 @@ from llm_locust.options.run import OVERSATURATION
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.channel.shipping import Offset
-from llm_locust.workload.arrivals import Profile, RateSegment, Sweep
-from llm_locust.workload.arrivals.parse import Kind
+from llm_locust.workload.arrival_grammar import Kind, Sweep
+from llm_locust.workload.arrivals import Profile, RateSegment
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from llm_locust.client.recording import Answer, Call
 from llm_locust.client.routes import Heads, Routes
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.deployment.targets import RandomArm, make_chooser
-from llm_locust.options.access import access_headers
+from llm_locust.options.requests import access_headers
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
@@ -29,13 +29,14 @@ from llm_locust.workload.answers import (
     ExpectedAnswer,
     ExpectedError,
     OwnFunction,
+    Validator,
     checks_of,
     expected_answer,
     is_correct,
 )
-from llm_locust.workload.parts import ModelChooser, Validator
+from llm_locust.workload.parts import ModelChooser
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 

@@ -15,27 +15,26 @@ from locust.exception import StopUser
 
 from llm_locust.client.recording import Answer
 from llm_locust.options.settings import Settings
-from llm_locust.scenario import Mix
+from llm_locust.scenario.classes import Mix
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.open_loop import Item, ScheduleClock
 from llm_locust.swarm.users.requester import Dialogue, Prepared, Requester
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.swarm.users.traffic import Judge
+from llm_locust.wire.dialects import dialect_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.dialects.table import dialect_of
-from llm_locust.workload.answers import OwnFunction
+from llm_locust.workload.answers import OwnFunction, Validator
 from llm_locust.workload.arrivals import ClassArrival
 from llm_locust.workload.conversations import (
     ConversationPlan,
     parse_plan,
 )
-from llm_locust.workload.datasets.sharegpt import ShareGptConversation
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.text.prompts import Prompt
-from llm_locust.workload.traces import TraceEntry
+from llm_locust.workload.dataset_rows import ShareGptConversation
+from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.trace_formats import TraceEntry
 
 # --- Session that a new user joins, by which user classes need not import the roles of a process
 
@@ -215,7 +214,7 @@ class PromptUser(LlmUser):
     """A user that sends prompts of the workload to one endpoint.
 
     Attributes:
-        endpoint: a name of :data:`~llm_locust.wire.dialects.table.DIALECTS`, or a dialect of your own.
+        endpoint: a name of :data:`~llm_locust.wire.dialects.DIALECTS`, or a dialect of your own.
         headers: of its requests; they override the run's of the same name. Values may be templates, such as
             ``{session}``; see :mod:`llm_locust.wire.headers`. A user may set its own, as after a login.
     """

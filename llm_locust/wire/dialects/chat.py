@@ -26,7 +26,7 @@ from llm_locust.wire.dialects.choices import (
     typed_delta,
 )
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
-from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
+from llm_locust.wire.draft import DeltaKind, Draft, Pieces, read_leniently, run_of
 from llm_locust.wire.ends import error_in, says_error, worse
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -43,7 +43,6 @@ from llm_locust.wire.payload import (
     parse_object,
     whole_object,
 )
-from llm_locust.wire.runs import Pieces, run_of
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Running, output_of
 

@@ -29,7 +29,7 @@ KEY = "sk-canary-0123456789abcdef"
 ASK = """
 import json, sys
 from locust.argument_parser import LocustArgumentParser
-from llm_locust.options.parser import add_arguments
+from llm_locust.options.settings import add_arguments
 from llm_locust.options.settings import UsageError, parse_settings
 from llm_locust.swarm.run.preflight import canaries_of
 from llm_locust.swarm.run.replicas import wait_for_replicas
@@ -225,7 +225,7 @@ def test_a_canary_asks_for_what_the_load_asks_for(found: dict[str, Any], server:
 FAILING = """
 from locust import task
 from llm_locust import ChatUser
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.prompts import Prompt
 
 class Asker(ChatUser):
     @task

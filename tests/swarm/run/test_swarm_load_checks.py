@@ -27,9 +27,10 @@ from llm_locust.swarm.run.checks import (
 )
 from llm_locust.swarm.run.preflight import host_of
 from llm_locust.swarm.run.run import raised_in_tasks
+from llm_locust.wire.dialects import DIALECTS, dialect_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.table import DIALECTS, dialect_of
-from llm_locust.workload.arrivals import Process, TraceFile, constant
+from llm_locust.workload.arrival_grammar import TraceFile
+from llm_locust.workload.arrivals import Process, constant
 
 # --- Gates and loads that do not fit each other are refused before anything is sent
 

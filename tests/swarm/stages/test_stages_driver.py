@@ -20,7 +20,7 @@ from llm_locust.swarm.users.stages import (
     stages_of,
     steps_of,
 )
-from llm_locust.workload.arrivals import parse_rate, parse_sweep
+from llm_locust.workload.arrival_grammar import parse_rate, parse_sweep
 
 # --- The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers
 

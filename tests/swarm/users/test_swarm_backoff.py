@@ -396,8 +396,8 @@ from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.users import ChatUser
 from llm_locust.wire.images import images_in
 from llm_locust.workload.images import parse_images
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.prompts import Prompt
 
 
 class Chat(ChatUser):
@@ -517,7 +517,7 @@ from types import SimpleNamespace as Fake
 
 from llm_locust.core.record import Outcome
 from llm_locust.swarm.agents import Walk
-from llm_locust.workload.trajectories.trajectory import Trajectory, Turn
+from llm_locust.workload.trajectory_formats import Trajectory, Turn
 
 MS = 1_000_000
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from locust import task
 
 from llm_locust import ConversationUser
-from llm_locust.workload.datasets.load import load_conversations
+from llm_locust.workload.datasets import load_conversations
 
 
 class Talking(ConversationUser):

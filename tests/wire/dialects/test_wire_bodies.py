@@ -14,20 +14,19 @@ from hypothesis import given, strategies as st
 from payloads import body, data_url, png, read
 from strategies import json_values, spoiled
 
+from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES, messages_turns
 from llm_locust.wire.dialects.responses import RESPONSES, responses_input
-from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.draft import DeltaKind, Draft
 from llm_locust.wire.images import ImageCount, InlineImage, Size, images_in, in_json, size_in, url_of
 from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template
 from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import Prompt
 
 # --- Chat's messages and tools in the words of the responses and messages APIs
 

@@ -16,13 +16,12 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS
 from llm_locust.wire.images import Size, images_in
 from llm_locust.workload import images as noise
-from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.datasets import load_dataset
 from llm_locust.workload.images import OWN_BYTES, ImagesError, noise_image, parse_images, parse_sizes
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.parts import WorkloadError
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt, with_images
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.prompts import Prompt, with_images
 
 
 def file_of(size: Size, own: bytes = b"x" * OWN_BYTES) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_tokenizers import CHATML, small_tokenizer, write_folder
 
-from llm_locust.workload.text.tokenizer import (
+from llm_locust.workload.tokenizer import (
     ChatTemplate,
     ChatTemplateError,
     PromptTokenizer,

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from llm_locust.workload.plan import Workload
-from llm_locust.workload.spec import WorkloadSpec
-from llm_locust.workload.traces import Trace, TraceAsked, TraceError, open_trace
-from llm_locust.workload.traces.trace import how_read
+from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.trace_formats import TraceError
+from llm_locust.workload.traces import Trace, TraceAsked, how_read, open_trace
 
 CHAT = {"chat_id": 7, "parent_chat_id": -1, "type": "text", "turn": 1}
 

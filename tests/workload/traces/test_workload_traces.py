@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llm_locust.workload.arrivals import ListedSchedule
-from llm_locust.workload.traces import TraceEntry, TraceError, open_trace
-from llm_locust.workload.traces.trace import WINDOW
+from llm_locust.workload.trace_formats import TraceEntry, TraceError
+from llm_locust.workload.traces import WINDOW, open_trace
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 BURSTGPT = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
@@ -281,7 +281,7 @@ def test_sessions_stay_on_one_worker_and_are_divided_about_equally(tmp_path: Pat
 def test_turns_older_than_the_memory_are_forgotten_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llm_locust.workload.traces.formats.MEMORY", 1_000)
+    monkeypatch.setattr("llm_locust.workload.trace_formats.MEMORY", 1_000)
     many = "\n".join(turn(k, k / 1000) for k in range(1_001))
     last = turn("last", 1e6, after=["0"])
     message = error_of(write(tmp_path, f"{many}\n{last}"))

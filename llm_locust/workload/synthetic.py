@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.draws import BLOCK, PREFIX, swarm_generator
-from llm_locust.workload.text.prompts import (
+from llm_locust.workload.prompts import (
     SLICE_WORDS,
     WORDS,
     Corpus,
@@ -24,7 +24,7 @@ from llm_locust.workload.text.prompts import (
     head_words,
     synthetic_text,
 )
-from llm_locust.workload.text.tokenizer import PromptTokenizer
+from llm_locust.workload.tokenizer import PromptTokenizer
 
 # --------------------
 # Number of words for an asked number of tokens, learned from the server's own counts.
@@ -486,7 +486,7 @@ class SharedTexts:
 
 
 #: Makes one prompt, the same whenever and wherever it is called.
-Order = Callable[[], Prompt]
+PromptJob = Callable[[], Prompt]
 
 
 class Ahead(Iterator[Prompt]):
@@ -500,7 +500,7 @@ class Ahead(Iterator[Prompt]):
     Each iterator holds ``depth`` prompts.
     """
 
-    def __init__(self, orders: Iterator[Order], executor: Executor, depth: int = 1) -> None:
+    def __init__(self, orders: Iterator[PromptJob], executor: Executor, depth: int = 1) -> None:
         if depth < 1:
             raise ValueError(f"depth {depth}: at least one prompt must be made ahead")
         self._orders = orders

@@ -14,20 +14,23 @@ import msgspec
 
 from llm_locust.core.files import TRACE, FileReading, InputError, first_bytes, skipped_text, text_lines
 from llm_locust.core.parquet_input import MAGIC
-from llm_locust.workload.traces import (
-    formats as azure,
-    formats as burstgpt,
-    formats as mooncake,
-    formats as sessions,
-)
-from llm_locust.workload.traces.reading import (
+from llm_locust.workload.trace_formats import (
+    AZURE_COLUMNS,
     BAILIAN_BLOCK_TOKENS,
+    BAILIAN_KEYS,
+    BURSTGPT_COLUMNS,
     MOONCAKE_BLOCK_TOKENS,
     TraceEntry,
     TraceError,
     TraceRow,
     TraceSource,
+    azure_rows,
+    burstgpt_rows,
+    chat_rows,
+    linked,
+    mooncake_rows,
     plain,
+    session_rows,
 )
 
 #: How many lines a line may be away from its position in time.
@@ -56,11 +59,11 @@ class TraceFormat:
 
 #: Name -> format.
 FORMATS: dict[str, TraceFormat] = {
-    "azure": TraceFormat(azure.azure_rows, None, may_have_other_unit=False),
-    "mooncake": TraceFormat(mooncake.mooncake_rows, "ms", MOONCAKE_BLOCK_TOKENS),
-    "bailian": TraceFormat(mooncake.chat_rows, "s", BAILIAN_BLOCK_TOKENS),
-    "burstgpt": TraceFormat(burstgpt.burstgpt_rows, "s"),
-    "sessions": TraceFormat(sessions.session_rows, "s", MOONCAKE_BLOCK_TOKENS, may_have_other_unit=False),
+    "azure": TraceFormat(azure_rows, None, may_have_other_unit=False),
+    "mooncake": TraceFormat(mooncake_rows, "ms", MOONCAKE_BLOCK_TOKENS),
+    "bailian": TraceFormat(chat_rows, "s", BAILIAN_BLOCK_TOKENS),
+    "burstgpt": TraceFormat(burstgpt_rows, "s"),
+    "sessions": TraceFormat(session_rows, "s", MOONCAKE_BLOCK_TOKENS, may_have_other_unit=False),
 }
 
 
@@ -167,7 +170,7 @@ class Trace:
     def _slice(self, reading: FileReading) -> Iterator[tuple[int, float, TraceRow]]:
         ordered = _ascending(self.path, FORMATS[self.format].rows(self.file, reading))
         if self.format == "sessions":
-            ordered = sessions.linked(self.path, ordered, self.start_s)
+            ordered = linked(self.path, ordered, self.start_s)
         origin_ns: int | None = None
         start_ns, length_s, k = round(self.start_s * 1e9), self.end_s - self.start_s, 0
         for row in ordered:
@@ -296,7 +299,7 @@ def _keys(text: str) -> frozenset[str]:
 def _of_object(text: str) -> str | None:
     keys = _keys(text)
     if {"timestamp", "input_length"} <= keys:
-        return "bailian" if keys & mooncake.BAILIAN_KEYS and "session_id" not in keys else "mooncake"
+        return "bailian" if keys & BAILIAN_KEYS and "session_id" not in keys else "mooncake"
     return "sessions" if "input_tokens" in keys else None
 
 
@@ -312,7 +315,7 @@ def _advice(text: str) -> str:
 
 def _of_header(text: str) -> str | None:
     names = {plain(cell.strip().strip('"')) for cell in text.split(",")}
-    formats = {"azure": azure.AZURE_COLUMNS, "burstgpt": burstgpt.BURSTGPT_COLUMNS}
+    formats = {"azure": AZURE_COLUMNS, "burstgpt": BURSTGPT_COLUMNS}
     return next((f for f, columns in formats.items() if {plain(c) for c in columns} <= names), None)
 
 

@@ -1,6 +1,6 @@
 """Content of one request, and synthetic text of about an asked length in tokens.
 
-Synthetic text is words of :data:`llm_locust.workload.text.prompts.WORDS`, one token each, drawn independently
+Synthetic text is words of :data:`llm_locust.workload.prompts.WORDS`, one token each, drawn independently
 and uniformly: ten bits a word, so that nothing can compress a prompt below a fifth of its size (zlib: a
 half). A word has 6.5 characters with its space. A message counts as its words plus the dialect's
 ``template_tokens``. The remaining error against a server's own count is its chat template: BOS and role marks

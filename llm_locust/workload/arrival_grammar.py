@@ -31,8 +31,7 @@ from typing import Any, Literal
 from llm_locust.core.manifest import MOST_PREFIXES, MOST_STAGES
 from llm_locust.core.record import MAX_TOKENS, LengthPair
 from llm_locust.core.texts import parse_duration
-from llm_locust.workload.arrivals.profile import Leg, Profile, constant, piecewise, sine
-from llm_locust.workload.arrivals.schedule import Process
+from llm_locust.workload.arrivals import Leg, Process, Profile, constant, piecewise, sine
 
 #: Highest rate: a typing error must not ask for a schedule that fills the memory.
 MAX_RATE = 1_000_000.0

@@ -14,14 +14,17 @@ import msgspec
 
 from llm_locust.core.manifest import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
 from llm_locust.workload.draws import generator
-from llm_locust.workload.trajectories import formats
-from llm_locust.workload.trajectories.trajectory import (
+from llm_locust.workload.trajectory_formats import (
     FileLine,
     Trajectory,
     TrajectoryError,
     Turn,
     lines,
     numbered,
+    read_chat,
+    read_mlperf,
+    read_mooncake,
+    read_weka,
     system_messages,
 )
 
@@ -149,12 +152,12 @@ def _common(a: str, b: str) -> int:
 # --------------------
 # The pool of trajectories of a run.
 #
-# ============= =====================================================================================
-# ``chat`` :mod:`~llm_locust.workload.trajectories.formats`: OpenAI's messages, agentperf-local's files
-# ``mlperf`` :mod:`~llm_locust.workload.trajectories.formats`: MLPerf's agentic data sets ``weka``
-# :mod:`~llm_locust.workload.trajectories.formats`: hashes of blocks, with sub-agents ``mooncake``
-# :mod:`~llm_locust.workload.trajectories.formats`: hashes of blocks, by session =============
-# =====================================================================================
+# ============ ======================================================
+# ``chat``     OpenAI's messages, agentperf-local's files
+# ``mlperf``   MLPerf's agentic data sets
+# ``weka``     hashes of blocks, with sub-agents
+# ``mooncake`` hashes of blocks, by session
+# ============ ======================================================
 # --------------------
 
 
@@ -167,8 +170,8 @@ _WALKS = 101
 
 #: Keys by which a format is known, and its reader.
 _READERS = (
-    ({"conversation_id", "turn", "role"}, formats.read_mlperf),
-    ({"requests", "block_size"}, formats.read_weka),
+    ({"conversation_id", "turn", "role"}, read_mlperf),
+    ({"requests", "block_size"}, read_weka),
 )
 
 
@@ -252,10 +255,10 @@ def _reader(line: FileLine, block_tokens: int | None) -> Callable[[Iterable[File
     try:
         keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return formats.read_chat
+        return read_chat
     for marks, read in _READERS:
         if marks <= keys and "messages" not in keys:
             return read
     if {"hash_ids", "input_length"} <= keys and "messages" not in keys:
-        return partial(formats.read_mooncake, block_tokens=block_tokens)
-    return formats.read_chat
+        return partial(read_mooncake, block_tokens=block_tokens)
+    return read_chat

@@ -1,1 +1,0 @@
-"""Trajectories: recorded tasks of agents, turn by turn, with the pauses of tools and their sub-agents."""
