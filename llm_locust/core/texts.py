@@ -122,6 +122,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{matches[0]}"? ' if matches else ""
 
 
+def plain_number(word: str) -> float:
+    """A plain decimal number; NaN of any other text, also of ``inf`` and ``1_0``, which ``float`` takes."""
+    try:
+        value = float(word)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) and "_" not in word else math.nan
+
+
 def named_values(words: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """The words of the form ``KEY=VALUE`` by key, and the others (raises ValueError for a repeated key)."""
     named: dict[str, str] = {}

@@ -10,7 +10,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from llm_locust.core.manifest import MOST_STAGES
-from llm_locust.core.texts import ON_OFF, is_on, parse_time
+from llm_locust.core.texts import ON_OFF, is_on, parse_time, plain_number
 from llm_locust.figures.objective import Objective, parse_objective
 from llm_locust.figures.search import parse_first_load, parse_share
 from llm_locust.metrics.stage_course import Until, parse_until
@@ -63,10 +63,7 @@ def parse_slice(text: str) -> Slice:
 
 def parse_scale(text: str) -> float:
     """A number above 0 (raises ValueError)."""
-    try:
-        scale = float(text)
-    except ValueError:
-        scale = 0.0
+    scale = plain_number(text)
     if not 1e-6 <= scale <= 1e6:
         raise ValueError(f"scale {text!r}: a number above 0; 2 is twice as slow, 0.5 twice as fast")
     return scale

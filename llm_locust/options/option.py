@@ -10,7 +10,6 @@ Its flag, environment variable, key in a scenario, field in the web UI, entry in
 """
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import fields
 
 from llm_locust.client.http.timers import Timeouts
-from llm_locust.core.texts import argument, parse_time
+from llm_locust.core.texts import argument, parse_time, plain_number
 from llm_locust.roofline.model import ModelShape, read_model
 from llm_locust.scenario import readers
 from llm_locust.scenario.readers import Form
@@ -317,11 +316,8 @@ def parse_count(text: str) -> int:
 
 def parse_price(text: str) -> float:
     """A number from 0 (raises ValueError)."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
+    value = plain_number(text)
+    if not value >= 0:
         raise ValueError(f"{text!r} is no number from 0")
     return value
 

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 from llm_locust.core.manifest import MOST_PREFIXES, MOST_STAGES
 from llm_locust.core.record import MAX_TOKENS, LengthPair
-from llm_locust.core.texts import parse_duration
+from llm_locust.core.texts import parse_duration, plain_number
 from llm_locust.workload.arrivals import Leg, Process, Profile, constant, piecewise, sine
 
 #: Highest rate: a typing error must not ask for a schedule that fills the memory.
@@ -180,12 +180,8 @@ def _seconds(name: str, word: str, *, positive: bool = True) -> float:
 
 
 def _number(name: str, word: str) -> float:
-    """Parse a plain decimal number: ``float`` would accept ``nan`` and ``1_0`` too."""
-    try:
-        value = float(word)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or "_" in word:
+    value = plain_number(word)
+    if math.isnan(value):
         raise ValueError(f"{name} {word.strip()!r} is not a number")
     return value
 
@@ -375,8 +371,7 @@ def _load(kind: Kind, value: float) -> float:
 
 
 def _sweep_number(word: str) -> float:
-    """Parse a plain decimal number: ``float`` would accept ``nan`` and ``1_0`` too."""
-    text = word.strip()
-    if not text or not set(text) <= set("0123456789.") or text.count(".") > 1 or text == ".":
+    value, text = plain_number(word), word.strip()
+    if math.isnan(value) or not set(text) <= set("0123456789."):
         raise ValueError(f"{text!r} is not a number above 0")
-    return float(text)
+    return value

@@ -39,6 +39,7 @@ from llm_locust.core.files import (
     text_lines,
 )
 from llm_locust.core.parquet_input import MAGIC, parquet_batches, parquet_input
+from llm_locust.core.texts import plain_number
 from llm_locust.wire.foreign_text import one_line
 from llm_locust.workload.dataset_rows import (
     EXPECTED,
@@ -54,7 +55,6 @@ from llm_locust.workload.dataset_rows import (
     where_not_utf8,
 )
 from llm_locust.workload.draws import Order, sequential, shuffled, weighted
-from llm_locust.workload.lengths import plain_number
 from llm_locust.workload.prompts import Prompt
 
 #: Formats of a dataset, for names that do not show it.
@@ -335,14 +335,16 @@ def _count(where: str, name: str, cell: str | None) -> int | None:
     if cell is None:
         return None
     value = plain_number(cell)
-    if value is None or not value.is_integer() or value < 1:
+    if not (value.is_integer() and value >= 1):
         raise DatasetError(f"{where}: {name} must be a positive integer, got {cell[:40]!r}")
     return int(value)
 
 
 def _weight(where: str, cell: str | None) -> float | None:
-    value = None if cell is None else plain_number(cell)
-    if cell is not None and (value is None or not 0 < value <= 1e12):
+    if cell is None:
+        return None
+    value = plain_number(cell)
+    if not 0 < value <= 1e12:
         raise DatasetError(f"{where}: weight must be a number above 0, got {cell[:40]!r}")
     return value
 

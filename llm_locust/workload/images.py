@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from llm_locust.core.texts import named_values
+from llm_locust.core.texts import named_values, plain_number
 from llm_locust.wire.images import InlineImage, Size
 from llm_locust.workload.lengths import LengthError, Lengths, parse_lengths
 
@@ -171,10 +171,7 @@ def parse_sizes(text: str) -> Sizes:
 
 
 def _share(text: str, word: str | None) -> float:
-    try:
-        share = 1.0 if word is None else float(word)
-    except ValueError:
-        share = 0.0
+    share = 1.0 if word is None else plain_number(word)
     if not 0 < share <= 1:
         raise ImagesError(f"images: size {text!r}: {word!r} is not a share, as 0.7")
     return share

@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llm_locust.core.files import LENGTHS, FileReading, InputError, first_bytes, text_lines
 from llm_locust.core.parquet_input import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.record import MAX_TOKENS
-from llm_locust.core.texts import listed, named_values, parse_duration
+from llm_locust.core.texts import listed, named_values, parse_duration, plain_number
 
 __all__ = ["ALLOWED", "Lengths", "parse_lengths"]
 
@@ -57,21 +57,12 @@ def read_lengths(path: Path) -> NDArray[np.int64]:
     return rows
 
 
-def plain_number(word: str) -> float | None:
-    """Parse a plain decimal number: ``float`` would accept ``nan`` and ``1_0`` too."""
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in word else None
-
-
 def _of_csv(path: Path) -> NDArray[np.int64]:
     rows: list[list[int]] = []
     reader = csv.reader(text_lines(path, FileReading(LENGTHS, path)))
     filled = (cells for cells in reader if any(cell.strip() for cell in cells))
     for i, cells in enumerate(filled):
-        if i == 0 and all(plain_number(cell) is None for cell in cells):
+        if i == 0 and all(math.isnan(plain_number(cell)) for cell in cells):
             continue
         where = f"{path}:{reader.line_num}"
         rows.append(_row(where, cells))
@@ -86,7 +77,7 @@ def _row(where: str, cells: list[str]) -> list[int]:
     lengths = []
     for cell in cells:
         value = plain_number(cell)
-        if value is None or not value.is_integer() or not 1 <= value <= MAX_TOKENS:
+        if not (value.is_integer() and 1 <= value <= MAX_TOKENS):
             raise _no_length(where, cell.strip()[:60])
         lengths.append(int(value))
     return lengths
@@ -156,6 +147,9 @@ ALLOWED = (
 _SHARE = re.compile(r"\s*([0-9.]+%?)\s*\*")
 _PLUS = re.compile(r"\s\+\s(?=\s*[0-9.]+%?\s*\*)")
 
+#: Factors of a median above e to this are as this: beyond all lengths and times.
+_MOST_EXPONENT = 50.0
+
 #: The shares of a mixture may differ from 1 in sum by their rounding.
 _ROUNDING = 0.005
 
@@ -194,114 +188,53 @@ def parse_lengths(text: str) -> Lengths:
         LengthError: unknown name, a parameter that is missing, unknown or out of range, shares that are not 1
             in sum, or a file that cannot be read or has an invalid row.
     """
-    return _mixture(text) if _SHARE.match(text) else _single(text, text)
+    try:
+        return _mixture(text) if _SHARE.match(text) else _single(text)
+    except ValueError as e:
+        raise LengthError(f"lengths {text!r}: {e}") from e
 
 
 def _mixture(text: str) -> Lengths:
     """``0.7*512 + 0.3*uniform:1,9``."""
     shares, parts = [], []
     for part in _PLUS.split(text):
-        share = _SHARE.match(part)
-        if share is None:
-            raise LengthError(f"lengths {text!r}: {part!r} has no share before it; allowed are {ALLOWED}")
-        shares.append(_share(text, share[1]))
-        parts.append(_single(text, part[share.end() :]))
-    if abs(sum(shares) - 1) > _ROUNDING:
-        raise LengthError(f"lengths {text!r}: the shares are {sum(shares):g} in sum, not 1")
-    if len({part.joint for part in parts}) > 1:
-        raise LengthError(f"lengths {text!r}: a file with two columns is mixed only with such files")
+        found = _SHARE.match(part)
+        if found is None:
+            raise ValueError(f"{part!r} has no share before it; allowed are {ALLOWED}")
+        share = plain_number(found[1].removesuffix("%"))
+        if math.isnan(share):
+            raise ValueError(f"{found[1]!r} is not a share, as 0.7 or 70%")
+        shares.append(share / 100 if found[1].endswith("%") else share)
+        parts.append(_single(part[found.end() :]))
     whole = sum(shares)
+    if abs(whole - 1) > _ROUNDING:
+        raise ValueError(f"the shares are {whole:g} in sum, not 1")
+    if len({part.joint for part in parts}) > 1:
+        raise ValueError("a file with two columns is mixed only with such files")
     law = partial(_mixed, [share / whole for share in shares], [part.law for part in parts])
     return Lengths(text, law, max(part.most for part in parts), joint=parts[0].joint)
 
 
-def _share(text: str, word: str) -> float:
-    value = plain_number(word.removesuffix("%"))
-    if value is None:
-        raise LengthError(f"lengths {text!r}: {word!r} is not a share, as 0.7 or 70%")
-    return value / 100 if word.endswith("%") else value
-
-
-def _single(text: str, part: str) -> Lengths:
-    name, colon, rest = part.strip().partition(":")
+def _single(text: str) -> Lengths:
+    name, colon, rest = text.strip().partition(":")
     if not colon:
-        tokens = _whole(text, _parameter(text, "the length", name, least=1))
+        tokens = _whole(_tokens("the length", name, 1))
         return Lengths(text, partial(_uniform, tokens, tokens), tokens)
-    match name:
-        case "uniform":
-            low, high = (_whole(text, value) for value in _parameters(text, rest, ("LOW", 1), ("HIGH", 1)))
-            if high < low:
-                raise LengthError(f"lengths {text!r}: HIGH {high} is below LOW {low}")
-            return Lengths(text, partial(_uniform, low, high), high)
-        case "normal" | "lognormal" | "exponential":
-            return _continuous(text, name, rest)
-        case "file":
-            return _of_file(text, Path(rest))
-    raise LengthError(f"lengths {text!r}: no distribution {name!r}; allowed are {ALLOWED}")
-
-
-def _continuous(text: str, name: str, rest: str) -> Lengths:
-    """A law of real numbers, rounded, between its limits."""
-    try:
-        named, others = named_values(rest.split(","))
-    except ValueError as e:
-        raise LengthError(f"lengths {text!r}: {e}") from e
-    rest = ",".join(others)
-    least, most = (
-        _whole(text, _parameter(text, limit, named.pop(limit, str(usual)), 1))
-        for limit, usual in (("min", 1), ("max", MAX_TOKENS))
-    )
-    if most < least:
-        raise LengthError(f"lengths {text!r}: max {most} is below min {least}")
-    law: Reals
-    if name == "lognormal" and named:
-        mean, deviation = (
-            _parameter(text, key, named.pop(key, ""), bound) for key, bound in (("mean", 1), ("sd", 0))
-        )
-        variance = math.log1p((deviation / mean) ** 2)
-        law = partial(_lognormal, math.log(mean) - variance / 2, math.sqrt(variance))
-        if rest:
-            raise LengthError(f"lengths {text!r}: leave out {rest!r} before mean= and sd=")
-    elif name == "lognormal":
-        median, sigma = _parameters(text, rest, ("MEDIAN", 1), ("SIGMA", 0))
-        law = partial(_lognormal, math.log(median), sigma)
-    elif name == "normal":
-        mean, deviation = _parameters(text, rest, ("MEAN", 1), ("SD", 0))
-        law = partial(_normal, mean, deviation)
-    else:
-        (mean,) = _parameters(text, rest, ("MEAN", 1))
-        law = partial(_exponential, mean)
-    if named:
-        raise LengthError(f"lengths {text!r}: {name} has no {listed(named)}; allowed are {ALLOWED}")
-    return Lengths(text, partial(_rounded, law, least, most), most)
-
-
-def _of_file(text: str, path: Path) -> Lengths:
-    try:
-        rows = read_lengths(path)
-    except LengthError as e:
-        raise LengthError(f"lengths {text!r}: {e}") from e
-    return Lengths(text, partial(_resample, rows), int(rows[:, 0].max()), joint=rows.shape[1] == 2)
+    if name == "file":
+        rows = read_lengths(Path(rest))
+        return Lengths(text, partial(_resample, rows), int(rows[:, 0].max()), joint=rows.shape[1] == 2)
+    if name == "uniform":
+        low, high = (_whole(value) for value in _ends(_TOKENS, rest.split(",")))
+        return Lengths(text, partial(_uniform, low, high), high)
+    real = _real_law(_TOKENS, name, rest.split(","))
+    least, most = _whole(real.least), _whole(real.most)
+    return Lengths(text, partial(_rounded, real.law, least, most), most)
 
 
 def _uniform(low: int, high: int, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
     if low == high:
         return np.full((n, 1), low, dtype=np.int64)
     return rng.integers(low, high, size=(n, 1), endpoint=True, dtype=np.int64)
-
-
-def _normal(mean: float, deviation: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    return rng.normal(mean, deviation, size=(n, 1))
-
-
-def _lognormal(mu: float, sigma: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    # Clipped before exp, which would otherwise overflow for a large sigma.
-    logarithms: NDArray[np.float64] = np.minimum(rng.normal(mu, sigma, size=(n, 1)), math.log(MAX_TOKENS))
-    return np.exp(logarithms)
-
-
-def _exponential(mean: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-    return rng.exponential(mean, size=(n, 1))
 
 
 def _rounded(law: Reals, least: int, most: int, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
@@ -317,29 +250,6 @@ def _mixed(shares: list[float], laws: list[Law], rng: np.random.Generator, n: in
 
 def _resample(rows: NDArray[np.int64], rng: np.random.Generator, n: int) -> NDArray[np.int64]:
     return rows[rng.integers(len(rows), size=n)]
-
-
-def _parameters(text: str, rest: str, *wanted: tuple[str, float]) -> list[float]:
-    words = rest.split(",")
-    if len(words) != len(wanted):
-        names = ",".join(name for name, _ in wanted)
-        raise LengthError(f"lengths {text!r}: {rest!r} should be {names}; allowed are {ALLOWED}")
-    return [_parameter(text, name, word, least) for word, (name, least) in zip(words, wanted, strict=True)]
-
-
-def _parameter(text: str, name: str, word: str, least: float) -> float:
-    value = plain_number(word)
-    if value is None:
-        raise LengthError(f"lengths {text!r}: {name} {word.strip()!r} is not a number; allowed are {ALLOWED}")
-    if not least <= value <= MAX_TOKENS:
-        raise LengthError(f"lengths {text!r}: {name} {word.strip()!r} is not in {least:g} .. {MAX_TOKENS:,}")
-    return value
-
-
-def _whole(text: str, value: float) -> int:
-    if not value.is_integer():
-        raise LengthError(f"lengths {text!r}: {value:g} is not a whole number of tokens")
-    return int(value)
 
 
 # --------------------
@@ -370,10 +280,6 @@ ALLOWED_TIMES = (
 #: A day. An extreme draw must not keep a user away forever.
 LONGEST_S = 86_400.0
 
-_MOST_SIGMA = 10.0
-
-TimeLaw = Callable[[np.random.Generator], float]
-
 
 class TimesError(ValueError):
     """A text that is not a distribution of times; has the value and what is allowed."""
@@ -384,13 +290,13 @@ class TimeDistribution:
     """A distribution of times in ``least_s`` .. ``most_s`` seconds. Equal when their texts are equal."""
 
     text: str
-    law: TimeLaw = field(compare=False, repr=False)
+    law: Reals = field(compare=False, repr=False)
     least_s: float = 0.0
     most_s: float = LONGEST_S
 
     def draw_s(self, rng: np.random.Generator) -> float:
         """Draw one time, in seconds."""
-        return max(self.least_s, min(self.law(rng), self.most_s))
+        return max(self.least_s, min(float(self.law(rng, 1)[0, 0]), self.most_s))
 
 
 def parse_times(text: str) -> TimeDistribution:
@@ -400,92 +306,142 @@ def parse_times(text: str) -> TimeDistribution:
         TimesError: unknown name, or a parameter that is missing, not a time, or out of range.
     """
     name, colon, rest = text.strip().partition(":")
-    words = [word.strip() for word in rest.split(",")] if colon else []
-    match name:
-        case _ if not colon:
-            return TimeDistribution(text, partial(_always, _time_s(text, "the time", name)))
-        case "uniform":
-            low, high = _times_parameters(text, words, "LOW", "HIGH")
-            low_s, high_s = _time_s(text, "LOW", low), _time_s(text, "HIGH", high)
-            if high_s < low_s:
-                raise TimesError(f"times {text!r}: HIGH {high} is below LOW {low}")
-            return TimeDistribution(text, partial(_times_uniform, low_s, high_s))
-        case "exponential" | "normal" | "lognormal":
-            return _unbounded(text, name, words)
-    raise TimesError(f"times {text!r}: no distribution {name!r}; allowed are {ALLOWED_TIMES}")
-
-
-def _unbounded(text: str, name: str, words: list[str]) -> TimeDistribution:
-    """A law that has no limits of its own, between those that are given."""
+    words = [word.strip() for word in rest.split(",")]
     try:
-        named, words = named_values(words)
+        if not colon:
+            time_s = _seconds("the time", name)
+            return TimeDistribution(text, partial(_real_uniform, time_s, time_s))
+        if name == "uniform":
+            return TimeDistribution(text, partial(_real_uniform, *_ends(_TIMES, words)))
+        real = _real_law(_TIMES, name, words)
     except ValueError as e:
         raise TimesError(f"times {text!r}: {e}") from e
-    least_s = _time_s(text, "min", named.pop("min", "0s"))
-    most_s = _time_s(text, "max", named.pop("max", f"{LONGEST_S:g}s"))
-    if most_s < least_s:
-        raise TimesError(f"times {text!r}: max is below min")
-    law: TimeLaw
-    if name == "lognormal" and named:
-        mean_s, deviation_s = (_time_s(text, key, named.pop(key, "")) for key in ("mean", "sd"))
-        if not mean_s:
-            raise TimesError(f"times {text!r}: mean must be above 0")
-        variance = math.log1p((deviation_s / mean_s) ** 2)
-        _times_parameters(text, words)
-        law = partial(_times_lognormal, mean_s * math.exp(-variance / 2), math.sqrt(variance))
-    elif name == "lognormal":
-        median, sigma = _times_parameters(text, words, "MEDIAN", "SIGMA")
-        law = partial(_times_lognormal, _time_s(text, "MEDIAN", median), _sigma(text, sigma))
-    elif name == "normal":
-        mean, deviation = _times_parameters(text, words, "MEAN", "SD")
-        law = partial(_times_normal, _time_s(text, "MEAN", mean), _time_s(text, "SD", deviation))
-    else:
-        (mean,) = _times_parameters(text, words, "MEAN")
-        law = partial(_times_exponential, _time_s(text, "MEAN", mean))
-    if named:
-        raise TimesError(f"times {text!r}: {name} has no {listed(named)}; allowed are {ALLOWED_TIMES}")
-    return TimeDistribution(text, law, least_s, most_s)
+    return TimeDistribution(text, real.law, real.least, real.most)
 
 
-def _always(time_s: float, rng: np.random.Generator) -> float:
-    return time_s
+# --- Laws of real numbers, of tokens or of seconds: what both grammars have in common
 
 
-def _times_uniform(low_s: float, high_s: float, rng: np.random.Generator) -> float:
-    return float(rng.uniform(low_s, high_s))
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What the parameters of a law are in.
+
+    Attributes:
+        read: the value of a parameter's name, its word and the least that it may be; raises ValueError.
+        least: of a mean or a median.
+        limits: of draws, where none are given.
+    """
+
+    read: Callable[[str, str, float], float]
+    allowed: str
+    least: float
+    limits: tuple[str, str]
+    most_sigma: float
 
 
-def _times_exponential(mean_s: float, rng: np.random.Generator) -> float:
-    return float(rng.exponential(mean_s))
+@dataclass(frozen=True, slots=True)
+class _RealLaw:
+    law: Reals
+    least: float
+    most: float
 
 
-def _times_normal(mean_s: float, deviation_s: float, rng: np.random.Generator) -> float:
-    return float(rng.normal(mean_s, deviation_s))
+def _tokens(name: str, word: str, least: float) -> float:
+    value = plain_number(word)
+    if math.isnan(value):
+        raise ValueError(f"{name} {word.strip()!r} is not a number; allowed are {ALLOWED}")
+    if not least <= value <= MAX_TOKENS:
+        raise ValueError(f"{name} {word.strip()!r} is not in {least:g} .. {MAX_TOKENS:,}")
+    return value
 
 
-def _times_lognormal(median_s: float, sigma: float, rng: np.random.Generator) -> float:
-    return median_s * math.exp(float(rng.normal(0.0, sigma)))
+def _whole(value: float) -> int:
+    if not value.is_integer():
+        raise ValueError(f"{value:g} is not a whole number of tokens")
+    return int(value)
 
 
-def _times_parameters(text: str, words: list[str], *names: str) -> list[str]:
-    if len(words) != len(names):
-        given, wanted = ",".join(words), ",".join(names) or "left out"
-        raise TimesError(f"times {text!r}: {given!r} should be {wanted}; allowed are {ALLOWED_TIMES}")
-    return words
-
-
-def _time_s(text: str, name: str, word: str) -> float:
+def _seconds(name: str, word: str, least: float = 0.0) -> float:
     try:
         time_s = parse_duration(word)
     except ValueError as e:
-        raise TimesError(f"times {text!r}: {name} {word!r}: {e}; allowed are {ALLOWED_TIMES}") from e
+        raise ValueError(f"{name} {word!r}: {e}; allowed are {ALLOWED_TIMES}") from e
     if time_s > LONGEST_S:
-        raise TimesError(f"times {text!r}: {name} {word!r} is longer than a day")
+        raise ValueError(f"{name} {word!r} is longer than a day")
     return time_s
 
 
-def _sigma(text: str, word: str) -> float:
+_TOKENS = _Unit(_tokens, ALLOWED, 1, ("1", f"{MAX_TOKENS}"), MAX_TOKENS)
+_TIMES = _Unit(_seconds, ALLOWED_TIMES, 0, ("0s", f"{LONGEST_S:g}s"), 10)
+
+
+def _words(unit: _Unit, words: Sequence[str], *names: str) -> Sequence[str]:
+    if len(words) != len(names):
+        raise ValueError(f"{','.join(words)!r} should be {','.join(names)}; allowed are {unit.allowed}")
+    return words
+
+
+def _ends(unit: _Unit, words: Sequence[str]) -> tuple[float, float]:
+    """The ends of a uniform distribution."""
+    low, high = _words(unit, words, "LOW", "HIGH")
+    ends = unit.read("LOW", low, unit.least), unit.read("HIGH", high, unit.least)
+    if ends[1] < ends[0]:
+        raise ValueError(f"HIGH {high} is below LOW {low}")
+    return ends
+
+
+def _real_law(unit: _Unit, name: str, words: Sequence[str]) -> _RealLaw:
+    """A law that has no limits of its own, between those that are given."""
+    if name not in ("exponential", "normal", "lognormal"):
+        raise ValueError(f"no distribution {name!r}; allowed are {unit.allowed}")
+    named, words = named_values(words)
+    low, high = (named.pop(limit, usual) for limit, usual in zip(("min", "max"), unit.limits, strict=True))
+    least, most = unit.read("min", low, unit.least), unit.read("max", high, unit.least)
+    if most < least:
+        raise ValueError(f"max {high} is below min {low}")
+    law: Reals
+    if name == "lognormal" and named:
+        if words:
+            raise ValueError(f"leave out {','.join(words)!r} before mean= and sd=")
+        mean = unit.read("mean", named.pop("mean", ""), unit.least)
+        deviation = unit.read("sd", named.pop("sd", ""), 0)
+        if not mean:
+            raise ValueError("mean must be above 0")
+        variance = math.log1p((deviation / mean) ** 2)
+        law = partial(_lognormal, mean * math.exp(-variance / 2), math.sqrt(variance))
+    elif name == "lognormal":
+        median, sigma = _words(unit, words, "MEDIAN", "SIGMA")
+        law = partial(_lognormal, unit.read("MEDIAN", median, unit.least), _sigma(sigma, unit.most_sigma))
+    elif name == "normal":
+        mean_word, sd = _words(unit, words, "MEAN", "SD")
+        law = partial(_normal, unit.read("MEAN", mean_word, unit.least), unit.read("SD", sd, 0))
+    else:
+        (mean_word,) = _words(unit, words, "MEAN")
+        law = partial(_exponential, unit.read("MEAN", mean_word, unit.least))
+    if named:
+        raise ValueError(f"{name} has no {listed(named)}; allowed are {unit.allowed}")
+    return _RealLaw(law, least, most)
+
+
+def _sigma(word: str, most: float) -> float:
     sigma = plain_number(word)
-    if sigma is None or not 0 <= sigma <= _MOST_SIGMA:
-        raise TimesError(f"times {text!r}: SIGMA {word!r} is not a number in 0 .. {_MOST_SIGMA:g}")
+    if not 0 <= sigma <= most:
+        raise ValueError(f"SIGMA {word.strip()!r} is not a number in 0 .. {most:,.0f}")
     return sigma
+
+
+def _real_uniform(low: float, high: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return rng.uniform(low, high, (n, 1))
+
+
+def _exponential(mean: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return rng.exponential(mean, (n, 1))
+
+
+def _normal(mean: float, deviation: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return rng.normal(mean, deviation, (n, 1))
+
+
+def _lognormal(median: float, sigma: float, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    # Clipped before exp, which would otherwise overflow for a large sigma.
+    return median * np.exp(np.minimum(rng.normal(0.0, sigma, (n, 1)), _MOST_EXPONENT))

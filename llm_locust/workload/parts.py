@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from llm_locust.core.texts import plain_number
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import RERANK
 from llm_locust.wire.payload import MAX_INPUTS
@@ -180,12 +181,20 @@ def parse_models(text: str) -> ModelSplit:
             raise ModelSplitError(f"models {text[:60]!r}: {item[:40]!r} is no model; write {_ALLOWED}")
         if name in weights:
             raise ModelSplitError(f"models: {name[:60]!r} is there twice")
-        weights[name] = _weight(weight, name)
+        weights[name] = plain_number(weight)
+        if not 0 <= weights[name] <= 1e9:
+            raise ModelSplitError(
+                f"models: the weight of {name[:60]!r} is {weight[:20]!r}; write a number from 0 to 1e9"
+            )
         given |= bool(equals)
     if given and match is not None and match["word"] != "random":
         raise ModelSplitError(f"models {text[:60]!r}: {match[0].split()[0]} has no weights; leave them out")
     if exponent is not None:
-        power = _exponent(exponent)
+        power = plain_number(exponent)
+        if not 0 < power <= 10:
+            raise ModelSplitError(
+                f"models: zipf:{exponent[:20]}: write an exponent above 0 and at most 10, as zipf:1.1"
+            )
         weights = {name: k**-power for k, name in enumerate(weights, start=1)}
     return _split(weights, "round_robin" if turns else "random")
 
@@ -197,30 +206,6 @@ def _split(weights: dict[str, float], choice: Literal["random", "round_robin"]) 
     if not total:
         raise ModelSplitError("models: the weights of all models are 0: give one a weight above 0")
     return ModelSplit(tuple(weights), tuple(weight / total for weight in weights.values()), choice)
-
-
-def _weight(text: str, name: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight <= 1e9:
-        raise ModelSplitError(
-            f"models: the weight of {name[:60]!r} is {text[:20]!r}; write a number from 0 to 1e9"
-        )
-    return weight
-
-
-def _exponent(text: str) -> float:
-    try:
-        power = float(text)
-    except ValueError:
-        power = -1.0
-    if not 0 < power <= 10:
-        raise ModelSplitError(
-            f"models: zipf:{text[:20]}: write an exponent above 0 and at most 10, as zipf:1.1"
-        )
-    return power
 
 
 def models_text(names: tuple[str, ...]) -> str:

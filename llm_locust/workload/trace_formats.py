@@ -1,7 +1,6 @@
 """Lines of a file, rows of lines; every error names the file and the line."""
 
 import csv
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import msgspec
 
 from llm_locust.core.files import FileReading, InputError, input_lines, text_lines
 from llm_locust.core.record import MAX_TOKENS
+from llm_locust.core.texts import plain_number
 from llm_locust.wire.foreign_text import one_line
 
 # --- One recorded request: as in a file, and for replay
@@ -193,11 +193,8 @@ def plain(name: str) -> str:
 
 def tokens(name: str, text: str) -> int:
     """Token count in a cell of the column ``name``; ``512.0`` is valid."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value.is_integer() and 0 <= value <= MAX_TOKENS) or "_" in text:
+    value = plain_number(text)
+    if not (value.is_integer() and 0 <= value <= MAX_TOKENS):
         raise ValueError(
             f"{name} {text[:60]!r} is not a token count; expected a whole number in 0 .. {MAX_TOKENS:,}"
         )
@@ -206,11 +203,8 @@ def tokens(name: str, text: str) -> int:
 
 def nanoseconds(name: str, value: str | float, unit_ns: int) -> int:
     """Nanoseconds of a time in the column or key ``name``."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not abs(number) * unit_ns <= MAX_SECONDS * 1e9 or (isinstance(value, str) and "_" in value):
+    number = plain_number(value) if isinstance(value, str) else value
+    if not abs(number) * unit_ns <= MAX_SECONDS * 1e9:
         raise ValueError(f"{name} {str(value)[:60]!r} is not a time; expected a number")
     return round(number * unit_ns)
 

@@ -35,7 +35,7 @@ from llm_locust.workload.synthetic import (
     Calibration,
     ExactText,
     Fit,
-    Order,
+    PromptJob,
     WordCosts,
     prompt_count,
 )
@@ -422,7 +422,7 @@ def numbered(k: int) -> Prompt:
     return Prompt(text=str(k))
 
 
-def orders(make: Callable[[int], Prompt] = numbered, n: int | None = None) -> Iterator[Order]:
+def orders(make: Callable[[int], Prompt] = numbered, n: int | None = None) -> Iterator[PromptJob]:
     return (partial(make, k) for k in (count() if n is None else range(n)))
 
 
