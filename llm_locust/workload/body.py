@@ -23,44 +23,27 @@ _CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")
 #: Fields that a dataset line cannot set, in whichever API.
 RUN_FIELDS = ("model", "stream", "stream_options")
 
-#: Fields of a request that a dataset line may set: those of the APIs, of vLLM and of SGLang. Every other key
-#: of a line is sent only if it is asked for.
-LINE_FIELDS = frozenset(
-    (
-        # OpenAI's chat, completions and responses
-        *("audio", "background", "echo", "frequency_penalty", "function_call", "functions", "include"),
-        *(
-            "instructions",
-            "logit_bias",
-            "logprobs",
-            "max_completion_tokens",
-            "max_output_tokens",
-            "max_tokens",
-        ),
-        *("max_tool_calls", "modalities", "n", "best_of", "parallel_tool_calls", "prediction"),
-        *("presence_penalty", "previous_response_id", "prompt_cache_key", "prompt_cache_retention"),
-        *("reasoning", "reasoning_effort", "response_format", "safety_identifier", "seed", "service_tier"),
-        *("stop", "store", "suffix", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p"),
-        *("truncation", "verbosity", "web_search_options"),
-        # Anthropic's messages
-        *("stop_sequences", "system", "thinking", "top_k"),
-        # embeddings and rerank
-        *("dimensions", "embedding_type", "encoding_format", "input_type", "max_tokens_per_doc"),
-        *("return_documents", "top_n", "truncate", "truncate_prompt_tokens"),
-        # vLLM
-        *("add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt"),
-        *("chat_template", "chat_template_kwargs", "continue_final_message", "guided_choice"),
-        *("guided_decoding_backend", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
-        *("guided_whitespace_pattern", "include_reasoning", "include_stop_str_in_output"),
-        *("kv_transfer_params", "length_penalty", "logits_processors", "min_p", "min_tokens"),
-        *("mm_processor_kwargs", "priority", "prompt_logprobs", "repetition_penalty", "return_token_ids"),
-        *("return_tokens_as_token_ids", "skip_special_tokens", "spaces_between_special_tokens"),
-        *("stop_token_ids", "structural_tag", "structured_outputs", "use_beam_search", "vllm_xargs"),
-        # SGLang, Dynamo
-        *("custom_logit_processor", "custom_params", "ebnf", "lora_path", "no_stop_trim", "nvext", "regex"),
-        *("separate_reasoning", "session_params", "stop_regex", "stream_reasoning"),
-    )
-)
+#: Fields of a request that a dataset line may set: OpenAI's, Anthropic's, those of embeddings and rerank, of
+#: vLLM, of SGLang and Dynamo, in this order. Every other key of a line is sent only if it is asked for.
+_LINE_FIELDS = """
+audio background echo frequency_penalty function_call functions include instructions logit_bias logprobs
+max_completion_tokens max_output_tokens max_tokens max_tool_calls modalities n best_of parallel_tool_calls
+prediction presence_penalty previous_response_id prompt_cache_key prompt_cache_retention reasoning
+reasoning_effort response_format safety_identifier seed service_tier stop store suffix temperature text
+tool_choice tools top_logprobs top_p truncation verbosity web_search_options
+stop_sequences system thinking top_k
+dimensions embedding_type encoding_format input_type max_tokens_per_doc return_documents top_n truncate
+truncate_prompt_tokens
+add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template
+chat_template_kwargs continue_final_message guided_choice guided_decoding_backend guided_grammar
+guided_json guided_regex ignore_eos guided_whitespace_pattern include_reasoning include_stop_str_in_output
+kv_transfer_params length_penalty logits_processors min_p min_tokens mm_processor_kwargs priority
+prompt_logprobs repetition_penalty return_token_ids return_tokens_as_token_ids skip_special_tokens
+spaces_between_special_tokens stop_token_ids structural_tag structured_outputs use_beam_search vllm_xargs
+custom_logit_processor custom_params ebnf lora_path no_stop_trim nvext regex separate_reasoning
+session_params stop_regex stream_reasoning
+"""
+LINE_FIELDS = frozenset(_LINE_FIELDS.split())
 
 #: Fields of --body that would keep an answer from being one token.
 _LONGER = ("ignore_eos", "min_tokens")

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from llm_locust.core.files import DATASET, FileReading, first_bytes, input_lines, read_input
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Message
@@ -470,6 +471,24 @@ class ShareGptConversation:
     id: str | None = None
 
 
+class _Item(msgspec.Struct, rename={"speaker": "from"}):
+    """What somebody says; ``from`` may be called ``role``, and ``value`` ``content``. Others are ignored."""
+
+    speaker: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+    value: str | list[dict[str, Any]] | UnsetType | None = UNSET
+    content: str | list[dict[str, Any]] | UnsetType | None = UNSET
+
+
+class _Conversation(msgspec.Struct):
+    """One of :data:`CONVERSATION_KEYS`, under its own name for the places in errors."""
+
+    conversations: list[str | _Item] = []
+    conversation: list[str | _Item] = []
+    turns: list[str | _Item] = []
+    id: str | int | float | None = None
+
+
 def conversation_of(value: Any) -> ShareGptConversation | None:
     """Parse a conversation in ShareGPT's form; None without a question.
 
@@ -477,77 +496,46 @@ def conversation_of(value: Any) -> ShareGptConversation | None:
         ValueError: it is not of that form, or a speaker is unknown.
     """
     if not isinstance(value, dict):
-        raise ValueError(f"Expected `object`, got {_named(value)}")
+        raise ValueError(f"Expected `object`, got `{type(value).__name__}`")
     key = next((key for key in CONVERSATION_KEYS if value.get(key) is not None), None)
     if key is None:
         raise ValueError(f"no {', '.join(CONVERSATION_KEYS)}")
+    conversation = msgspec.convert({key: value[key], "id": value.get("id")}, _Conversation)
     system: list[str] = []
     turns: list[ShareGptTurn] = []
-    for role, text in _said(value[key], f"$.{key}"):
+    for place, item in enumerate(getattr(conversation, key)):
+        role, text = _role_and_text(item, f"$.{key}[{place}]")
+        if not text.strip():
+            continue
         if role == "user":
             turns.append(ShareGptTurn(text))
         elif role == "system":
             system.append(text)
-        elif turns:
+        elif role == "assistant" and turns:
             before = turns[-1].answer
             answer = text if before is None else f"{before}\n\n{text}"
             turns[-1] = ShareGptTurn(turns[-1].text, answer)
     if not turns:
         return None
-    number = value.get("id")
-    if not isinstance(number, str | int | float | None):
-        raise ValueError(f"Expected `str | int`, got {_named(number)} - at `$.id`")
-    return ShareGptConversation(
-        tuple(turns), "\n\n".join(system) or None, None if number is None else str(number)
-    )
+    id_ = None if conversation.id is None else str(conversation.id)
+    return ShareGptConversation(tuple(turns), "\n\n".join(system) or None, id_)
 
 
-def _said(items: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Role and text of each item that has a text and counts."""
-    if not isinstance(items, list):
-        raise ValueError(f"Expected `array`, got {_named(items)} - at `{where}`")
-    for i, item in enumerate(items):
-        if isinstance(item, str):
-            role: str | None = "user"
-            value: Any = item
-        elif isinstance(item, dict):
-            role, value = _role(item, f"{where}[{i}]"), item.get("value", item.get("content", _MISSING))
-        else:
-            raise ValueError(f"Expected `object`, got {_named(item)} - at `{where}[{i}]`")
-        if value is _MISSING:
-            raise ValueError(f"missing required field `value` - at `{where}[{i}]`")
-        text = _text(value, f"{where}[{i}].value")
-        if role is not None and text.strip():
-            yield role, text
-
-
-_MISSING = object()
-
-
-def _role(item: Mapping[str, Any], where: str) -> str | None:
-    """The role of a speaker; None of one that does not count."""
-    speaker = item.get("from", item.get("role", _MISSING))
-    if speaker is _MISSING:
-        raise ValueError(f"missing required field `from` - at `{where}`")
-    if not isinstance(speaker, str) or speaker.lower() not in _SPEAKERS:
+def _role_and_text(item: str | _Item, where: str) -> tuple[str | None, str]:
+    """The role of an item, None where it does not count, and its text, of parts that are text."""
+    if isinstance(item, str):
+        return "user", item
+    speaker = item.role if item.speaker is UNSET else item.speaker
+    value = item.content if item.value is UNSET else item.value
+    if isinstance(speaker, UnsetType) or isinstance(value, UnsetType):
+        lacking = "from" if speaker is UNSET else "value"
+        raise ValueError(f"missing required field `{lacking}` - at `{where}`")
+    if speaker.lower() not in _SPEAKERS:
         known = ", ".join(_SPEAKERS)
-        raise ValueError(f"speaker {str(speaker)[:40]!r} - at `{where}.from`; known are {known}")
-    return _SPEAKERS[speaker.lower()]
-
-
-def _text(value: Any, where: str) -> str:
-    """The text of an item: empty of null, of a list the texts of its parts."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        return "\n\n".join(part["text"] for part in value if isinstance(part.get("text"), str))
-    raise ValueError(f"Expected `str | null`, got {_named(value)} - at `{where}`")
-
-
-def _named(value: Any) -> str:
-    return f"`{type(value).__name__}`"
+        raise ValueError(f"speaker {speaker[:40]!r} - at `{where}.from`; known are {known}")
+    if isinstance(value, list):
+        value = "\n\n".join(part["text"] for part in value if isinstance(part.get("text"), str))
+    return _SPEAKERS[speaker.lower()], value or ""
 
 
 def prompt_of_conversation(value: Any) -> Prompt | None:
