@@ -17,7 +17,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.ends import error_among
 from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- Error bodies made readable: unpacked where a server packed them unasked, named where they are no text
@@ -145,7 +145,7 @@ class BodyDecoder:
         self._exchange = exchange
         self.endpoint = endpoint
         self._sse = SseDecoder(MAX_EVENT_BYTES, long_data=endpoint is not None and endpoint.long_events)
-        self._reader = reply_reader(endpoint or CHAT)
+        self._reader = ReplyReader(endpoint or CHAT)
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0

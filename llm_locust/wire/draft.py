@@ -29,9 +29,9 @@ from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import (
     NOT_COUNTED,
     Came,
+    EventCount,
     OutputCount,
     Running,
-    Told,
     Usage,
     add_counts,
     checked,
@@ -344,7 +344,7 @@ class Draft:
     counts: dict[str, int] = field(default_factory=dict)  # of usage, see wire/usage.py
     running: Running | None = None  # output tokens so far, by the last event with text that has them
     running_end: int = 0  # of this event
-    told: list[Told] = field(default_factory=list)  # the same by events that were not read the short way
+    event_counts: list[EventCount] = field(default_factory=list)  # of events not read the short way
     so_far: int = 0  # the largest of both
     held_ends: "array[int]" = field(default_factory=lambda: array("q"))  # neither text nor finish reason
     scattered: bool = False  # events with text have counts at another place than expected
@@ -469,7 +469,7 @@ class Draft:
         merge(self.counts, news)
         if (found := output_of(news)) is None:
             return False
-        self._tell(event.end, found)
+        self._note_count(event.end, found)
         return True
 
     @property
@@ -488,17 +488,17 @@ class Draft:
         """Notes the counts of an event with text."""
         self._keep_running()
         add_counts(self.counts, asdict(running))
-        self._tell(end, running.tokens)
+        self._note_count(end, running.tokens)
         self.running, self.running_end = running, end
 
     def _keep_running(self) -> None:
         if self.running is not None:
             add_counts(self.counts, asdict(self.running))
 
-    def _tell(self, end: int, tokens: int) -> None:
+    def _note_count(self, end: int, tokens: int) -> None:
         if self.running is not None:
             self.so_far = max(self.so_far, self.running.tokens)
-        self.told.append(Told(end, tokens, grew=tokens > self.so_far))
+        self.event_counts.append(EventCount(end, tokens, grew=tokens > self.so_far))
         self.so_far = max(self.so_far, tokens)
 
     def unknown_text(self, name: str, text: str) -> None:
@@ -566,14 +566,23 @@ class Draft:
         text = _joined(c.text for c in seen)
         reasoning = _joined(c.reasoning for c in seen)
         refusal = _joined(c.refusal for c in seen)
-        calls = [_tool_call(tool) for tool in self.tools.values()]
+        calls = [
+            ToolCall(
+                id=_well_formed(tool.id), name=_well_formed(tool.name), arguments=_joined([tool.arguments])
+            )
+            for tool in self.tools.values()
+        ]
         ends = [end_of(c.finish_reason, tuple(usual)) for c in seen] or [AnswerEnd.MISSING]
         if AnswerEnd.FAILED in ends:
-            self._fail_by_reason(seen[ends.index(AnswerEnd.FAILED)])
+            failed = seen[ends.index(AnswerEnd.FAILED)]
+            said = f": {failed.said}" if failed.said else ""
+            self.fail(f"the server ended the answer with finish reason '{failed.finish_reason}'{said}")
         last = self.token_ends[-1] if self.token_ends else 0
         spelled = "".join((text, reasoning, refusal, *(f"{c.name or ''}{c.arguments}" for c in calls)))
-        counted = self._counted(spelled, reasoning, streamed)
+        token_ends, first_answer, usage, count = self._counted(spelled, reasoning, streamed)
         return Reply(
+            token_ends=token_ends,
+            first_answer=first_answer,
             text=text,
             reasoning=reasoning,
             refusal=refusal,
@@ -593,7 +602,8 @@ class Draft:
             results=self.results,
             beside=self.beside,
             unread=self._unread(),
-            **counted,
+            usage=usage,
+            count=count,
         )
 
     def decide(self, end: int) -> None:
@@ -606,18 +616,16 @@ class Draft:
             self.decided_end = end
             raise Decided
 
-    def _fail_by_reason(self, choice: ChoiceDraft) -> None:
-        said = f": {choice.said}" if choice.said else ""
-        self.fail(f"the server ended the answer with finish reason '{choice.finish_reason}'{said}")
-
-    def _counted(self, spelled: str, reasoning: str, streamed: bool) -> dict[str, Any]:
+    def _counted(
+        self, spelled: str, reasoning: str, streamed: bool
+    ) -> tuple["array[int]", int | None, Usage | None, OutputCount]:
         """The token events, and their tokens by the server, as far as these can be true."""
         self._keep_running()
-        if self.running is not None and self.told[-1].end != self.running_end:
-            self._tell(self.running_end, self.running.tokens)
+        if self.running is not None and self.event_counts[-1].end != self.running_end:
+            self._note_count(self.running_end, self.running.tokens)
         usage, first, ends = usage_of(self.counts), self.first_answer, self.token_ends
         events, hides = len(ends), self.summarised or not reasoning
-        by_event = deliveries(ends, first, self.told, self.held_ends, done=self.done)
+        by_event = deliveries(ends, first, self.event_counts, self.held_ends, done=self.done)
         if by_event is not None:
             ends, first = by_event.ends, by_event.first_answer
             events = len(ends)
@@ -635,12 +643,7 @@ class Draft:
         if by_event is not None and count.tokens is not None and count.tokens >= by_event.last:
             opening = by_event.answer - count.hidden if count.hidden else by_event.first
             count = replace(count, opening=max(1, opening), came=by_event.last)
-        return {
-            "token_ends": ends[:],
-            "first_answer": first,
-            "usage": usage,
-            "count": count,
-        }
+        return ends[:], first, usage, count
 
     def _unread(self) -> str | None:
         most = max(self.unread, key=lambda name: self.unread[name], default=None)
@@ -706,9 +709,3 @@ def _joined(texts: Iterable[Pieces]) -> str:
 
 def _well_formed(text: str | None) -> str | None:
     return None if text is None else well_formed(text)
-
-
-def _tool_call(tool: ToolDraft) -> ToolCall:
-    return ToolCall(
-        id=_well_formed(tool.id), name=_well_formed(tool.name), arguments=_joined([tool.arguments])
-    )

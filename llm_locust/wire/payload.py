@@ -20,17 +20,8 @@ _ERROR_CHARS = 1000
 
 #: Names of what an error says, the most telling first.
 _SAID_KEYS = (
-    "error",
-    "errors",
-    "message",
-    "detail",
-    "msg",
-    "error_message",
-    "error_msg",
-    "errorMessage",
-    "errmsg",
-    "status_msg",
-    "code",
+    *("error", "errors", "message", "detail", "msg", "error_message", "error_msg", "errorMessage"),
+    *("errmsg", "status_msg", "code"),
 )
 
 _COUNT_MAX = 2**53
@@ -304,7 +295,7 @@ def _without_surrogates(text: str) -> str:
 T = TypeVar("T")
 
 
-class Few(msgspec.Struct, Generic[T], array_like=True, gc=False):
+class AtMost4(msgspec.Struct, Generic[T], array_like=True, gc=False):
     """Up to four objects. Five are made: the rest of the list is skipped."""
 
     first: T | msgspec.UnsetType = msgspec.UNSET
@@ -325,7 +316,7 @@ class Few(msgspec.Struct, Generic[T], array_like=True, gc=False):
         return [item for item in found if not isinstance(item, msgspec.UnsetType)]
 
 
-class Several(Few[T], Generic[T], array_like=True, gc=False):
+class AtMost16(AtMost4[T], Generic[T], array_like=True, gc=False):
     """Up to 16 objects. To make 17 takes no longer than to make five, in a document that comes once."""
 
     o6: T | msgspec.UnsetType = msgspec.UNSET
@@ -390,7 +381,7 @@ def whole_object(
 
 def _outline(value: Any, leaves: list[tuple[Any, Any]]) -> Any:
     """A skeleton as dicts and lists, and where in it there is JSON that was not read."""
-    if isinstance(value, Few):
+    if isinstance(value, AtMost4):
         return [_outline(item, leaves) for item in value.all()]
     if not isinstance(value, msgspec.Struct):
         return value

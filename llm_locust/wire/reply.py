@@ -12,15 +12,12 @@ from llm_locust.wire.draft import Decided, Draft, Reply
 from llm_locust.wire.ends import said_in
 from llm_locust.wire.sse import SseEvent
 
-__all__ = ["ReplyReader", "read_body", "reply_reader"]
-
-
 #: The texts of so many bytes of a stream are joined at a time, in about 1 ms.
 FOLD_BYTES = 256 << 10
 
 
 class ReplyReader:
-    """Reads one streamed answer, in as many slices as wished. Made by :func:`reply_reader`."""
+    """Reads one streamed answer, in as many slices as wished."""
 
     __slots__ = ("_dialect", "_draft", "_fold_at", "_read")
 
@@ -128,11 +125,6 @@ class ReplyReader:
     def finish(self) -> Reply:
         """The answer as far as it came."""
         return self._draft.finish(self._dialect.usual_finishes)
-
-
-def reply_reader(dialect: Dialect) -> ReplyReader:
-    """A reader of one streamed answer of this API."""
-    return ReplyReader(dialect)
 
 
 def read_body(dialect: Dialect, body: bytes) -> Reply:

@@ -327,8 +327,8 @@ def _hidden(n: int, reasoning: int, came: Came) -> int:
     """Tokens that came in no token event, as far as the events leave room for them: reasoning that was not
     sent, or one for each event whose text is not read."""
     most = n - came.events if came.events else 0
-    told = reasoning if came.hides_reasoning and reasoning <= most else 0
-    return max(told, min(came.unread_events, most))
+    unsent = reasoning if came.hides_reasoning and reasoning <= most else 0
+    return max(unsent, min(came.unread_events, most))
 
 
 def _fault_of(n: int, reasoning: int, came: Came, *, by_event: bool) -> CountFault | None:
@@ -395,7 +395,7 @@ def _goes_on(last: Sent, now: Sent) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventCount:
     """The output tokens so far by an event that ends at ``end``, and whether they are more than before."""
 
     end: int
@@ -417,7 +417,7 @@ class Deliveries:
 def deliveries(
     token_ends: "array[int]",
     first_answer: int | None,
-    told: Sequence[Told],
+    event_counts: Sequence[EventCount],
     held_ends: "array[int]",
     *,
     done: bool,
@@ -431,16 +431,16 @@ def deliveries(
 
     Args:
         token_ends: of events with text.
-        told: counts of events: of all without text, and of the first with text, the first of the answer, and
+        event_counts: of all events without text, of the first with text, of the first of the answer, and of
             the last that has a count.
         held_ends: of events that have neither text nor a finish reason.
         done: nothing follows. Of an answer that is complete without any text no event brought a token.
     """
-    if len(told) < 2 or (done and not token_ends):
+    if len(event_counts) < 2 or (done and not token_ends):
         return None
-    by_end = {each.end: each.tokens for each in told}
+    by_end = {each.end: each.tokens for each in event_counts}
     empty, last_text = set(held_ends), token_ends[-1] if token_ends else None
-    held = [each for each in told if each.grew and each.end in empty]
+    held = [each for each in event_counts if each.grew and each.end in empty]
     if last_text is not None:
         first_text = by_end.get(token_ends[0], 0)
         held = [h for h in held if h.end < last_text and (h.end > token_ends[0] or h.tokens < first_text)]

@@ -14,7 +14,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS, MAX_BYTES, RERANK
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.payload import AskedResults, Results, mismatch
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseEvent
 
 
@@ -155,7 +155,7 @@ def test_a_wrong_answer_is_invalid_with_the_reason(dialect: Dialect, answer: Any
 
 
 def test_a_stream_is_no_answer_of_these_apis() -> None:
-    reader = reply_reader(RERANK)
+    reader = ReplyReader(RERANK)
     reader.feed([SseEvent(b"{}", 2)])
     assert "an event stream" in (reader.finish().invalid or "")
 

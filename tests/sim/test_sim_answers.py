@@ -31,7 +31,7 @@ from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.images import Size
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder
 from llm_locust.workload.images import OWN_BYTES, noise_image
 
@@ -430,7 +430,7 @@ BODY: dict[str, Any] = {
 
 
 def read(stream: bytes) -> Reply:
-    reader = reply_reader(MESSAGES)
+    reader = ReplyReader(MESSAGES)
     reader.feed(SseDecoder().feed(stream))
     return reader.finish()
 

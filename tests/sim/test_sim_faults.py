@@ -38,7 +38,7 @@ from llm_locust.sim.faults import (
 from llm_locust.sim.truth import TruthError
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder
 from llm_locust.wire.usage import Usage
 
@@ -507,7 +507,7 @@ def reply_of(path: str, seen: Seen, stream: bool) -> Reply:
     spoken = DIALECTS[path.removeprefix("/").partition("/")[0]]
     if not stream:
         return read_body(spoken, seen.body)
-    reader = reply_reader(spoken)
+    reader = ReplyReader(spoken)
     reader.feed(SseDecoder().feed(seen.body))
     return reader.finish()
 

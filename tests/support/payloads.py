@@ -9,7 +9,7 @@ from typing import Any
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import reply_reader
+from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseEvent
 
 
@@ -22,7 +22,7 @@ def events(payloads: Iterable[Any]) -> list[SseEvent]:
 
 
 def read(*payloads: Any, endpoint: Dialect = CHAT) -> Reply:
-    reader = reply_reader(endpoint)
+    reader = ReplyReader(endpoint)
     reader.feed(events(payloads))
     return reader.finish()
 

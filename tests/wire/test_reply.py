@@ -27,7 +27,7 @@ from llm_locust.wire.payload import (
     objects,
     parse,
 )
-from llm_locust.wire.reply import FOLD_BYTES, ReplyReader, read_body, reply_reader
+from llm_locust.wire.reply import FOLD_BYTES, ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseEvent
 from llm_locust.wire.usage import Usage
 
@@ -39,7 +39,7 @@ GENERATING = [dialect for dialect in DIALECTS.values() if dialect.generates]
 
 
 def test_done_is_known_while_the_stream_is_read() -> None:
-    reader = reply_reader(CHAT)
+    reader = ReplyReader(CHAT)
     reader.feed(events([says("a"), says("b")]))
     assert (list(reader.token_ends), reader.last_event_end, reader.done) == ([10, 20], 20, False)
     reader.feed([SseEvent(DONE, 99)])
@@ -51,7 +51,7 @@ def test_done_is_known_while_the_stream_is_read() -> None:
 )
 @pytest.mark.parametrize("endpoint", GENERATING)
 def test_an_event_of_type_error_is_an_error_whatever_its_form(endpoint: Dialect, data: bytes) -> None:
-    reader = reply_reader(endpoint)
+    reader = ReplyReader(endpoint)
     reader.feed([SseEvent(data, 9, b"error")])
     assert reader.finish().error == "too busy"
     assert reader.finish().invalid is None
@@ -114,7 +114,7 @@ def encodable(reply: Reply) -> bool:
 
 @given(st.sampled_from(list(DIALECTS.values())), streams())
 def test_no_bytes_of_a_stream_or_body_raise(endpoint: Dialect, stream: bytes) -> None:
-    reader = reply_reader(endpoint)
+    reader = ReplyReader(endpoint)
     reader.feed(SseDecoder().feed(stream))
     assert encodable(reader.finish())
     assert encodable(read_body(endpoint, stream))
@@ -148,7 +148,7 @@ GOOD: list[dict[str, Any]] = [
 )
 def test_no_json_raises_wherever_it_stands(endpoint: Dialect, values: list[Any]) -> None:
     payloads = [json.dumps(value).encode() for value in values]
-    reply = feed_all(reply_reader(endpoint), payloads)
+    reply = feed_all(ReplyReader(endpoint), payloads)
     assert list(reply.token_ends) == sorted(set(reply.token_ends))
     assert encodable(reply)
     assert all(encodable(read_body(endpoint, p)) for p in payloads)
@@ -156,7 +156,7 @@ def test_no_json_raises_wherever_it_stands(endpoint: Dialect, values: list[Any])
 
 @given(st.lists(chat_chunks, max_size=8), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_token_ends_are_the_offsets_of_the_events_on_the_wire(stream: list[dict[str, Any]], end: str) -> None:
-    decoder, reader, sent = SseDecoder(), reply_reader(CHAT), 0
+    decoder, reader, sent = SseDecoder(), ReplyReader(CHAT), 0
     ends = []
     for value in stream:
         wire = f"data: {json.dumps(value)}{end}{end}".encode()
@@ -262,7 +262,7 @@ def test_the_first_of_several_errors_counts() -> None:
 
 
 def test_a_long_answer_is_folded_and_reads_the_same() -> None:
-    reader, pieces = reply_reader(CHAT), [f"{i} " for i in range(10)]
+    reader, pieces = ReplyReader(CHAT), [f"{i} " for i in range(10)]
     for i, event in enumerate(events(says(piece) for piece in pieces)):
         reader.feed([SseEvent(event.data, (i + 1) * (FOLD_BYTES // 2))])
     reader.feed([])
@@ -380,7 +380,7 @@ STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 
 
 def read_said(stream: bytes) -> Reply:
-    reader, decoder = reply_reader(CHAT), SseDecoder()
+    reader, decoder = ReplyReader(CHAT), SseDecoder()
     reader.feed(decoder.feed(stream), decoder.take_errors())
     return reader.finish()
 

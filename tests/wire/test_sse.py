@@ -10,7 +10,7 @@ from strategies import complete_streams, cuts, streams
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import EventRun, Pieces, run_of
-from llm_locust.wire.reply import ReplyReader, reply_reader
+from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- The event stream decoder: every trap of the wire, at any split
@@ -319,7 +319,7 @@ def event(text: str, dialect: Dialect = CHAT, field: str = "content", **more: ob
 
 def after(*events: bytes, dialect: Dialect = CHAT) -> tuple[ReplyReader, int]:
     """A reader of these events, and where the next one starts."""
-    decoder, reader = SseDecoder(), reply_reader(dialect)
+    decoder, reader = SseDecoder(), ReplyReader(dialect)
     reader.feed(decoder.feed(b"".join(events)))
     assert decoder.between_events is not None
     return reader, decoder.between_events

@@ -10,7 +10,7 @@ from payloads import DONE, ROLE, STOP, body, chunk, events, read, says
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.usage import CountFault, OutputCount, Usage, gather, most_tokens, usage_of
 
 FULL = {"prompt_tokens": 19, "completion_tokens": 15, "total_tokens": 34}
@@ -112,7 +112,7 @@ def test_usage_that_comes_after_the_end_counts_if_none_came_before_and_nothing_e
     late = PLACES[place](FULL) | {"error": {"message": "too late"}}
     for before, output in ([], 15), ([{"choices": [], "usage": {"completion_tokens": 6}}], 6):
         stream = events([ROLE, *WORDS, STOP, *before, DONE, says("more"), late])
-        reader = reply_reader(CHAT)
+        reader = ReplyReader(CHAT)
         for part in [stream] if at_once else [[each] for each in stream]:
             reader.feed(part)
         reply = reader.finish()
@@ -121,7 +121,7 @@ def test_usage_that_comes_after_the_end_counts_if_none_came_before_and_nothing_e
 
 def test_of_what_follows_the_end_four_events_are_looked_at() -> None:
     for more, ended in (3, False), (4, True):
-        reader = reply_reader(CHAT)
+        reader = ReplyReader(CHAT)
         stream = events([*WORDS, STOP, DONE, *[b"{}"] * more, {"usage": FULL}])
         reader.feed(stream[:-1])
         assert reader.ended is ended
@@ -353,7 +353,7 @@ def test_counts_in_each_event_may_stand_anywhere(place: str, at_once: bool) -> N
         return {**sent, "choices": [choice]}
 
     stream = [*(event("", n) for n in range(3)), event(" a b c", 3), event(" d", 4), event(" e", 5)]
-    reader = reply_reader(CHAT)
+    reader = ReplyReader(CHAT)
     for part in [events(stream)] if at_once else [[each] for each in events(stream)]:
         reader.feed(part)
     reply = reader.finish()

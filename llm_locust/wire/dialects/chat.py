@@ -6,9 +6,10 @@ and few of what is. What is odd, but still has its text where it belongs, is rea
 rest is recorded as invalid.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -25,16 +26,16 @@ from llm_locust.wire.dialects.choices import (
     typed_call,
     typed_delta,
 )
-from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, model_and_stream
 from llm_locust.wire.draft import DeltaKind, Draft, Pieces, read_leniently, run_of
 from llm_locust.wire.ends import error_in, says_error, worse
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
+    AtMost4,
+    AtMost16,
     Count,
-    Few,
     PayloadError,
     Sent,
-    Several,
     count_of,
     error_text,
     excerpt,
@@ -73,7 +74,7 @@ class _Result(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, Generic[C], gc=False):
     """A chunk of a stream. One with an error, in whichever part, is read leniently."""
 
-    choices: Few[C] | UnsetType | None = UNSET
+    choices: AtMost4[C] | UnsetType | None = UNSET
     usage: Running | None = None
     model: str | None = None
     error: None = None
@@ -99,7 +100,7 @@ class _Message(msgspec.Struct, gc=False):
     reasoning_content: Sent = UNSET
     reasoning: Sent = UNSET
     refusal: Sent = UNSET
-    tool_calls: Several[_WholeCall] | UnsetType | None = UNSET
+    tool_calls: AtMost16[_WholeCall] | UnsetType | None = UNSET
     function_call: _WholeFunction | UnsetType | None = UNSET
     error: Sent = UNSET
 
@@ -115,7 +116,7 @@ class _WholeChoice(msgspec.Struct, gc=False):
 class _Whole(msgspec.Struct, gc=False):
     """The skeleton of an answer that was not streamed."""
 
-    choices: Several[_WholeChoice] | UnsetType | None = UNSET
+    choices: AtMost16[_WholeChoice] | UnsetType | None = UNSET
     usage: Sent = UNSET
     model: Sent = UNSET
     error: Sent = UNSET
@@ -260,17 +261,8 @@ def _text(data: bytes) -> str | None:
     return choices.first.text if choices and choices.first is not UNSET else None
 
 
-def read_chat_body(draft: Draft, body: bytes) -> None:
-    """A whole chat completion, as one event."""
-    _read_body(draft, body, "message")
-
-
-def read_completions_body(draft: Draft, body: bytes) -> None:
-    """A whole completion, as one event."""
-    _read_body(draft, body, "text")
-
-
 def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
+    """A whole completion, as one event."""
     try:
         answer, event = whole_object(_decode_whole, body, needed="choices"), SseEvent(body, len(body))
         _read_payload(draft, answer, event, carrier)
@@ -279,16 +271,13 @@ def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
         if output_of(draft.counts) is None:
             draft.find_usage(event)
         draft.fail_beside(body)
-        if not draft.choices[0].reasoning and _may_have_reasoning(body):
+        seen = len(body) <= _MAX_SEEN_BYTES and any(word in body for word in _SKIPPED_REASONING)
+        if seen and not draft.choices[0].reasoning:
             with suppress(PayloadError):
                 other_texts(draft, parse_object(body), carrier)
     except PayloadError as e:
         draft.reject(explained(e, body))
     draft.closed = draft.error is None and draft.invalid is None
-
-
-def _may_have_reasoning(body: bytes) -> bool:
-    return len(body) <= _MAX_SEEN_BYTES and any(word in body for word in _SKIPPED_REASONING)
 
 
 def _read_scattered(draft: Draft, left: Iterator[SseEvent], carrier: Carrier) -> None:
@@ -329,11 +318,7 @@ def _read_chunk(
 
 def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
     """A payload that typed decoding refused, or one without choices."""
-
-    def read(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
-        _read_payload(draft, payload, event, carrier)
-
-    read_leniently(draft, event, read)
+    read_leniently(draft, event, partial(_read_payload, carrier=carrier))
 
 
 def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrier: Carrier) -> None:
@@ -415,14 +400,6 @@ def _note_rest(
         draft.decide(event.end)
 
 
-def _chat_body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"messages": messages, **fields}
-
-
-def _completions_body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"prompt": messages[0]["content"], **fields}
-
-
 def _run_fields(model: str, stream: bool) -> dict[str, Any]:
     usage = {"stream_options": {"include_usage": True}} if stream else {}
     return model_and_stream(model, stream) | usage
@@ -431,10 +408,10 @@ def _run_fields(model: str, stream: bool) -> dict[str, Any]:
 CHAT = Dialect(
     name="chat",
     path="/chat/completions",
-    body=_chat_body,
+    body=lambda messages, fields: {"messages": messages, **fields},
     run_fields=_run_fields,
     read_events=read_chat,
-    read_body=read_chat_body,
+    read_body=partial(_read_body, carrier="message"),
     line_limits=LIMIT_FIELDS,
     vllm_backend="openai-chat",
 )
@@ -442,10 +419,10 @@ CHAT = Dialect(
 COMPLETIONS = Dialect(
     name="completions",
     path="/completions",
-    body=_completions_body,
+    body=lambda messages, fields: {"prompt": messages[0]["content"], **fields},
     run_fields=_run_fields,
     read_events=read_completions,
-    read_body=read_completions_body,
+    read_body=partial(_read_body, carrier="text"),
     text_only=True,
     line_limits=LIMIT_FIELDS,
     template_tokens=0,

@@ -14,8 +14,8 @@ import msgspec
 from llm_locust.wire.draft import DeltaKind, Draft
 from llm_locust.wire.payload import (
     MAX_PARTS,
+    AtMost4,
     Count,
-    Few,
     count_of,
     json_text,
     name_of,
@@ -51,7 +51,7 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: Few[_ToolCall] | None = None
+    tool_calls: AtMost4[_ToolCall] | None = None
     function_call: _Function | None = None
     error: None = None
 

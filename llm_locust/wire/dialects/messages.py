@@ -20,9 +20,9 @@ from llm_locust.wire.ends import says_error
 from llm_locust.wire.images import InlineImage
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
+    AtMost16,
     PayloadError,
     Sent,
-    Several,
     count_of,
     error_text,
     excerpt,
@@ -64,7 +64,7 @@ class _WholeMessage(msgspec.Struct, gc=False):
     """The skeleton of a message that was not streamed."""
 
     type: Sent = UNSET
-    content: Several[_Block] | UnsetType | None = UNSET
+    content: AtMost16[_Block] | UnsetType | None = UNSET
     model: Sent = UNSET
     usage: Sent = UNSET
     stop_reason: Sent = UNSET

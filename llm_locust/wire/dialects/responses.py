@@ -13,9 +13,9 @@ from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.ends import says_error
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
+    AtMost16,
     PayloadError,
     Sent,
-    Several,
     error_text,
     excerpt,
     explained,
@@ -66,8 +66,8 @@ class _Item(msgspec.Struct, gc=False):
     name: Sent = UNSET
     arguments: Sent = UNSET
     input: Sent = UNSET
-    content: Several[_Part] | UnsetType | None = UNSET
-    summary: Several[_Part] | UnsetType | None = UNSET
+    content: AtMost16[_Part] | UnsetType | None = UNSET
+    summary: AtMost16[_Part] | UnsetType | None = UNSET
 
 
 class _Ended(msgspec.Struct, gc=False):
@@ -84,7 +84,7 @@ class _Response(_Ended, gc=False):
     """The skeleton of a response that was not streamed."""
 
     object: Sent = UNSET
-    output: Several[_Item] | UnsetType | None = UNSET
+    output: AtMost16[_Item] | UnsetType | None = UNSET
 
 
 class _LongEvent(msgspec.Struct, gc=False):

@@ -14,7 +14,7 @@ from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import reply_reader
+from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import OutputCount, Usage
 
@@ -289,7 +289,7 @@ def test_a_payload_that_is_not_the_apis_is_invalid_with_its_start_and_the_tokens
 
 
 def test_a_private_event_of_the_server_is_let_pass() -> None:
-    reader = reply_reader(CHAT)
+    reader = ReplyReader(CHAT)
     reader.feed([SseEvent(b'{"load":3}', 5, b"metrics"), SseEvent(b"pong", 9, b"ping")])
     assert reader.finish().invalid is None
 

@@ -13,7 +13,7 @@ from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import read_body, reply_reader
+from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseEvent
 from llm_locust.wire.usage import OutputCount, Usage
 
@@ -229,7 +229,7 @@ def wire(payloads: list[dict[str, Any]], end: str = "\n") -> list[bytes]:
 
 
 def read_pieces(pieces: list[bytes]) -> Reply:
-    decoder, reader = SseDecoder(), reply_reader(MESSAGES)
+    decoder, reader = SseDecoder(), ReplyReader(MESSAGES)
     for piece in pieces:
         reader.feed(decoder.feed(piece))
     return reader.finish()
@@ -405,7 +405,7 @@ def test_a_delta_of_an_unknown_kind_is_named_if_it_has_text() -> None:
 
 
 def test_an_event_whose_type_stands_in_its_name_alone_is_read() -> None:
-    reader = reply_reader(RESPONSES)
+    reader = ReplyReader(RESPONSES)
     for type_ in (None, "", "response.output_text.delta"):
         reader.feed([SseEvent(body({"type": type_, "delta": "a"}), 10, b"response.output_text.delta")])
     assert reader.finish().text == "aaa"
@@ -429,6 +429,6 @@ def test_reasoning_of_which_a_summary_is_only_a_part_is_not_hidden(order: tuple[
 def test_a_long_event_that_repeats_what_came_is_not_decoded(name: bytes, text: str) -> None:
     """Its event line says so; without one it is read, and only an end or a delta is of use."""
     data = body({"type": "response.output_text.delta", "delta": "x", "filler": "y" * (64 << 10)})
-    reader = reply_reader(RESPONSES)
+    reader = ReplyReader(RESPONSES)
     reader.feed([SseEvent(data, len(data), name)])
     assert reader.finish().text == text
