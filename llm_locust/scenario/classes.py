@@ -378,14 +378,6 @@ class Mix(Generic[T]):
         edges = np.cumsum(weights)
         self._edges = edges / edges[-1]  # the last one is exactly 1, which no draw reaches
 
-    def shares(self) -> tuple[float, ...]:
-        """Of each class: weight / sum of all weights."""
-        return tuple(np.diff(self._edges, prepend=0.0).tolist())
-
-    def choose(self, rng: np.random.Generator) -> T:
-        """One class, by one draw."""
-        return self.classes[int(np.searchsorted(self._edges, rng.random(), side="right"))]
-
     def of_user(self, seed: int, worker: int, user: int) -> Iterator[T]:
         """The classes of a user's requests, one after another without end: a closed loop.
 
@@ -402,11 +394,6 @@ class Mix(Generic[T]):
         # 53 bits: what a float in 0 .. 1 holds without being rounded up to 1.
         fraction = (int.from_bytes(digest) >> 11) * 2.0**-53
         return self.classes[int(np.searchsorted(self._edges, fraction, side="right"))]
-
-
-def choose(classes: Sequence[T], rng: np.random.Generator) -> T:
-    """One of ``classes`` by weight; for many draws make one :class:`Mix`."""
-    return Mix(classes).choose(rng)
 
 
 # --- The ``arms`` of a scenario: names, and in what the requests of each differ

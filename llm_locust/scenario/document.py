@@ -291,7 +291,10 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
     classes = sole_class(shared)
     if "classes" in entries:
         classes = read_classes(entries["classes"].node, shared, context)
-    _check_rates(entries, classes)
+    if "request_rate" in entries and classes[0].rate is not None:
+        raise ScenarioError(
+            entries["request_rate"].key, "request_rate beside classes that have a rate of their own; give one"
+        )
     if "dataset" in entries and "input_tokens" in entries:
         raise ScenarioError(
             entries["input_tokens"].key,
@@ -328,13 +331,6 @@ def _options(entries: Mapping[str, TreeKey], found: Mapping[str, Any], grammar: 
         if usual.slo:
             said = {"slo": usual.slo, **said}
     return said
-
-
-def _check_rates(entries: Mapping[str, TreeKey], classes: tuple[TrafficClass, ...]) -> None:
-    if "request_rate" in entries and classes[0].rate is not None:
-        raise ScenarioError(
-            entries["request_rate"].key, "request_rate beside classes that have a rate of their own; give one"
-        )
 
 
 def _later(node: Node, name: str, context: Context) -> None:

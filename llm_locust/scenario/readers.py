@@ -38,10 +38,10 @@ from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
 from llm_locust.workload.dataset_rows import EXPECTED_FIELD
 from llm_locust.workload.datasets import FORMATS
 from llm_locust.workload.draws import ORDERS, Order
-from llm_locust.workload.images import ImagesAsked, ImagesError, images_asked, parse_images
+from llm_locust.workload.images import ImagesAsked, images_asked, parse_images
 from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
 from llm_locust.workload.parts import ModelSplit, parse_models
-from llm_locust.workload.synthetic import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
+from llm_locust.workload.synthetic import Choice, SharedPrefix, parse_shared_prefix
 
 # --------------------
 # Forms that the values of a run's options have in a scenario.
@@ -149,11 +149,16 @@ class DatasetSource(Part, frozen=True, kw_only=True):
     )
 
 
-def _dataset(node: Node, name: str, context: Context) -> str:
+def dataset(node: Node, name: str, context: Context) -> DatasetSource:
+    """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
+    if not isinstance(node, Fields):
+        return DatasetSource(file=tree.path(node, name, context))
+    return DatasetSource.read(node, name, context)
+
+
+def _dataset_path(node: Node, name: str, context: Context) -> str:
     """The path alone; what a mapping says besides is in :attr:`Scenario.dataset`."""
-    if isinstance(node, Fields):
-        return DatasetSource.read(node, name, context).file
-    return tree.path(node, name, context)
+    return dataset(node, name, context).file
 
 
 def _run_time(node: Node, name: str, context: Context) -> str:
@@ -189,7 +194,7 @@ LENGTHS = Form("lengths", lengths_form)
 LIMITS = Form("limits", slo_form)
 GATES = Form("text, or list of texts", _gates)
 BODY = Form("mapping", body_form)
-DATASET = Form("path, or [mapping](scenario.md#dataset)", _dataset)
+DATASET = Form("path, or [mapping](scenario.md#dataset)", _dataset_path)
 ARRIVAL = Form("text", partial(of_file, parse=parse_arrival))
 RUN_TIME = Form("time", _run_time)
 SPAWN_RATE = Form("number", _spawn_rate)
@@ -225,32 +230,22 @@ def body(node: Node, name: str, context: Context) -> dict[str, Any]:
     return parse_body(body_form(node, name, context))
 
 
-def dataset(node: Node, name: str, context: Context) -> DatasetSource:
-    """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
-    if not isinstance(node, Fields):
-        return DatasetSource(file=tree.path(node, name, context))
-    return DatasetSource.read(node, name, context)
-
-
 def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
     """A mapping of the fields of :class:`SharedPrefix`, or its text."""
-    try:
-        if not isinstance(node, Fields):
-            return parse_shared_prefix(tree.text(node, name, "a mapping such as {groups: 10, tokens: 1000}"))
-        return SharedPrefix(**tree.read(node, name, SHARED_PREFIX, context))
-    except SharedPrefixError as e:
-        raise ScenarioError(node.place, str(e)) from e
+    if not isinstance(node, Fields):
+        given = tree.text(node, name, "a mapping such as {groups: 10, tokens: 1000}")
+        return checked(parse_shared_prefix, name, given, node.place)
+    found = tree.read(node, name, SHARED_PREFIX, context)
+    return checked(lambda _: SharedPrefix(**found), name, name, node.place)
 
 
 def images(node: Node, name: str, context: Context) -> ImagesAsked:
     """A mapping of the settings of :class:`ImagesAsked`, or its text."""
-    try:
-        if not isinstance(node, Fields):
-            return parse_images(tree.text(node, name, "a mapping such as {count: 2, size: 1024x768}"))
-        found = tree.read(node, name, IMAGES, context, required=("size",))
-        return images_asked(name, *(found.get(key) for key in IMAGES))
-    except ImagesError as e:
-        raise ScenarioError(node.place, str(e)) from e
+    if not isinstance(node, Fields):
+        given = tree.text(node, name, "a mapping such as {count: 2, size: 1024x768}")
+        return checked(parse_images, name, given, node.place)
+    found = tree.read(node, name, IMAGES, context, required=("size",))
+    return checked(lambda of: images_asked(of, *(found.get(key) for key in IMAGES)), name, name, node.place)
 
 
 def models(node: Node, name: str, context: Context) -> ModelSplit:
@@ -355,10 +350,6 @@ def _contains(node: Node, name: str, context: Context) -> tuple[str, ...]:
     return found
 
 
-def _json_schema(node: Node, name: str, context: Context) -> Any:
-    return plain(tree.mapping(node, name, "a mapping, as {type: object}"))
-
-
 def _function(node: Node, name: str, context: Context) -> str:
     found = tree.text(node, name, "module:function")
     if not _FUNCTION.fullmatch(found):
@@ -370,7 +361,11 @@ def _function(node: Node, name: str, context: Context) -> str:
 VALIDATORS: Mapping[str, Key] = {
     "regex": Key(_regex, "text", "matches somewhere in the answer"),
     "contains": Key(_contains, "text, or list of texts", "the answer contains all of them"),
-    "json_schema": Key(_json_schema, "mapping", "the answer is JSON that matches it"),
+    "json_schema": Key(
+        lambda node, name, _: plain(tree.mapping(node, name, "a mapping, as {type: object}")),
+        "mapping",
+        "the answer is JSON that matches it",
+    ),
     "max_repetition": Key(
         tree.number(0, 1), "number 0 .. 1", "the largest share of the answer that may be repetition"
     ),

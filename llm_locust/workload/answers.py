@@ -74,7 +74,13 @@ def check_of(validator: Validator | OwnFunction) -> CompiledValidator:
         ValidatorError: there is no such kind, its argument is invalid, or the function cannot be imported.
     """
     if not isinstance(validator, Validator):
-        return _function_check(validator)
+        own: object = validator
+        if not callable(own):
+            raise ValidatorError(
+                f"validator {own!r}: expected a Validator, or a function of answer and prompt"
+            )
+        name = getattr(own, "__qualname__", type(own).__qualname__)
+        return CompiledValidator(f"function {name}"[:_NAME_LENGTH], partial(_own_why_not, own))
     kind, argument = validator.kind, validator.argument
     if kind not in _MADE_BY:
         raise ValidatorError(f"no validator {kind!r}; there are {', '.join(_MADE_BY)}")
@@ -195,13 +201,6 @@ def _named_function_check(argument: object) -> CompiledValidator:
     if not callable(own):
         raise ValidatorError(f"function {argument!r}: {module!r} has no function {name!r}")
     return CompiledValidator(f"function {argument}"[:_NAME_LENGTH], partial(_own_why_not, own))
-
-
-def _function_check(own: object) -> CompiledValidator:
-    if not callable(own):
-        raise ValidatorError(f"validator {own!r}: expected a Validator, or a function of answer and prompt")
-    name = getattr(own, "__qualname__", type(own).__qualname__)
-    return CompiledValidator(f"function {name}"[:_NAME_LENGTH], partial(_own_why_not, own))
 
 
 def _own_why_not(own: OwnFunction, text: str, prompt: Prompt | None) -> str | None:

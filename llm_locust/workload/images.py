@@ -3,7 +3,6 @@
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -160,7 +159,10 @@ def parse_sizes(text: str) -> Sizes:
         size = Size(int(found[2]), int(found[3]))
         if not all(LEAST_SIDE <= side <= MOST_SIDE for side in size):
             raise ImagesError(f"images: size {word!r}: sides are from {LEAST_SIDE} to {MOST_SIDE:,} pixels")
-        shares.append((size, _share(text, found[1])))
+        share = 1.0 if found[1] is None else plain_number(found[1])
+        if not 0 < share <= 1:
+            raise ImagesError(f"images: size {text!r}: {found[1]!r} is not a share, as 0.7")
+        shares.append((size, share))
     if abs(sum(share for _, share in shares) - 1) > _ROUNDING:
         raise ImagesError(
             f"images: size {text!r}: the shares are {sum(s for _, s in shares):g} in sum, not 1"
@@ -168,13 +170,6 @@ def parse_sizes(text: str) -> Sizes:
     if sum(size.pixels for size, _ in shares) > MOST_PIXELS:
         raise ImagesError(f"images: size {text!r}: all sizes together have at most {MOST_PIXELS:,} pixels")
     return Sizes(text, tuple(shares))
-
-
-def _share(text: str, word: str | None) -> float:
-    share = 1.0 if word is None else plain_number(word)
-    if not 0 < share <= 1:
-        raise ImagesError(f"images: size {text!r}: {word!r} is not a share, as 0.7")
-    return share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +227,8 @@ def parse_images(text: str) -> ImagesAsked:
         ImagesError: an unknown word, or a value out of range.
     """
     try:
-        named, others = named_values(_words(text))
+        # A mixture may have blanks around its plus.
+        named, others = named_values(re.sub(r"\s*([+*])\s*", r"\1", text).split())
     except ValueError as e:
         raise ImagesError(f"images {text!r}: {e}; allowed is {ALLOWED}") from e
     unknown = [*others, *(name for name in named if name not in ("count", "size", "distinct"))]
@@ -241,19 +237,16 @@ def parse_images(text: str) -> ImagesAsked:
     return images_asked(text, named.get("count"), named.get("size"), named.get("distinct"))
 
 
-def _words(text: str) -> Sequence[str]:
-    """Words of the text; a mixture may have blanks around its plus."""
-    return re.sub(r"\s*([+*])\s*", r"\1", text).split()
-
-
 def images_asked(where: str, count: str | None, size: str | None, distinct: str | None) -> ImagesAsked:
     """Images of the texts of their settings (raises ImagesError)."""
     if size is None:
         raise ImagesError(f"images {where!r}: there is no size; allowed is {ALLOWED}, {_EXAMPLE}")
     if distinct is not None and not (distinct.isascii() and distinct.isdecimal() and len(distinct) < 18):
         raise ImagesError(f"images {where!r}: distinct {distinct!r} is not a whole number; {_EXAMPLE}")
+    count = count or "1"
     try:
-        counts = parse_lengths(_spaced(count or "1"))
+        # A mixture as its grammar has it, with blanks around each plus.
+        counts = parse_lengths(count.replace("+", " + ") if "*" in count else count)
     except LengthError as e:
         raise ImagesError(f"images {where!r}: count: {e}") from e
     if counts.joint:
@@ -261,8 +254,3 @@ def images_asked(where: str, count: str | None, size: str | None, distinct: str 
     return ImagesAsked(
         count=counts, size=parse_sizes(size), distinct=None if distinct is None else int(distinct)
     )
-
-
-def _spaced(text: str) -> str:
-    """A mixture of lengths as its grammar has it, with blanks around each plus."""
-    return text.replace("+", " + ") if "*" in text else text

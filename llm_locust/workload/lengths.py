@@ -90,15 +90,12 @@ def _of_parquet(path: Path) -> NDArray[np.int64]:
             shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise LengthError(f"{path}: {len(names)} columns ({shown}); {_COLUMNS}")
         for name in names:
-            _check_type(path, name, file.schema_arrow.field(name).type)
+            kind = file.schema_arrow.field(name).type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                raise LengthError(f"{path}: column {name!r} is of type {kind}; {_COLUMNS}")
         batches = list(parquet_batches(file, FileReading(LENGTHS, path), _BATCH_ROWS))
         table = pa.Table.from_batches(batches, file.schema_arrow)
     return np.column_stack([_column(path, name, table.column(name)) for name in names])
-
-
-def _check_type(path: Path, name: str, kind: pa.DataType) -> None:
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise LengthError(f"{path}: column {name!r} is of type {kind}; {_COLUMNS}")
 
 
 def _column(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.int64]:

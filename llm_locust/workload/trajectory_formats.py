@@ -70,10 +70,12 @@ class HashedPrompt:
     def messages(self) -> tuple[Message, ...]:
         """The system prompt, if there is one, and a message of the user with all else."""
         hashes = self.hashes()
-        texts = [_text(self.scope, number, self.block) for number in hashes]
+        texts = [_block(f"{self.scope}/{number}", self.block) for number in hashes]
         missing = self.tokens - len(hashes) * self.block
         if missing > 0:
-            texts.append(_rest(f"{self.scope}/{len(hashes)}/{hashes[-1:]}", missing))
+            key = f"{self.scope}/{len(hashes)}/{hashes[-1:]}"
+            starts = range(0, missing, MOST_BLOCK)
+            texts += [_words(f"{key}/{at}", min(MOST_BLOCK, missing - at)) for at in starts]
         elif missing < 0:
             texts[-1] = " ".join(texts[-1].split(" ")[:missing])
         system = min(self.system, len(texts) - 1)  # a request without a user's message is refused
@@ -127,16 +129,6 @@ def _corpus() -> Corpus:
     return Corpus.of(0)
 
 
-@lru_cache(maxsize=_KEPT)
-def _text(scope: str, number: int, words: int) -> str:
-    """The block with this hash."""
-    return _words(f"{scope}/{number}", words)
-
-
-def _rest(key: str, words: int) -> str:
-    return " ".join(_words(f"{key}/{at}", min(MOST_BLOCK, words - at)) for at in range(0, words, MOST_BLOCK))
-
-
 def _words(key: str, words: int) -> str:
     digest = blake2b(key.encode(), digest_size=16).digest()
     number = int.from_bytes(digest[:8])
@@ -149,6 +141,9 @@ def _words(key: str, words: int) -> str:
     corpus, others = _corpus(), words - len(own)
     first = int.from_bytes(digest[8:]) % (len(corpus.words) - others)
     return f"{' '.join(own)} {corpus.cut(first, others)}"
+
+
+_block = lru_cache(maxsize=_KEPT)(_words)
 
 
 #: Roles of the messages that a prefix cache may share between trajectories; the mark comes after them.
@@ -425,7 +420,9 @@ def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
         if not isinstance(message.get("role"), str):
             raise TrajectoryError(f"{line.where}: a message has no role; expected {_EXPECTED}")
         content = message.get("content")
-        if not (content is None or isinstance(content, str)) and not _are_parts(content):
+        if not (content is None or isinstance(content, str)) and not (
+            isinstance(content, list) and all(isinstance(part, dict) for part in content)
+        ):
             raise TrajectoryError(
                 f"{line.where}: the content of a message is {str(content)[:60]!r}; expected a text or a list "
                 "of parts, as OpenAI's API has it"
@@ -439,10 +436,6 @@ def _turn(found: ChatLine, before: Turn | None, line: FileLine) -> Turn:
         asked_output_tokens=found.target_output_tokens or found.max_tokens,
         pause_s=pause_ms * 1e-3,
     )
-
-
-def _are_parts(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(part, dict) for part in content)
 
 
 def _joined(

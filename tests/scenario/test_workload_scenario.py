@@ -6,7 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given, strategies as st
@@ -20,7 +19,7 @@ from llm_locust.options.table import (
     SCENARIO_TABLE,
     with_scenario_tables,
 )
-from llm_locust.scenario.classes import CLASS_KEYS, PRESETS, Mix, TrafficClass, choose
+from llm_locust.scenario.classes import CLASS_KEYS, PRESETS, Mix, TrafficClass
 from llm_locust.scenario.document import TOP_KEYS, Scenario, Stop, WarmUp, load_scenario, parse_scenario
 from llm_locust.scenario.readers import Conversation, DatasetSource, Expected
 from llm_locust.scenario.tree import ScenarioError
@@ -468,34 +467,23 @@ def classes(*weights: float) -> list[TrafficClass]:
     return [TrafficClass(name=f"c{i}", request_name="", weight=w) for i, w in enumerate(weights)]
 
 
-def test_shares_are_weight_by_sum_of_weights() -> None:
-    assert Mix(classes(6, 1, 3, 0)).shares() == pytest.approx((0.6, 0.1, 0.3, 0.0))
-
-
 @given(
     st.lists(st.floats(0, 1e9), min_size=1, max_size=6).filter(lambda w: sum(w) > 1e-300), st.integers(0, 99)
 )
 def test_a_class_of_weight_0_is_never_chosen(weights: list[float], seed: int) -> None:
     mix = Mix(classes(*weights))
-    rng = np.random.default_rng(seed)
-    chosen = [
-        mix.choose(rng),
-        mix.of_arrival(seed, 0),
-        next(mix.of_user(seed, 0, 0)),
-        choose(mix.classes, rng),
-    ]
-    assert all(c.weight for c in chosen)
+    assert mix.of_arrival(seed, 0).weight
+    assert next(mix.of_user(seed, 0, 0)).weight
 
 
 def counts(names: list[str]) -> dict[str, int]:
     return {name: names.count(name) for name in ("c0", "c1", "c2")}
 
 
-def test_all_three_ways_to_choose_follow_the_shares() -> None:
-    mix, rng, n = Mix(classes(6, 1, 3)), np.random.default_rng(5), 5000
+def test_users_and_arrivals_follow_the_shares() -> None:
+    mix, n = Mix(classes(6, 1, 3)), 5000
     user = mix.of_user(1, 0, 0)
     for names in (
-        [mix.choose(rng).name for _ in range(n)],
         [next(user).name for _ in range(n)],
         [mix.of_arrival(1, k).name for k in range(n)],
     ):
