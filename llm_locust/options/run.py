@@ -213,8 +213,7 @@ class RunSettings(Group, frozen=True, kw_only=True):
         return self.calibrate_streams or self.calibrate
 
 
-# --------------------
-# What ends a run before its time: a number of requests, and rules on how it goes.
+# --- What ends a run before its time: a number of requests, and rules on how it goes
 #
 # Rules are written as text, several of them with a comma between:
 #
@@ -223,7 +222,6 @@ class RunSettings(Group, frozen=True, kw_only=True):
 #                                 in the last 30 s, see :class:`ErrorRate`
 # ``oversaturation``              the queue grows without end, see :class:`Oversaturation`
 # =============================== ===================================================================
-# --------------------
 
 
 ALLOWED_RULES = '"error_rate>20% over 30s" or "oversaturation", with a comma between several'

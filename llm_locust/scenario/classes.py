@@ -38,14 +38,12 @@ from llm_locust.workload.lengths import Lengths, parse_lengths
 from llm_locust.workload.parts import ModelSplit
 from llm_locust.workload.synthetic import SharedPrefix
 
-# --------------------
-# The usual cases of load with their usual lengths and limits: ``preset: chat``.
+# --- The usual cases of load with their usual lengths and limits: ``preset: chat``
 #
 # A class's keys win over the class's preset. Every option of the run, whichever way it is given, wins over
 # a preset at the scenario's top level. Lengths are lognormal, as recorded lengths are to good
 # approximation: few are far longer than the rest. Limits are what a person or a program at the other end
 # notices.
-# --------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +101,11 @@ counts is throughput, as in ``gate: output_tps>2000``.
 PRESETS: Mapping[str, Preset] = {"chat": CHAT, "code": CODE, "voice": VOICE, "agent": AGENT, "batch": BATCH}
 
 
-# --------------------
-# Loads of public protocols as scenario files, which the package ships: ``preset: chat`` is of this project,
-# a protocol is somebody else's, with its source.
+# --- Loads of public protocols as scenario files, which the package ships: ``preset: chat`` is of this
+# project, a protocol is somebody else's, with its source
 #
 # A protocol's name stands wherever the path of a scenario does. A run with it rehearses the protocol; only
 # what the protocol's own authors accept is a result of it.
-# --------------------
 
 
 #: Where the files are; ``examples/protocols`` is the same folder.

@@ -83,13 +83,11 @@ class About(Part, frozen=True, kw_only=True):
     )
 
 
-# --------------------
-# Points of MLPerf Endpoints: the numbers of concurrent requests at which a server is measured.
+# --- Points of MLPerf Endpoints: the numbers of concurrent requests at which a server is measured
 #
 # Between the lowest and the highest concurrency lie three regions of equal ratio, counted from the lowest.
 # A set has the lowest (Ultra-Low), at least one point in each region and three more in any, the highest
 # being one of them. Source: mlcommons/endpoints_policies, v1.0.
-# --------------------
 
 
 #: The lowest concurrency is one of these, and the highest is above all of them.

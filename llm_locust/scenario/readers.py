@@ -43,11 +43,9 @@ from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
 from llm_locust.workload.parts import ModelSplit, parse_models
 from llm_locust.workload.synthetic import Choice, SharedPrefix, parse_shared_prefix
 
-# --------------------
-# Forms that the values of a run's options have in a scenario.
+# --- Forms that the values of a run's options have in a scenario
 #
 # What a form reads is what argparse would hold: a text, a whole number, a truth value, a list of texts.
-# --------------------
 
 
 _RUN_TIME = re.compile(r"[0-9]{1,9}s?|(?=.)(?:[0-9]{1,6}h)?(?:[0-9]{1,6}m)?(?:[0-9]{1,9}s)?")

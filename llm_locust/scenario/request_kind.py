@@ -216,13 +216,11 @@ def _dataset(
     return datasets[key]
 
 
-# --------------------
-# Request headers that tell a gateway the limits of a class: ``x-slo-ttft-ms: 500``.
+# --- Request headers that tell a gateway the limits of a class: ``x-slo-ttft-ms: 500``
 #
 # The endpoint pickers of llm-d and of the Gateway API Inference Extension read two, of TTFT and of TPOT, in
 # milliseconds. Their names begin with ``x-slo`` up to llm-d 0.7, and with ``x-llm-d-slo`` from 0.8 on,
 # which reads the older ones too (https://llm-d.ai/docs/api-reference/epp-http-headers).
-# --------------------
 
 
 #: The latencies whose limits have a header.

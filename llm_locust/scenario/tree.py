@@ -100,14 +100,12 @@ def from_plain(value: Any, place: Place) -> Node:
     return Scalar(value, place)
 
 
-# --------------------
-# YAML as a tree in which every key and value knows its place, so that an error can point at it.
+# --- YAML as a tree in which every key and value knows its place, so that an error can point at it
 #
 # Plain scalars are those of JSON: ``true``, ``false``, ``null``, decimal numbers. Everything else is a
 # text, also what YAML 1.1 makes of it otherwise: ``no``, ``1:30``, ``0x10``, ``2026-01-31``. No object is
 # ever constructed, a key stands once in its mapping, and anchors and merge keys (``<<``) are resolved,
 # within :data:`MAX_SIZE` and :data:`MAX_DEPTH`.
-# --------------------
 
 
 #: Characters of all scalars, and eight for every value, once aliases are replaced by what they stand for.

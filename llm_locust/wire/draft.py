@@ -87,13 +87,11 @@ class Pieces(list[str]):
         return False
 
 
-# --------------------
-# Runs of events that differ in nothing but their text: most of what a client ever reads.
+# --- Runs of events that differ in nothing but their text: most of what a client ever reads
 #
 # Once typed decoding has read one event of a stream, the bytes before and after its text are known. A later
 # event that has the same bytes around a text without quotes, escapes or control characters says the same but
 # for that text: no JSON need be decoded for it, and all events of a run are read at once.
-# --------------------
 
 
 #: No string of JSON has these.

@@ -122,15 +122,13 @@ def as_last(request: bytes) -> bytes:
     return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
 
 
-# --------------------
-# Response header that a session's next request gives back, so that a gateway keeps it at one replica.
+# --- Response header that a session's next request gives back, so that a gateway keeps it at one replica
 #
 # ``x-session-token`` is sent back under its own name, as the session affinity of the Gateway API Inference
 # Extension had it. ``cookie:NAME`` is the cookie of that name: ``Set-Cookie`` in, ``Cookie`` out, as by
 # llm-d's ``session-affinity-scorer`` (``llm-d-session``) and most balancers.
 #
 # A value comes from a server and goes into the head of a request: it is checked, bounded, and never logged.
-# --------------------
 
 
 #: Longest value that is given back: browsers keep cookies of this length.

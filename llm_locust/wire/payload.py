@@ -333,13 +333,11 @@ class AtMost16(AtMost4[T], Generic[T], array_like=True, gc=False):
     o17: T | msgspec.UnsetType = msgspec.UNSET
 
 
-# --------------------
-# Whole answers: JSON objects of known form, of which little is read and much may be skipped.
+# --- Whole answers: JSON objects of known form, of which little is read and much may be skipped
 #
 # A skeleton is decoded first: structs for the objects that lead to the fields that are read, and ``Raw``
 # for these. Of all else, log probabilities above all, nothing is made. So the size of what is to be read is
 # known in advance.
-# --------------------
 
 
 #: A field of a skeleton: its JSON, or not sent.

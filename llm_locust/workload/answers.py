@@ -16,15 +16,13 @@ import regex
 
 from llm_locust.workload.prompts import Prompt
 
-# --------------------
-# Requirements on an answer: one that does not meet them is ``rejected``, however fast it was.
+# --- Requirements on an answer: one that does not meet them is ``rejected``, however fast it was
 #
 # A validator runs in the event loop after the request's end: no time of a record includes it, but other
 # streams wait for it. So each is bounded. A regular expression is aborted after :data:`REGEX_LIMIT_S` of
 # CPU time, whatever the pattern; repetition is measured over the last :data:`REPETITION_WORDS` words; the
 # rest is one pass over the answer. Each takes at most 2 ms for an answer of 100 kB, and some 3 to 30 µs for
 # one of 2 kB. Only a user's own function has no bound: it must neither block nor compute for long.
-# --------------------
 
 
 REGEX_LIMIT_S = 0.002
@@ -226,8 +224,7 @@ _MADE_BY: Mapping[str, Callable[[object], CompiledValidator]] = {
 }
 
 
-# --------------------
-# Comparison of an answer with the expected one.
+# --- Comparison of an answer with the expected one
 #
 # ========== ==========================================================================================
 # ``exact``  the whole answer, ignoring case, white space, and quotes, emphasis or a full stop around it
@@ -238,7 +235,6 @@ _MADE_BY: Mapping[str, Callable[[object], CompiledValidator]] = {
 #
 # Like validators, this runs in the event loop after the request's end, and is bounded: some microseconds
 # for an answer of 2 kB, under 2 ms for one of 100 kB.
-# --------------------
 
 
 #: Comparisons of an answer with the expected one.

@@ -186,8 +186,7 @@ def _number(name: str, word: str) -> float:
     return value
 
 
-# --------------------
-# Loads of a sweep as text: the grammar of ``--sweep``.
+# --- Loads of a sweep as text: the grammar of ``--sweep``
 #
 # ============================== ==============================================================
 # ``users=1,2,4,8``              closed loop with so many users, one load after the other
@@ -202,7 +201,6 @@ def _number(name: str, word: str) -> float:
 #                                prompts half of which is one of 10 shared texts
 # ``... prefixes=1``             of so many shared texts
 # ============================== ==============================================================
-# --------------------
 
 
 Kind = Literal["users", "rate"]

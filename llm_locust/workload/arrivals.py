@@ -12,13 +12,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# --------------------
-# Rate of arrivals over time, its integral Λ, and the inverse that maps units to seconds.
+# --- Rate of arrivals over time, its integral Λ, and the inverse that maps units to seconds
 #
 # The arrival k of a process in unit time, u_k, happens at t_k = Λ⁻¹(u_k). A Poisson process stays Poisson,
 # with the varying rate; constant gaps stay evenly spaced in Λ. Λ⁻¹(u) is the first time after which Λ exceeds
 # u: arrivals before t are those with u < Λ(t), and none falls into a span of rate 0.
-# --------------------
 
 
 #: Tolerance for the solution of an equation of order 1: the rounding error of its own evaluation.
@@ -213,12 +211,10 @@ def _check_segments(segments: tuple[RateSegment, ...]) -> None:
             raise ValueError(f"{s} is not a sine: it needs a period above 0 s and no slope")
 
 
-# --------------------
-# Arrival processes of rate 1: the distribution of the gaps, and one endless sequence for all workers.
+# --- Arrival processes of rate 1: the distribution of the gaps, and one endless sequence for all workers
 #
 # A sequence in *unit time* has one arrival per unit on average. A rate profile maps it to seconds, so that a
 # process keeps its distribution whatever the rate does.
-# --------------------
 
 
 #: Arrivals that are drawn at a time.

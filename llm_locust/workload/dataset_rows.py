@@ -296,13 +296,11 @@ def where_not_utf8(raw: bytes) -> str:
     return "not UTF-8"
 
 
-# --------------------
-# JSON values from a file: one per line (JSONL), or the items of one list (JSON).
+# --- JSON values from a file: one per line (JSONL), or the items of one list (JSON)
 #
 # Blank lines, a BOM and CRLF are ignored. A file that begins with a bracket is one list, unless its first
 # line is a list by itself and there are more, or is a list of messages: then each line is a prompt's
 # messages.
-# --------------------
 
 
 #: What delimits the items of a list: texts, which are passed over, brackets and commas.
@@ -429,8 +427,7 @@ def _error(where: str, what: str, raw: bytes) -> DatasetError:
     return DatasetError(f"{where}: {what}, in {excerpt(raw)}; {EXPECTED}")
 
 
-# --------------------
-# ShareGPT's form: ``{"id": ..., "conversations": [{"from": "human", "value": ...}, ...]}``.
+# --- ShareGPT's form: ``{"id": ..., "conversations": [{"from": "human", "value": ...}, ...]}``
 #
 # The speakers ``human``, ``user`` and ``prompter`` ask; ``gpt``, ``assistant``, ``model``, ``chatgpt``,
 # ``bing`` and ``bard`` answer; ``system`` and ``developer`` are the system message. Calls of tools and their
@@ -438,7 +435,6 @@ def _error(where: str, what: str, raw: bytes) -> DatasetError:
 # without text are left out; the published files have all of these. Items may have ``role`` and ``content``
 # instead, and the list may be called ``conversation`` or ``turns``. Of ``turns``, texts are questions without
 # answers (MT-bench).
-# --------------------
 
 
 #: Keys of the list; the first one that is there is the conversation.

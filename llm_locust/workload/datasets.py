@@ -249,13 +249,11 @@ def _format(path: Path) -> str:
 # --- Prompts from a CSV file, from plain text, and from a Parquet file
 
 
-# --------------------
-# Prompts from a CSV file with a header.
+# --- Prompts from a CSV file with a header
 #
 # The prompt is in the first column that there is of :data:`~llm_locust.workload.dataset_rows.TEXT_KEYS`.
 # Other known columns: ``id``, ``name``, ``class``, ``expected``, ``input_tokens``, ``output_tokens``,
 # ``weight``. Unknown columns are ignored. A ``.tsv`` file uses tabs instead of commas.
-# --------------------
 
 
 _EXPECTED = f"expected a header with a column named {', '.join(TEXT_KEYS[:-1])} or {TEXT_KEYS[-1]}"

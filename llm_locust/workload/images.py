@@ -14,15 +14,13 @@ from llm_locust.core.texts import named_values, plain_number
 from llm_locust.wire.images import InlineImage, Size
 from llm_locust.workload.lengths import LengthError, Lengths, parse_lengths
 
-# --------------------
-# PNG files of noise, each different from all others.
+# --- PNG files of noise, each different from all others
 #
 # A pixel has 4 random bits a channel: 1.5 bytes of file, as a photograph's PNG has, and nothing that
 # compresses further. Making one takes about 100 ms a megapixel, longer than an event loop may wait. So
 # there is one file a size, made before the load begins, and each image replaces its last pixels:
 # :data:`OWN_BYTES` of the last row, which lie uncompressed at the file's end, with the checksums behind
 # them. A server that hashes files or pixels finds no two alike, and a request costs a join of bytes.
-# --------------------
 
 
 #: Bytes of an image that no other one has: its last 8 pixels.

@@ -20,12 +20,10 @@ from llm_locust.core.texts import listed, named_values, parse_duration, plain_nu
 __all__ = ["ALLOWED", "Lengths", "parse_lengths"]
 
 
-# --------------------
-# Token lengths from a file: rows of one length, or of an input and an output length.
+# --- Token lengths from a file: rows of one length, or of an input and an output length
 #
 # CSV (a first row without a number is its header), also gzip-compressed, or Parquet of one or two columns
 # of integers.
-# --------------------
 
 
 _BATCH_ROWS = 1 << 16
@@ -111,8 +109,7 @@ def _no_length(where: str, value: str) -> LengthError:
     return LengthError(f"{where}: {value!r} is not a length; expected a whole number in 1 .. {MAX_TOKENS:,}")
 
 
-# --------------------
-# Token lengths as distributions: ``512``, ``uniform:100,1000``, ``lognormal:512,1.2`` ...
+# --- Token lengths as distributions: ``512``, ``uniform:100,1000``, ``lognormal:512,1.2``
 #
 # ============================== =============================================================
 # ``N``                          always N
@@ -131,7 +128,6 @@ def _no_length(where: str, value: str) -> LengthError:
 # A normal, lognormal or exponential law may end with limits, as ``normal:512,64,min=16,max=2048``. Draws
 # are rounded to whole tokens, and those beyond the limits (default 1 and :data:`MAX_TOKENS`) are set to the
 # limit: mean and standard deviation are those before the limits.
-# --------------------
 
 
 #: Forms for error texts.
@@ -249,8 +245,7 @@ def _resample(rows: NDArray[np.int64], rng: np.random.Generator, n: int) -> NDAr
     return rows[rng.integers(len(rows), size=n)]
 
 
-# --------------------
-# Times as distributions: ``2s``, ``uniform:1s,5s``, ``exponential:3s``, ``lognormal:4s,0.8``.
+# --- Times as distributions: ``2s``, ``uniform:1s,5s``, ``exponential:3s``, ``lognormal:4s,0.8``
 #
 # ========================== =================================================================
 # ``T``                      always T
@@ -265,7 +260,6 @@ def _resample(rows: NDArray[np.int64], rng: np.random.Generator, n: int) -> NDAr
 # An exponential, normal or lognormal law may end with limits, as ``lognormal:4s,0.8,min=1s,max=1m``: a draw
 # beyond a limit is set to the limit. A time has a unit, as in ``500ms``. No draw is below 0 or longer than
 # :data:`LONGEST_S`.
-# --------------------
 
 
 #: Forms for error texts.

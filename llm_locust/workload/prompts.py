@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.images import InlineImage
 
-# --------------------
-# Vocabulary of synthetic prompts: 1,024 common English words.
+# --- Vocabulary of synthetic prompts: 1,024 common English words
 #
 # Each is one token, with a space before it, for seven tokenizers in wide use (Qwen, cl100k, Mistral's
 # SentencePiece of 32k and its Tekken, DeepSeek, Claude): n of them joined by spaces were n tokens to within
 # 0.1 % at n = 504, and at most 2 tokens more at n = 16. Words that could trigger a model's safety training
 # are left out.
-# --------------------
 
 
 _TEXT = """

@@ -26,14 +26,12 @@ from llm_locust.workload.prompts import (
 )
 from llm_locust.workload.tokenizer import PromptTokenizer
 
-# --------------------
-# Number of words for an asked number of tokens, learned from the server's own counts.
+# --- Number of words for an asked number of tokens, learned from the server's own counts
 #
 # Without the model's tokenizer a prompt's length is a guess: a word counts as a token, and the chat
 # template as the dialect's ``template_tokens``. The server's usage of the first prompts corrects both:
 # counted = tokens_per_word · words + overhead. Prompts of one length cannot tell the two apart, so that a
 # line learned at 128 tokens may be 10 % off at 8,192: counts of lengths that are new teach again.
-# --------------------
 
 
 #: Numbers of counts after which a line is fitted. The first fit brings prompts near the asked lengths, where
@@ -149,14 +147,12 @@ def _sound(fit: Fit, first: Fit) -> Fit:
     return fit if _LEAST_PER_WORD <= fit.tokens_per_word <= _MOST_PER_WORD else first
 
 
-# --------------------
-# Text of exactly an asked number of tokens, by the tokenizer that counts it.
+# --- Text of exactly an asked number of tokens, by the tokenizer that counts it
 #
 # The tokens of parts do not add up to the tokens of their sum, and decoding is not the inverse of encoding.
 # So a text is made from the cost of each word in the middle of a text, encoded whole as it will be sent,
 # and lengthened or shortened by the difference, until it is right. With the byte-level and SentencePiece
 # tokenizers in use the first or second text is right.
-# --------------------
 
 
 #: ``text`` to the tokens that the server counts for it as a prompt.
@@ -471,8 +467,7 @@ class SharedTexts:
         return self._writer.passage(tokens, swarm_generator(self._seed, purpose, number), head)
 
 
-# --------------------
-# Prompts made ahead of their use, in another thread.
+# --- Prompts made ahead of their use, in another thread
 #
 # Making a prompt of 4,000 tokens with a tokenizer takes about 8 ms: too long for the thread in which an
 # event loop reads streams. The tokenizer releases the GIL while it counts, so that a second thread can do
@@ -482,7 +477,6 @@ class SharedTexts:
 # Any executor works: ``concurrent.futures.ThreadPoolExecutor``, or under gevent
 # ``gevent.threadpool.ThreadPoolExecutor``, whose threads are real ones even if ``threading`` is patched,
 # and whose futures can be awaited without blocking the loop.
-# --------------------
 
 
 #: Makes one prompt, the same whenever and wherever it is called.

@@ -23,11 +23,9 @@ from tokenizers import Tokenizer
 
 from llm_locust.core.files import TOKENIZER, read_input
 
-# --------------------
-# A model's chat template, rendered as by the servers: jinja2 in the configuration of transformers.
+# --- A model's chat template, rendered as by the servers: jinja2 in the configuration of transformers
 #
 # A template comes with a model's files and is not trusted: it runs in jinja2's sandbox.
-# --------------------
 
 
 class ChatTemplateError(ValueError):

@@ -270,12 +270,10 @@ def burstgpt_rows(file: TraceSource, reading: FileReading) -> Iterator[TraceRow]
     return table_rows(file, reading, BURSTGPT_COLUMNS, ("Session ID",), row)
 
 
-# --------------------
-# Traces of hashed prompts: JSON lines with one request each, and ids of the blocks of its prompt.
+# --- Traces of hashed prompts: JSON lines with one request each, and ids of the blocks of its prompt
 #
 # Two kinds have the same names for times and lengths, and other units: Mooncake's, and those of Bailian,
 # which serves Qwen. What tells them apart is the identity of a chat, which only Bailian's lines have.
-# --------------------
 
 
 #: Keys that only Bailian's lines have.
@@ -357,8 +355,7 @@ def _mooncake_row(file: TraceSource, number: int, line: HashedLine, session: str
     )
 
 
-# --------------------
-# Traces of sessions and agents, in this project's own format: JSON lines, one turn each.
+# --- Traces of sessions and agents, in this project's own format: JSON lines, one turn each
 #
 # .. code-block:: json
 #
@@ -379,7 +376,6 @@ def _mooncake_row(file: TraceSource, number: int, line: HashedLine, session: str
 # ============================= ==================================================================
 #
 # All turns that depend on each other belong to one session. Any other key is an error.
-# --------------------
 
 
 class SessionLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

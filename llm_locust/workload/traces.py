@@ -340,13 +340,11 @@ def _ascending(path: Path, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
         yield heapq.heappop(waiting)
 
 
-# --------------------
-# How a trace was read, in one line, and whether that can be: units are not in the file, and a wrong one
-# makes another load of it.
+# --- How a trace was read, in one line, and whether that can be: units are not in the file, and a wrong one
+# makes another load of it
 #
 # Two things tell of a wrong unit. Hash ids stand for blocks of a prompt, so that their number times the
 # size of a block is about the prompt's length. And a recorded service has a rate that machines can serve.
-# --------------------
 
 
 #: Requests from the beginning of a trace that are looked at.

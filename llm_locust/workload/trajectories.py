@@ -149,8 +149,7 @@ def _common(a: str, b: str) -> int:
     return low
 
 
-# --------------------
-# The pool of trajectories of a run.
+# --- The pool of trajectories of a run
 #
 # ============ ======================================================
 # ``chat``     OpenAI's messages, agentperf-local's files
@@ -158,7 +157,6 @@ def _common(a: str, b: str) -> int:
 # ``weka``     hashes of blocks, with sub-agents
 # ``mooncake`` hashes of blocks, by session
 # ============ ======================================================
-# --------------------
 
 
 History = Literal["recorded", "own"]

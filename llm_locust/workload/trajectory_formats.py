@@ -17,13 +17,11 @@ from llm_locust.workload.prompts import SLICE_WORDS, WORDS, Corpus, Prompt, with
 from llm_locust.workload.trace_formats import MOONCAKE_BLOCK_TOKENS
 from llm_locust.workload.traces import BlockError, Hashed, check_blocks
 
-# --------------------
-# Prompts of which only the hashes of their blocks are known, as texts.
+# --- Prompts of which only the hashes of their blocks are known, as texts
 #
 # Equal hashes give equal blocks of words, and different ones begin differently, so that two prompts have in
 # common what their lists of hashes have: the hits that a prefix cache can have are those of the recording.
 # A word counts as a token.
-# --------------------
 
 
 #: Largest block, in tokens.
@@ -352,15 +350,13 @@ def shared_messages(
 # --- Formats of trajectories: OpenAI's chat form, MLPerf's data sets, Mooncake's sessions, WEKA's traces
 
 
-# --------------------
-# Trajectories in OpenAI's chat form: JSON lines, one turn each, with the whole recorded history.
+# --- Trajectories in OpenAI's chat form: JSON lines, one turn each, with the whole recorded history
 #
 # ``messages``, and where they are known ``tools``, ``target_output_tokens`` (or ``max_tokens``), and the
 # pause after the answer: ``pause_ms_after``, or ``simulated_tool_delay_ms_after``, as agentperf-local has
 # it. Lines of one ``conversation_id`` (``trajectory_id``, ``task_id``; else of one file, whose path in the
 # folder without suffix is the id) are its turns, in their order. A line with ``parent`` (the id of another
 # trajectory) and ``after_turn`` begins a sub-agent of that turn.
-# --------------------
 
 
 _Ms = Annotated[float, msgspec.Meta(ge=0, le=MOST_PAUSE_S * 1000)]
@@ -465,11 +461,9 @@ def _joined(
     return roots
 
 
-# --------------------
-# MLPerf's agentic data sets: JSON lines, one message each (mlcommons/endpoints, schema 1.0.0).
+# --- MLPerf's agentic data sets: JSON lines, one message each (mlcommons/endpoints, schema 1.0.0)
 #
 # Each row of a user or a tool asks for an answer; rows of an assistant are the recorded answers.
-# --------------------
 
 
 #: Parameters of an answer that are fields of a chat request.
@@ -570,13 +564,11 @@ def _messages(row: AgenticRow) -> list[Message]:
     return [{**message, "tool_calls": row.tool_calls} if row.tool_calls else message]
 
 
-# --------------------
-# Mooncake's lines with sessions: JSON lines, one turn each, with the hashes of its blocks, of 512 tokens
-# unless somebody says otherwise.
+# --- Mooncake's lines with sessions: JSON lines, one turn each, with the hashes of its blocks, of 512 tokens
+# unless somebody says otherwise
 #
 # ``session_id`` says to which trajectory a turn belongs, ``delay`` how many milliseconds after the answer
 # before it is sent. Without a session lines are arrivals, not turns: ``--arrival trace:FILE`` replays them.
-# --------------------
 
 
 _MooncakeTokens = Annotated[float, msgspec.Meta(ge=1, le=MAX_TOKENS, multiple_of=1)]
@@ -629,9 +621,8 @@ def read_mooncake(lines: Iterable[FileLine], block_tokens: int | None = None) ->
     return [Trajectory(id=name, turns=tuple(turns)) for name, (_, turns) in sessions.items()]
 
 
-# --------------------
-# Traces of WEKA's kv-cache-tester, as SemiAnalysis publishes them (cc-traces-weka): one JSON object a
-# trace.
+# --- Traces of WEKA's kv-cache-tester, as SemiAnalysis publishes them (cc-traces-weka): one JSON object a
+# trace
 #
 # ``{"id", "block_size", "requests": [...]}``, where a request is ``{"t", "in", "out", "hash_ids",
 # "api_time", "think_time"}``, with times in seconds, or a sub-agent: ``{"type": "subagent", "agent_id",
@@ -640,7 +631,6 @@ def read_mooncake(lines: Iterable[FileLine], block_tokens: int | None = None) ->
 # A sub-agent begins after the answer of the request before it, one that begins a trace after the first
 # answer, and the next request waits for all of them: its pause is what the recording has after their end.
 # Requests of one list are sent one after the other, also where the recorded ones overlapped.
-# --------------------
 
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=10 * 365 * 86_400)]

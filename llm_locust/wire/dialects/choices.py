@@ -231,11 +231,9 @@ def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> Delt
     return kind
 
 
-# --------------------
-# Values out of OpenAI's chat form, in which prompts are, for bodies of other APIs.
+# --- Values out of OpenAI's chat form, in which prompts are, for bodies of other APIs
 #
 # Nothing here raises: what is in no form that an API knows goes out as it is, for the server to refuse.
-# --------------------
 
 
 def object_in(value: Any) -> Mapping[str, Any]:

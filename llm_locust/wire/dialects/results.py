@@ -25,11 +25,9 @@ from llm_locust.wire.payload import (
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import gather, usage_of
 
-# --------------------
-# Reading of answers that are a list of results, one for each input: what is common to these APIs.
+# --- Reading of answers that are a list of results, one for each input: what is common to these APIs
 #
 # An answer of 4 MiB holds the event loop for some 10 ms. Of its numbers no values are made.
-# --------------------
 
 
 #: Most bytes of one answer.
