@@ -24,8 +24,6 @@ from llm_locust.scenario.classes import TrafficClass, sole_class, with_options
 from llm_locust.scenario.document import Scenario, Stop, load_scenario
 from llm_locust.scenario.readers import DatasetSource
 from llm_locust.scenario.request_kind import (
-    DEFAULT_INPUT_TOKENS,
-    DEFAULT_OUTPUT_TOKENS,
     RequestKind,
     check_models,
     check_once,
@@ -37,8 +35,7 @@ from llm_locust.scenario.request_kind import (
 from llm_locust.wire.foreign_text import key_texts
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.datasets import LoadDataset, load_dataset
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, WorkloadSpec
 from llm_locust.workload.tokenizer import load_tokenizer
 from llm_locust.workload.trajectories import TrajectoryPool, load_pool
 
@@ -272,8 +269,8 @@ def _workload(requests: RequestSettings, seed: int | None, source: DatasetSource
     dataset = _read(load, requests.dataset, "--dataset")
     input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
     if dataset is None:  # which brings its own prompts, and perhaps its own bounds of the answers
-        input_tokens = input_tokens or parse_lengths(DEFAULT_INPUT_TOKENS)
-        output_tokens = output_tokens or parse_lengths(DEFAULT_OUTPUT_TOKENS)
+        input_tokens = input_tokens or DEFAULT_INPUT_TOKENS
+        output_tokens = output_tokens or DEFAULT_OUTPUT_TOKENS
     corrects = requests.correct_lengths
     return WorkloadSpec(
         order=requests.dataset_order or ("sequential" if source is None else source.order),

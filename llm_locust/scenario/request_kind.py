@@ -16,12 +16,7 @@ from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.dataset_rows import EXPECTED_FIELD, DatasetError
 from llm_locust.workload.datasets import Dataset, LoadDataset, load_dataset
 from llm_locust.workload.draws import seed_of
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.plan import WorkloadSpec
-
-#: Where neither a dataset nor anybody says lengths.
-DEFAULT_INPUT_TOKENS = "512"
-DEFAULT_OUTPUT_TOKENS = "128"
+from llm_locust.workload.plan import DEFAULT_OUTPUT_TOKENS, WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -192,7 +187,7 @@ def _spec(
         input_tokens=None if dataset is not None else found.input_tokens or run.input_tokens,
         output_tokens=found.output_tokens
         or run.output_tokens
-        or (None if dataset else parse_lengths(DEFAULT_OUTPUT_TOKENS)),
+        or (None if dataset else DEFAULT_OUTPUT_TOKENS),
         extra_body={**run.extra_body, **found.body},
         images=found.images or run.images,
         shared_prefix=found.shared_prefix or run.shared_prefix,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from re import IGNORECASE, fullmatch
-from typing import Any, Literal
+from typing import Literal
 
 from llm_locust.core.manifest import MOST_PREFIXES, MOST_STAGES
 from llm_locust.core.record import MAX_TOKENS, LengthPair
@@ -294,15 +294,15 @@ def _sweep(parts: dict[str, str]) -> Sweep:
     twice = next((pair for at, pair in enumerate(lengths) if pair in lengths[:at]), None)
     if twice is not None:
         raise ValueError(f"it has the lengths {twice} twice; --repeat measures all of them again")
-    return Sweep(kind, values, lengths, **_prefix(parts, len(values)))
+    return Sweep(kind, values, lengths, *_prefix(parts, len(values)))
 
 
-def _prefix(parts: dict[str, str], loads: int) -> dict[str, Any]:
+def _prefix(parts: dict[str, str], loads: int) -> tuple[tuple[float, ...], int]:
     """Shares of shared prefixes, and the number of these."""
     if "prefix-share" not in parts:
         if "prefixes" in parts:
             raise ValueError("prefixes= without prefix-share=: say how much of a prompt they are")
-        return {}
+        return (), _PREFIXES
     if loads > 1 or "lengths" in parts or "agents" in parts:
         raise ValueError(
             "prefix-share= beside several loads, lengths= or agents=: an experiment varies one thing; give "
@@ -316,7 +316,7 @@ def _prefix(parts: dict[str, str], loads: int) -> dict[str, Any]:
     is_short = number.isascii() and number.isdecimal() and len(number) <= len(f"{MOST_PREFIXES}")
     if not is_short or not 1 <= int(number) <= MOST_PREFIXES:
         raise ValueError(f"prefixes={number} is not a whole number in 1 .. {MOST_PREFIXES:,}")
-    return {"shares": shares, "prefixes": int(number)}
+    return shares, int(number)
 
 
 def _share(word: str) -> float:

@@ -205,6 +205,9 @@ def _check_text(dataset: Dataset, endpoint: str) -> None:
 #: Input length if neither lengths nor a dataset are given.
 DEFAULT_INPUT_TOKENS = parse_lengths("512")
 
+#: Output length if nobody says one, and there is no dataset.
+DEFAULT_OUTPUT_TOKENS = parse_lengths("128")
+
 _BLOCK = 64  # lengths drawn at a time: one takes as long as a hundred
 
 _LINES_AHEAD = 16  # a dataset's iterator serves all users of a worker
