@@ -26,11 +26,11 @@ from llm_locust.metrics.stats.intervals import (
     CONFIDENCE,
     FEWEST,
     Observed,
+    effective_sizes,
     in_order,
     is_told,
     ratio_ends,
-    share_worth,
-    worths,
+    share_size,
 )
 
 Floats = NDArray[np.float64]
@@ -149,9 +149,9 @@ def coverage(process: Process, n: int, runs: int, seed: int = 0) -> dict[str, Co
 def _goodput(values: Floats, limit: float) -> Ends:
     order = Order.even(len(values))
     moments = float(values.mean()), float(values.std())
-    slow, _ = worths(Observed(order, values), *moments, float(np.median(values)))
+    slow, _ = effective_sizes(Observed(order, values), *moments, float(np.median(values)))
     good = values <= limit
-    worth = share_worth(order.sums(good), np.diff(order.bounds).astype(np.float64), slow)
+    worth = share_size(order.sums(good), np.diff(order.bounds).astype(np.float64), slow)
     if worth is None or not is_told(worth, FEWEST):
         return None
     return list(ratio_ends(float(good.mean()), worth, CONFIDENCE))

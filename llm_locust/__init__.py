@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llm_locust.client.recording import Answer
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.gates import Slo
-    from llm_locust.report.run.run_data import RunData
+    from llm_locust.report.run_data import RunData
     from llm_locust.swarm.agents import AgentUser
     from llm_locust.swarm.process.patches import events
     from llm_locust.swarm.users.openai_user import OpenAIUser
@@ -66,7 +66,7 @@ _HOMES = {
     "Prompt": "llm_locust.workload.prompts",
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users.users",
-    "RunData": "llm_locust.report.run.run_data",
+    "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.users.users",
     "Slo": "llm_locust.metrics.gates",
     "TokenSource": "llm_locust.core.record",

@@ -180,7 +180,7 @@ def kernel_stamping() -> Iterator[None]:
 @pytest.fixture
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of runs have an empty page: making it takes half of the time, and says nothing of records."""
-    monkeypatch.setattr("llm_locust.report.run.analysis.html_report", lambda *_: b"")
+    monkeypatch.setattr("llm_locust.report.analysis.html_report", lambda *_: b"")
 
 
 @pytest.fixture(autouse=True)

@@ -39,10 +39,9 @@ LEVELS: dict[str, int] = {
 FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
     "client": ("http",),
-    "store": ("upload",),
-    "metrics": ("stats", "requests", "select"),
+    "metrics": ("stats", "requests"),
     "figures": ("charts", "compare"),
-    "report": ("sections", "plotly", "html", "run", "formats", "compare"),
+    "report": ("sections", "html", "formats", "compare"),
     "sim": ("engine", "answers", "gateway"),
     "swarm": (
         "process",
@@ -118,7 +117,7 @@ def test_imports_point_down() -> None:
 @pytest.mark.parametrize(
     ("module", "own"),
     [
-        ("llm_locust.report.run.analysis", "llm_locust.figures.summarise"),
+        ("llm_locust.report.analysis", "llm_locust.figures.summarise"),
         ("llm_locust.swarm.run.finishing", "llm_locust.swarm.process.children"),
     ],
     ids=["room", "folder"],

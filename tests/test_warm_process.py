@@ -84,8 +84,8 @@ def test_a_child_of_a_warm_process_has_its_words_streams_folder_and_code(
     stand_in: str, tmp_path: Path
 ) -> None:
     code = """
-forgo_pandas = lambda: None
-forgo_pandas()
+block_pandas_import = lambda: None
+block_pandas_import()
 import os, sys
 print(sys.argv, sys.stdin.read(), os.getcwd(), os.environ["SAID"], os.getppid())
 print("llm_locust.report" in sys.modules)
@@ -132,8 +132,8 @@ def test_signals_pass_through_the_stand_in_and_its_death_ends_the_fork(
 
 def test_a_fork_that_nobody_waits_for_any_more_has_not_ended_well(stand_in: str) -> None:
     code = """
-forgo_pandas = lambda: None
-forgo_pandas()
+block_pandas_import = lambda: None
+block_pandas_import()
 import os, sys
 print(os.getpid(), flush=True)
 sys.stdin.read()

@@ -88,9 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from llm_locust.swarm.process.early_signals import end_at_a_signal
 
                 end_at_a_signal()
-            from llm_locust.report.output import forgo_pandas
+            from llm_locust.report.output import block_pandas_import
 
-            forgo_pandas()
+            block_pandas_import()
         return _run(name, words[1:])
     if name in ("-h", "--help", "help"):
         print(help_text())

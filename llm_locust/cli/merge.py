@@ -5,10 +5,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from llm_locust.report.analysis import build_report
 from llm_locust.report.console import print_report
 from llm_locust.report.inputs import carry_over
 from llm_locust.report.output import one_line, printing
-from llm_locust.report.run.analysis import build_report
 from llm_locust.report.sections.headline import verdict
 from llm_locust.store import merge
 

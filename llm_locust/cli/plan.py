@@ -26,10 +26,10 @@ from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.metrics.question import Question
+from llm_locust.report.analysis import analyse
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source, open_source
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.run.analysis import analyse
 
 DESCRIPTION = (
     "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "

@@ -13,19 +13,18 @@ from llm_locust.core.files import replacing
 from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.parts import DIMENSIONS, parse_dimensions
 from llm_locust.figures.verdict import RunVerdict, verdict
-from llm_locust.metrics.prices import Prices
-from llm_locust.metrics.question import WINDOWS, Question, parse_window
+from llm_locust.metrics.question import WINDOWS, Prices, Question, parse_window
 from llm_locust.metrics.stats.censoring import parse_percentiles
 from llm_locust.options.option import parse_count
+from llm_locust.report.analysis import Analysis, analyse, write_reports
 from llm_locust.report.console import print_report
 from llm_locust.report.formats.benchmarks import vllm_json
 from llm_locust.report.formats.dynamo import dynamo
 from llm_locust.report.formats.table import FORMAT, Format
 from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
-from llm_locust.report.run.analysis import Analysis, analyse, write_reports
-from llm_locust.report.run.totals import open_so_far
 from llm_locust.report.sections.headline import Headline, verdict as in_words
+from llm_locust.report.so_far import open_so_far
 from llm_locust.roofline.model import read_model
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 

@@ -240,10 +240,7 @@ class RecordBatch:
 
     def arrivals(self) -> Ragged:
         """Arrival times of the token events of all requests, ns after each request's ``sent_ns``."""
-        return self._ragged("arrivals_ns")
-
-    def _ragged(self, name: str) -> Ragged:
-        column = _one_chunk(self.table.column(name))
+        column = _one_chunk(self.table.column("arrivals_ns"))
         offsets = np.asarray(values_of(column.offsets), dtype=np.int64)
         values = np.asarray(values_of(column.values), dtype=np.int64)
         return Ragged(offsets - offsets[0], values[offsets[0] : offsets[-1]])

@@ -207,7 +207,8 @@ class FileReading:
             self.lines += 1
             if self.lines > bounds.lines or self.lines % _LOOK_LINES == 0:
                 self._check_lines(number)
-            if len(raw) > bounds.items and _items(raw) > bounds.items:
+            # An upper bound of the values in a line of JSON or CSV.
+            if len(raw) > bounds.items and sum(map(raw.count, (b",", b"[", b"{"))) > bounds.items:
                 raise self.error(
                     f"more than {bounds.items:,} values in one line, the limit of such a file", number
                 )
@@ -403,11 +404,6 @@ def _check_kind(name: str, path: "str | os.PathLike[str]", mode: int) -> None:
 
 def _unreadable(error: Exception) -> str:
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-def _items(raw: bytes) -> int:
-    """An upper bound of the values in a line of JSON or CSV."""
-    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _resident() -> int:

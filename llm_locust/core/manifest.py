@@ -13,6 +13,25 @@ from msgspec.json import Decoder
 from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
 from llm_locust.core.record import MAX_TOKENS, LengthPair, Tokens
 
+# --- Plain values of ``llm_locust.store``, from workers and files: numbers beyond their bounds are refused
+
+
+#: Double-precision floats hold every integer up to this one.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+#: A time or a difference of two. The difference of two of these fits into 64 bits.
+Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+
+#: A duration, or a sum of some: up to 146 years.
+Duration = Annotated[int, Meta(ge=0, le=2**62)]
+
+#: Finite, and so are sums and products of two.
+Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
+
+#: A time and the value measured then.
+Point = Annotated[list[Measure], Meta(min_length=2, max_length=2)]
+
+
 # --- Facts of a prefix-cache experiment: what a stage's prompts share, and the servers' caches before it
 
 
@@ -31,7 +50,6 @@ MOST_REPLICAS = 10_000
 #: Most tokens that a replica's counters may have grown by during a stage.
 MOST_COUNTED = 1e15
 
-_Count = Annotated[int, Meta(ge=0, le=2**53)]
 _Tokens = Annotated[float, Meta(ge=0, le=MOST_COUNTED)]
 
 
@@ -81,13 +99,13 @@ class ReplicaCache:
     """
 
     target: str
-    before: _Count | None = None
-    after: _Count | None = None
-    again: _Count | None = None
-    primed: _Count = 0
+    before: Count | None = None
+    after: Count | None = None
+    again: Count | None = None
+    primed: Count = 0
     hits: _Tokens | None = None
     queries: _Tokens | None = None
-    engines: _Count = 1
+    engines: Count = 1
     uncounted: str = ""
     fault: str = ""
 
@@ -123,7 +141,7 @@ class HeaderFacts:
     """
 
     name: Annotated[str, Meta(max_length=200)]
-    answers: Annotated[int, Meta(ge=0, le=2**53)]
+    answers: Count
     value: Annotated[str, Meta(max_length=200)] = ""
     values: Annotated[list[_Digest], Meta(max_length=MOST_HEADER_VALUES)]
     more: bool = False
@@ -173,7 +191,6 @@ def better_header(found: Iterable[HeaderFacts]) -> HeaderFacts | None:
 #: for each.
 MOST_TRAJECTORIES, MOST_TURNS = 100_000, 1_000_000
 
-_Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
@@ -210,7 +227,7 @@ class ScrapeFacts:
     axis, if so."""
 
     failure: str = ""
-    failed_ns: _Nanoseconds | None = None
+    failed_ns: Nanoseconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +235,9 @@ class DroppedFacts:
     """Records that a run no longer has, because ``--keep`` dropped them after their upload: those of the
     oldest ``batches``. The last one ended at ``until_ns`` on the run's axis; ``to`` has their copy."""
 
-    records: _Count
-    batches: _Count
-    until_ns: _Nanoseconds
+    records: Count
+    batches: Count
+    until_ns: Nanoseconds
     to: str
 
 
@@ -261,7 +278,7 @@ class TaskException:
 
     error: Annotated[str, Meta(max_length=500)]
     where: Annotated[str, Meta(max_length=300)] = ""
-    count: Annotated[int, Meta(ge=0, le=2**53)] = 1
+    count: Count = 1
 
 
 def task_exceptions(kinds: Counter[tuple[str, str]]) -> list[TaskException]:
@@ -328,25 +345,7 @@ def is_page(text: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
-# --- Plain values of ``llm_locust.store``, from workers and files: numbers beyond their bounds are refused
-
-
 MANIFEST_SCHEMA = 1
-
-#: Double-precision floats hold every integer up to this one.
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-
-#: A time or a difference of two. The difference of two of these fits into 64 bits.
-Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
-
-#: A duration, or a sum of some: up to 146 years.
-Duration = Annotated[int, Meta(ge=0, le=2**62)]
-
-#: Finite, and so are sums and products of two.
-Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
-
-#: A time and the value measured then.
-Point = Annotated[list[Measure], Meta(min_length=2, max_length=2)]
 
 #: Most stages of a run: each is measured in a pass of its own.
 MOST_STAGES = 200

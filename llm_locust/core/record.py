@@ -83,10 +83,6 @@ class Echo(StrEnum):
     REFUSED = "refused"  # what they had cannot be sent
 
 
-def _no_arrivals() -> NDArray[np.int64]:
-    return np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """Facts of one request that was sent, or that could not be sent.
@@ -105,7 +101,7 @@ class RequestRecord:
     connected_ns: int | None = None
     sent_ns: int | None = None
     headers_ns: int | None = None
-    arrivals_ns: NDArray[np.int64] = field(default_factory=_no_arrivals)
+    arrivals_ns: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     first_answer_ns: int | None = None  # after sent_ns: first token event that is not reasoning
     # After sent_ns, events without a token; None if there was none at that position.
     first_chunk_ns: int | None = None  # the first event with choices, before the first token event

@@ -76,12 +76,10 @@ class Word:
     text: str
     position: int
 
-    def pointed(self, why: str) -> str:
+    def error_at(self, why: str) -> str:
         """Error line: where the word is, the word, and ``why`` it is wrong."""
-        return f'at character {self.position}, "{self.text}": {why}' if self.text else self._lacking(why)
-
-    def _lacking(self, why: str) -> str:
-        return f"at character {self.position}: {why}"
+        word = f', "{self.text}"' if self.text else ""
+        return f"at character {self.position}{word}: {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from llm_locust.metrics.gates import MetricKind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.select.selection import Selected, asked
+from llm_locust.metrics.select import Selected, without_first_tries
 from llm_locust.metrics.stats.bootstrap import CELLS, StandardError, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, ordered, percentile
 from llm_locust.metrics.stats.estimates import Difference
@@ -423,7 +423,7 @@ def arms(
         of_selection: arms without a request were left out by a condition, and are left out here.
         gates: gates on the figures of an arm: over several arms they would be of no server.
     """
-    stored = asked(requests).stored
+    stored = without_first_tries(requests).stored
     masks = _masks(stored, [arm.name for arm in manifest.arms])
     shown = [arm for arm in manifest.arms if not of_selection or masks[arm.name].any()]
     plain = replace(question, window=window, where=None)
@@ -453,7 +453,7 @@ def arms(
 def _gated(m: Measured, figures: dict[str, Any], requests: Requests, manifest: Manifest) -> dict[str, Any]:
     """What gates may ask of an arm beside its ``figures``: its tokens, and its part of the users' time."""
     ok = m.population(np.arange(len(m.c))).ok
-    times = None if manifest.open_loop else user_time(asked(requests), m, are_all=False)
+    times = None if manifest.open_loop else user_time(without_first_tries(requests), m, are_all=False)
     return {
         "window": {"seconds": m.window.seconds},
         "tokens": {"faults": structs.asdict(faults(m.c, ok))},
@@ -491,7 +491,7 @@ def _masks(stored: Requests, names: list[str]) -> dict[str, Mask]:
 def _measured(
     requests: Requests, manifest: Manifest, question: Question
 ) -> tuple[Compared, NDArray[np.int64]]:
-    of_arm = asked(requests)
+    of_arm = without_first_tries(requests)
     m = measure(of_arm, manifest, question)
     population = m.population(np.arange(len(m.c)))
     run = Compared(manifest, m, population, m.gaps.ascending(), lost=0, unsent=0)

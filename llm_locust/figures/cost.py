@@ -9,7 +9,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.sessions import Sessions
 from llm_locust.figures.text import number, plural, seconds, sentence
-from llm_locust.metrics.prices import Prices
+from llm_locust.metrics.question import Prices
 from llm_locust.metrics.structs import SummaryPart, key
 
 if TYPE_CHECKING:

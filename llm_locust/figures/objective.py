@@ -25,10 +25,10 @@ from llm_locust.metrics.gates import EDGE, SLO_METRICS, Gate, GateError, MetricK
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Limits, Missing, judge
-from llm_locust.metrics.requests.goodput_intervals import ratio_worth
-from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.requests.goodput_intervals import ratio_size
+from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.stats.censoring import PERCENTILES, certified_share, fewest_samples
-from llm_locust.metrics.stats.intervals import FEWEST, Ends, Worth, share_ends
+from llm_locust.metrics.stats.intervals import FEWEST, EffectiveSize, Ends, share_ends
 from llm_locust.metrics.steady_window import asked_load
 from llm_locust.metrics.window import stage_window
 
@@ -307,7 +307,7 @@ def reading(m: Measured, limit: Limit, missing: int = 0) -> ProbeReading:
     if not n:
         raise NoReadingError("no request ended or broke a limit")
     hits = within[judged]
-    worth = ratio_worth(m.c, judged, hits, missing) if len(judged) else None
+    worth = ratio_size(m.c, judged, hits, missing) if len(judged) else None
     if hits.sum() / n >= limit.required and (worth is None or not worth.error.settled):
         raise NoReadingError(
             "its requests depend on each other for longer than it lasted: it was not steady, or too short"
@@ -346,7 +346,7 @@ def _only(metric: str, limit_s: float) -> Limits:
     return Limits(Slo(**{f"{metric}_s": limit_s}))
 
 
-def _independent(worth: Worth | None, n: int) -> float:
+def _independent(worth: EffectiveSize | None, n: int) -> float:
     """As many independent requests as the error allows, stretched as an interval is; at least 1."""
     if worth is None:
         return 1.0
@@ -385,7 +385,7 @@ def probes(
     load = _load(requests, manifest, m)
     if load is None:
         return []
-    rows = len(asked(requests).stored)
+    rows = len(without_first_tries(requests).stored)
     unsent = manifest.requests_unsent(question.warmup_of(manifest))
     missing = Missing(manifest.requests_lost(rows), unsent)
     return [_probe(m, objective, load, missing, _client(m, manifest, missing))]
@@ -398,7 +398,7 @@ def stage_probe(
     window = stage_window(stage, manifest)
     if stage.fault or window is None:
         return Probe(stage.asked, no_result=stage.fault or "it had no measured part")
-    if manifest.requests_lost(len(asked(requests).stored)):
+    if manifest.requests_lost(len(without_first_tries(requests).stored)):
         return Probe(stage.asked, no_result="records of the run are missing")
     theirs = touching(requests, window)
     m = measure(theirs, manifest, replace(question, window=window, where=None))

@@ -28,7 +28,7 @@ from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
 from llm_locust.metrics.requests.latency import Measurable, latency_figures, latency_tables
 from llm_locust.metrics.requests.throughput import throughput
-from llm_locust.metrics.select.selection import Label
+from llm_locust.metrics.select import Label
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import PERCENTILES, Durations
 from llm_locust.metrics.structs import LatencyTable, SummaryPart, key

@@ -48,7 +48,7 @@ from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.select.selection import Selected
+from llm_locust.metrics.select import Selected
 from llm_locust.metrics.stage_course import (
     FEWEST_FOR_LATENCIES,
     StageCourse,

@@ -28,7 +28,7 @@ from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.steady_window import LoadOverTime, asked_load, plateau
 
@@ -62,7 +62,7 @@ def summarise(
         ValueError: as :class:`~llm_locust.metrics.question.Question` and
             :func:`~llm_locust.metrics.measured.find_window` raise it.
     """
-    stored, requests = len(asked(requests).stored), asked(requests)
+    stored, requests = len(without_first_tries(requests).stored), without_first_tries(requests)
     m = measured or measure(requests, manifest, question)
     of_selection = rows_of_run is not None
     rows = stored if rows_of_run is None else rows_of_run

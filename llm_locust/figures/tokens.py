@@ -16,14 +16,14 @@ from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
 from llm_locust.metrics.gates import ODD_COUNTS
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps
-from llm_locust.metrics.requests.tokens import (
+from llm_locust.metrics.requests.throughput import (
     ESTIMATE,
     HELD_MS,
     LEAST_EVENTS,
     NO_GAP_MS,
-    _counted_per_event,
-    _uncounted,
+    counted_per_event,
     tokens_per_event,
+    uncounted,
 )
 from llm_locust.metrics.stats.bootstrap import Order, order_cells
 from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
@@ -486,8 +486,8 @@ def source_shares(c: Columns, credited: Floats) -> dict[str, float | None]:
 
     All are None where nothing was credited.
     """
-    uncounted = _BY_EVENTS if _counted_per_event(c) is None else len(SOURCES)
-    source = np.where(_uncounted(c), uncounted, c.source)
+    estimated = _BY_EVENTS if counted_per_event(c) is None else len(SOURCES)
+    source = np.where(uncounted(c), estimated, c.source)
     known = ~np.isnan(credited)
     # Sorted: the order of workers is no input.
     sums = [float(np.sort(credited[known & (source == code)]).sum()) for code in range(len(SOURCES) + 1)]

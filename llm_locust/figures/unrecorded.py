@@ -20,7 +20,7 @@ from llm_locust.metrics.measured import Measured, durations_of
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.latency import cut_pace_s
 from llm_locust.metrics.requests.throughput import LawRate, law_rate
-from llm_locust.metrics.select.where import parse_where
+from llm_locust.metrics.select import parse_where
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from llm_locust.core.texts import parse_time
 from llm_locust.options.table import OPTION
-from llm_locust.store.upload.destination import check_address
+from llm_locust.store.destination import check_address
 from llm_locust.wire.foreign_text import is_key_name, public_url
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"

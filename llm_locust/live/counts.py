@@ -165,6 +165,14 @@ class LiveKey(NamedTuple):
     replica: str
 
 
+ByKey = dict[LiveKey, Counts]
+
+
+def merged(a: ByKey, b: ByKey) -> ByKey:
+    """Add up counts key by key."""
+    return a | {key: Counts.merge([a[key], counts]) if key in a else counts for key, counts in b.items()}
+
+
 class KeyLimit:
     """Folds keys beyond the limits; the first ones keep counts of their own.
 

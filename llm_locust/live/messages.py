@@ -23,6 +23,7 @@ from llm_locust.live.counts import (
     Counts,
     KeyLimit,
     LiveKey,
+    merged,
 )
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.catalogue import FORMULAS
@@ -383,6 +384,4 @@ class LiveCounts:
     def _count(self, second: int, records: list[RequestRecord]) -> Iterator[None]:
         found = yield from count_in_steps(RecordRows(records, worker=""), self._limit, self.run)
         self._finished += len(records)
-        counts = self._counted.setdefault(second, {})
-        for key, more in found.items():
-            counts[key] = Counts.merge([counts[key], more]) if key in counts else more
+        self._counted[second] = merged(self._counted.get(second, {}), found)

@@ -39,7 +39,7 @@ from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import METRICS, Counts, LiveKey
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.gates import Slo, parse_slo
-from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.measured import limits_of, measured_from
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.requests.latency import MeasuredFrom
 from llm_locust.metrics.server_series import FIGURES, ServerNow
@@ -256,15 +256,11 @@ class LiveRun:
     @classmethod
     def of(cls, manifest: Manifest, run_time_s: float | None = None) -> "LiveRun":
         """Make it from a manifest, with the same limits as in the report."""
-        of_class = {
-            label: Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
-            for label, limits_s in manifest.class_slos.items()
-        }
         pool = manifest.trajectories
         return cls(
             id=manifest.id,
             model=manifest.model or "",
-            limits=Limits(parse_slo(manifest.slo), of_class),
+            limits=limits_of(manifest, parse_slo(manifest.slo)),
             measured_from=measured_from(manifest),
             open_loop=manifest.open_loop,
             run_time_s=run_time_s,

@@ -18,11 +18,13 @@ from llm_locust.live.counts import (
     MOST_SUM,
     NOTHING,
     OTHERS,
+    ByKey,
     Counts,
     KeyLimit,
     LiveKey,
     Ring,
     magnitudes,
+    merged,
 )
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.state import (
@@ -48,7 +50,6 @@ from llm_locust.metrics.server_series import FIGURES, ServerNow, spread
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR
 
 Taken = Literal["counted", "repeated", "stale"]
-ByKey = dict[LiveKey, Counts]
 
 #: Width of the cells of the recent past, and their numbers: those of the last 2 min have counts by key.
 RECENT_WIDTH_S = 2.0
@@ -276,11 +277,6 @@ def _added(a: Mapping[str, ServerGauges], b: Mapping[str, ServerGauges]) -> Mapp
     return {**a, **{name: a[name] + gauges if name in a else gauges for name, gauges in b.items()}}
 
 
-def merged(a: ByKey, b: ByKey) -> ByKey:
-    """Add up counts key by key."""
-    return a | {key: Counts.merge([a[key], counts]) if key in a else counts for key, counts in b.items()}
-
-
 def _folded(by_key: ByKey, limit: KeyLimit) -> ByKey:
     """Map to the store's own keys: each worker's are bounded, but all workers' could be many."""
     folded: ByKey = {}
@@ -371,7 +367,11 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
     Args:
         rows: make those by name and by replica, which take most of the time; else there are none.
     """
-    by_key, end_s, span_s = _since_start(store) if seconds is None else _recent(store, seconds)
+    if seconds is None:
+        span_s, by_key = store.elapsed_s, store.content.totals
+        end_s = store.content.started_s + span_s
+    else:
+        by_key, end_s, span_s = _recent(store, seconds)
     total = Counts.merge(by_key.values())
     seen = store.observation or _NOBODY
     limits = store.run.limits
@@ -412,10 +412,6 @@ def figures_since(store: LiveStore, since_s: float) -> Figures:
     seconds = ours[-1][0] + width_s - begin_s if ours else 0.0
     counts = Counts.merge(counts for _, counts in ours if counts is not NOTHING)
     return figures(counts, seconds, store.run.limits)
-
-
-def _since_start(store: LiveStore) -> tuple[ByKey, float, float]:
-    return store.content.totals, store.content.started_s + store.elapsed_s, store.elapsed_s
 
 
 def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
@@ -487,13 +483,13 @@ class Charts:
         self._told: dict[Span, dict[float, tuple[Cell, tuple[float, bool], Point]]] = {}
 
     def series(self, span: Span) -> LiveSeries:
-        store = self._store
-        ring = self._ring(span)
+        store, content = self._store, self._store.content
+        ring: Ring[Cell] = {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
         end_s = store.settled_s
-        if store.content.stopped_s is not None:
+        if content.stopped_s is not None:
             end_s += ring.width_s  # no more will arrive: the last cell is complete
         told, before = {}, self._told.get(span, {})
-        look = ring.width_s, len(store.content.servers) <= MOST_LINES
+        look = ring.width_s, len(content.servers) <= MOST_LINES
         for at_s, cell in ring.cells(float("-inf"), end_s):
             known = before.get(at_s)
             # A cell that was changed is another object.
@@ -503,13 +499,9 @@ class Charts:
         self._told[span] = told
         at = list(told)
         # The first of them, of a start or a reset, are older than the first cell.
-        since_s = max(store.content.started_s, ring.since_s)
+        since_s = max(content.started_s, ring.since_s)
         marks = [m for m in store.marks if at and m.at_s >= since_s]
         return LiveSeries(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
-
-    def _ring(self, span: Span) -> Ring[Cell]:
-        content = self._store.content
-        return {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
 
     def _point(self, cell: Cell, at_s: float, width_s: float, few_servers: bool) -> Point:
         content = self._store.content

@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_locust.core.texts import Term, listed, nearest, parse_duration, split_terms
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.requests.tokens import NO_GAP_MS
+from llm_locust.metrics.requests.throughput import NO_GAP_MS
 from llm_locust.metrics.stats.censoring import PERCENTILES
 
 # --- Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``
@@ -69,7 +69,7 @@ def parse_slo(text: str) -> Slo:
     for term in split_terms(text):
         metric = _metric(term)
         if metric in limits:
-            raise SloError(f"SLO: {term.name.pointed('is there twice: give each limit once')}")
+            raise SloError(f"SLO: {term.name.error_at('is there twice: give each limit once')}")
         limits[metric] = _limit_s(term)
     return Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits.items()})
 
@@ -78,23 +78,23 @@ def _metric(term: Term) -> str:
     name = term.name.text
     allowed = f"limits are for {listed(SLO_METRICS)}"
     if not name:
-        raise SloError(f"SLO: {term.op.pointed(f'no metric before it; {allowed}')}")
+        raise SloError(f"SLO: {term.op.error_at(f'no metric before it; {allowed}')}")
     if name not in SLO_METRICS:
-        raise SloError(f"SLO: {term.name.pointed(f'unknown metric; {nearest(name, SLO_METRICS)}{allowed}')}")
+        raise SloError(f"SLO: {term.name.error_at(f'unknown metric; {nearest(name, SLO_METRICS)}{allowed}')}")
     if term.op.text != "=":
-        raise SloError(f"SLO: {term.op.pointed(f'write a limit as {name}=500ms')}")
+        raise SloError(f"SLO: {term.op.error_at(f'write a limit as {name}=500ms')}")
     return name
 
 
 def _limit_s(term: Term) -> float:
     if not term.value.text:
-        raise SloError(f"SLO: {term.value.pointed(f'no limit; write {term.name.text}=500ms')}")
+        raise SloError(f"SLO: {term.value.error_at(f'no limit; write {term.name.text}=500ms')}")
     try:
         limit_s = parse_duration(term.value.text)
     except ValueError as e:
-        raise SloError(f"SLO: {term.value.pointed(str(e))}") from None
+        raise SloError(f"SLO: {term.value.error_at(str(e))}") from None
     if limit_s <= 0:
-        raise SloError(f"SLO: {term.value.pointed('a limit must be above 0')}")
+        raise SloError(f"SLO: {term.value.error_at('a limit must be above 0')}")
     return limit_s
 
 
@@ -250,12 +250,12 @@ def _gates(terms: list[Term]) -> Iterator[Gate]:
         gate = _gate(term)
         if words:
             if gate.statistic not in PERCENTILES or not gate.is_upper:
-                raise GateError(f"gate: {term.name.pointed(_CERTIFIED_ALLOWED)}")
+                raise GateError(f"gate: {term.name.error_at(_CERTIFIED_ALLOWED)}")
             gate = replace(gate, text=f"{CERTIFIED} {gate.text}", is_certified=True)
         yield gate
         words = []
     if words:
-        raise GateError(f"gate: {words[0].name.pointed(_CERTIFIED_ALLOWED)}")
+        raise GateError(f"gate: {words[0].name.error_at(_CERTIFIED_ALLOWED)}")
 
 
 def counts_failed(op: str, latency: str, statistic: str) -> bool:
@@ -267,21 +267,21 @@ def _gate(term: Term) -> Gate:
     name, op, value = term.name, term.op, term.value
     metric = name.text
     if not metric:
-        raise GateError(f"gate: {op.pointed(f'no metric before it; {_ALLOWED}')}")
+        raise GateError(f"gate: {op.error_at(f'no metric before it; {_ALLOWED}')}")
     if metric not in _PATHS:
-        raise GateError(f"gate: {name.pointed(f'unknown metric; {nearest(metric, _PATHS)}{_ALLOWED}')}")
+        raise GateError(f"gate: {name.error_at(f'unknown metric; {nearest(metric, _PATHS)}{_ALLOWED}')}")
     if op.text not in OPERATORS:
-        raise GateError(f"gate: {op.pointed(f'after {metric} write one of {listed(OPERATORS)}')}")
+        raise GateError(f"gate: {op.error_at(f'after {metric} write one of {listed(OPERATORS)}')}")
     if metric == EDGE and op.text not in (">", ">="):
         raise GateError(
-            f"gate: {op.pointed('a search shows that its edge is at least a load: write edge>=30')}"
+            f"gate: {op.error_at('a search shows that its edge is at least a load: write edge>=30')}"
         )
     if not value.text:
-        raise GateError(f"gate: {value.pointed(f'no limit after {metric}{op.text}')}")
+        raise GateError(f"gate: {value.error_at(f'no limit after {metric}{op.text}')}")
     try:
         return Gate(term.text, metric, op.text, _limit(metric, value.text))
     except ValueError as e:
-        raise GateError(f"gate: {value.pointed(str(e))}") from None
+        raise GateError(f"gate: {value.error_at(str(e))}") from None
 
 
 def _kind(metric: str) -> MetricKind:

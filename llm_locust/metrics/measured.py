@@ -34,9 +34,8 @@ from llm_locust.metrics.requests.latency import (
     with_stuck,
     with_unsent,
 )
-from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.requests.tokens import with_estimates
-from llm_locust.metrics.select.selection import FirstTries, asked
+from llm_locust.metrics.requests.throughput import Credits, with_estimates
+from llm_locust.metrics.select import FirstTries, without_first_tries
 from llm_locust.metrics.standstill import StreamHoles
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import Ascending, Durations
@@ -90,7 +89,7 @@ def measure(requests: Requests, manifest: Manifest, question: Question) -> Measu
             :func:`find_window` raises it.
     """
     from_ = measured_from(manifest)
-    requests = asked(requests)
+    requests = without_first_tries(requests)
     limits = limits_of(manifest, question.slo_of(manifest))
     span = find_window(requests, manifest, question)
     origin_ns = _origin_ns(requests, manifest)
@@ -178,7 +177,7 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
         return swept
     if manifest.is_sweep and window == "steady":
         raise ValueError("--window steady: a sweep has several loads; each stage has its own measured part")
-    requests = asked(requests)
+    requests = without_first_tries(requests)
     origin_ns = _origin_ns(requests, manifest)
     times = read_whole(Times, requests, TIME_COLUMNS, lambda batch: Times.of(batch, origin_ns))
     if not isinstance(window, str):

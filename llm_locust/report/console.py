@@ -22,8 +22,7 @@ from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import SEPARATOR, clean
 from llm_locust.report.inputs import LIVE_FILE
 from llm_locust.report.sections.contents import brief, brief_boxes, brief_heading, heading, sections
-from llm_locust.report.sections.findings import boxes
-from llm_locust.report.sections.headline import Headline, verdict
+from llm_locust.report.sections.headline import Headline, boxes, verdict
 from llm_locust.store import (
     ARMS_FILE,
     CURVE_FILE,
@@ -91,8 +90,9 @@ def print_report(
         lines = found.lines if found.is_boxless else (found.headline,)
         rest = [*brief_boxes(found), *brief(summary, found)]
     files = () if run_dir is None else (Text(), _files(run_dir, full))
-    last = _line(Line(found.line, found.tone))
-    parts = (_heading(head), Text(), *map(_line, lines), Text(), *_laid_out(rest), *files, Text(), last)
+    last = _Flowing(Line(found.line, found.tone))
+    first = Text(head.title, style="bold"), *map(_Flowing, head.lines), Text(), *map(_Flowing, lines), Text()
+    parts = *first, *_laid_out(rest), *files, Text(), last
     print_parts(lambda _: parts, file, width)
 
 
@@ -100,7 +100,7 @@ def print_sections(
     parts: Iterable[Section], file: TextIO, width: int | None = None, *, last: Line | None = None
 ) -> None:
     """Print sections that need no heading, and a ``last`` line apart from them."""
-    laid_out = (*_laid_out(parts), *(() if last is None else (Text(), _line(last))))
+    laid_out = (*_laid_out(parts), *(() if last is None else (Text(), _Flowing(last))))
     print_parts(lambda _: laid_out, file, width)
 
 
@@ -143,16 +143,12 @@ def _encodable(text: str, file: TextIO) -> str:
     return text
 
 
-def _heading(section: Section) -> RenderableType:
-    return Group(Text(section.title, style="bold"), *map(_line, section.lines))
-
-
 def _section(section: Section) -> RenderableType:
     if section.stacked:
         return _Stacked(section)
     if section.alarm:
         style = _STYLES[section.lines[0].tone]
-        text = Group(*map(_line, section.lines))
+        text = Group(*map(_Flowing, section.lines))
         return Panel(text, title=Text(section.title), title_align="left", box=box.HEAVY, border_style=style)
     body = _Fitted(section)
     return _labelled(section.title, body) if section.lines else body
@@ -183,10 +179,6 @@ def _unbroken(label: str, text: str) -> RenderableType:
     return found.append(text, style="not bold")
 
 
-def _line(line: Line) -> RenderableType:
-    return _Flowing(line)
-
-
 @dataclass(frozen=True, slots=True)
 class _Flowing:
     """A line of facts, broken between facts and not between a number and its unit."""
@@ -214,11 +206,11 @@ class _Fitted:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         section = _fitting(self.section, options)
-        yield from map(_line, section.lines)
+        yield from map(_Flowing, section.lines)
         if section.table is not None:
             yield _rich_table(section.table)
         indent = 0 if section.lines else 2
-        yield from (Padding(_line(note), (0, 0, 0, indent)) for note in section.notes)
+        yield from (Padding(_Flowing(note), (0, 0, 0, indent)) for note in section.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +222,10 @@ class _Stacked:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         section = _fitting(self.section, options)
         yield Text(section.title, style="bold yellow" if section.alarm else "bold")
-        yield from (Padding(_line(line), (0, 0, 0, 2)) for line in section.lines)
+        yield from (Padding(_Flowing(line), (0, 0, 0, 2)) for line in section.lines)
         if section.table is not None:
             yield _rich_table(section.table)
-        yield from map(_line, section.notes)
+        yield from map(_Flowing, section.notes)
 
 
 def _fitting(section: Section, options: ConsoleOptions) -> Section:

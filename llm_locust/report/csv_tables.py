@@ -2,14 +2,12 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from llm_locust.figures.curve import METRIC, STATISTIC, KneeSummary, Usl, UslFigures
+from llm_locust.figures.curve import METRIC, STATISTIC, Usl, UslFigures
 from llm_locust.figures.parts import StageFigures
-from llm_locust.figures.stage_checks import StagePrefix
 from llm_locust.figures.stages import Repeats, Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.catalogue import View, shown_in
@@ -17,7 +15,10 @@ from llm_locust.metrics.catalogue import View, shown_in
 # --- CSV text of rows
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+Cells = dict[str, str | float | None]
+
+
+def csv_text(rows: Sequence[Cells]) -> str:
     """The rows under a head line with the columns of all. What a row lacks, and None, is an empty cell."""
     heads = dict.fromkeys(head for row in rows for head in row)
     sink = io.StringIO()
@@ -73,21 +74,22 @@ def curve_csv(summary: Summary) -> str | None:
         curves[""] = summary.curve
     if not curves:
         return None
-    rows: list[dict[str, Any]] = []
+    rows: list[Cells] = []
     for lengths, curve in curves.items():
-        knee, law = _knee(curve.knee), _law(curve.usl)
+        knee = _figure("knee", curve.knee.load, curve.knee.ci95) if curve.knee else _figure("knee", None)
+        law = _law(curve.usl)
         stages = [stage for stage in summary.stages or () if stage.figures and stage.pair == lengths]
         stages.sort(key=lambda stage: (stage.asked, stage.repeat))
-        rows += [_of(stage) | _figures(stage.figures, law) | knee for stage in stages]
+        for stage in stages:
+            names = ("kind", "asked", "offered", "repeat", "is_result", "saturated")
+            of_stage: Cells = {"stage": stage.number, "lengths": stage.pair}
+            rows.append(
+                of_stage | {n: getattr(stage, n) for n in names} | _figures(stage.figures, law) | knee
+            )
     return csv_text(rows)
 
 
-def _of(stage: Stage) -> dict[str, Any]:
-    names = ("kind", "asked", "offered", "repeat", "is_result", "saturated")
-    return {"stage": stage.number, "lengths": stage.pair} | {name: getattr(stage, name) for name in names}
-
-
-def _figures(part: StageFigures | None, law: Callable[[float | None], float | None]) -> dict[str, Any]:
+def _figures(part: StageFigures | None, law: Callable[[float | None], float | None]) -> Cells:
     assert part is not None
     latency, rates, goodput = part.latency_ms[METRIC], part.throughput, part.goodput
     in_flight = rates.concurrency_mean
@@ -103,13 +105,9 @@ def _figures(part: StageFigures | None, law: Callable[[float | None], float | No
     }
 
 
-def _figure(name: str, value: float | None, ends: Any) -> dict[str, Any]:
+def _figure(name: str, value: float | None, ends: Sequence[float | None] | None = None) -> Cells:
     low, high = ends or (None, None)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
-def _knee(knee: KneeSummary | None) -> dict[str, Any]:
-    return _figure("knee", knee.load if knee else None, knee.ci95 if knee else None)
 
 
 def _law(usl: UslFigures | None) -> Callable[[float | None], float | None]:
@@ -131,8 +129,8 @@ def repeats_csv(summary: Summary) -> str | None:
     return csv_text([_row(load) for load in summary.repeats])
 
 
-def _row(load: Repeats) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _row(load: Repeats) -> Cells:
+    found: Cells = {
         "kind": load.kind,
         "asked": load.asked,
         "lengths": load.pair,
@@ -140,14 +138,14 @@ def _row(load: Repeats) -> dict[str, Any]:
         "results": load.results,
     }
     for name, over in load.figures.items():
-        low, high = over.ci95 or (None, None)
-        found |= {name: over.mean, f"{name}_low": low, f"{name}_high": high}
+        found |= _figure(name, over.mean, over.ci95)
     return found
 
 
 # --- ``stages.csv``: the table of stages with a column for each figure and each end of its interval
 
 
+_PREFIX = ("asked", "tokens", "possible", "achieved", "source")
 _PLACES = ("p50", "p90", "p99")
 _METRICS = tuple(metric.key for metric in shown_in(View.GROUPS))
 
@@ -158,9 +156,9 @@ def stages_csv(stages: Iterable[Stage] | None) -> str | None:
     return csv_text(rows) if rows else None
 
 
-def _stages_csv_row(stage: Stage) -> dict[str, Any]:
+def _stages_csv_row(stage: Stage) -> Cells:
     window = stage.window
-    found: dict[str, Any] = {
+    found: Cells = {
         "stage": stage.number,
         "kind": stage.kind,
         "asked": stage.asked,
@@ -169,7 +167,7 @@ def _stages_csv_row(stage: Stage) -> dict[str, Any]:
         "lengths": stage.pair,
         "input_tokens_p50": None if stage.lengths is None else stage.lengths.input_tokens_p50,
         "output_tokens_p50": None if stage.lengths is None else stage.lengths.output_tokens_p50,
-        **({} if stage.prefix is None else _prefix(stage.prefix)),
+        **{f"prefix_{name}": getattr(stage.prefix, name) for name in _PREFIX if stage.prefix is not None},
         "repeated_as": stage.repeated_as,
         "is_result": stage.is_result,
         "steady": stage.steady,
@@ -184,19 +182,8 @@ def _stages_csv_row(stage: Stage) -> dict[str, Any]:
     return found | ({} if stage.figures is None else _stages_csv_figures(stage.figures))
 
 
-def _prefix(part: StagePrefix) -> dict[str, Any]:
-    return {
-        "prefix_asked": part.asked,
-        "prefix_tokens": part.tokens,
-        "prefix_possible": part.possible,
-        "prefix_achieved": part.achieved,
-        "prefix_source": part.source,
-    }
-
-
-def _stages_csv_figures(part: StageFigures) -> dict[str, Any]:
-    low, high = part.goodput.intervals().get("ratio") or (None, None)
-    found: dict[str, Any] = {
+def _stages_csv_figures(part: StageFigures) -> Cells:
+    found: Cells = {
         "requests": part.requests.scheduled,
         "ok": part.requests.ok,
         "failed": part.requests.failed,
@@ -204,15 +191,11 @@ def _stages_csv_figures(part: StageFigures) -> dict[str, Any]:
         "requests_per_s": part.throughput.requests_per_s,
         "output_tokens_per_s": part.throughput.output_tokens_per_s,
         "inputs_per_s": part.throughput.inputs_per_s,
-        "goodput": part.goodput.ratio,
-        "goodput_low": low,
-        "goodput_high": high,
+        **_figure("goodput", part.goodput.ratio, part.goodput.intervals().get("ratio")),
         "good_requests_per_s": part.goodput.requests_per_s,
     }
     for metric in _METRICS:
         for place in _PLACES:
             stats = part.latency_ms[metric]
-            low, high = stats.intervals().get(place) or (None, None)
-            name = f"{metric}_{place}_ms"
-            found |= {name: stats.figure(place), f"{name}_low": low, f"{name}_high": high}
+            found |= _figure(f"{metric}_{place}_ms", stats.figure(place), stats.intervals().get(place))
     return found

@@ -30,7 +30,7 @@ from llm_locust.figures.text import seconds
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.select.selection import Pooled, asked
+from llm_locust.metrics.select import Pooled, without_first_tries
 from llm_locust.metrics.server_series import PARTS, ServerSeries, joined, read_server_series
 from llm_locust.metrics.structs import largest
 from llm_locust.metrics.window import Window
@@ -222,7 +222,7 @@ class Source:
 
 def answers_of(run: Path) -> ByPrompt:
     """What a run's answers were worth, by their prompts' ids (raises StoreError)."""
-    requests = asked(open_requests(run))
+    requests = without_first_tries(open_requests(run))
     return ByPrompt.of(Answers.of(requests), np.arange(len(requests)))
 
 
@@ -249,7 +249,8 @@ def open_source(
         StoreError: a source cannot be read, or the runs do not make one population.
         BatchError, OSError: as :func:`~llm_locust.store.merge` raises them.
     """
-    with TemporaryDirectory(prefix=".llm-locust-", dir=beside or _room(paths)) as made:
+    room = beside or (writable(paths[0].resolve().parent) if paths else None)
+    with TemporaryDirectory(prefix=".llm-locust-", dir=room) as made:
         if skip_bad:
             paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))
@@ -259,10 +260,9 @@ def open_source(
         yield _source(runs, question, merged, unreadable)
 
 
-def _room(paths: Sequence[Path]) -> Path | None:
-    """The directory that the first source is in, whose volume has room for such data; None if read-only."""
-    place = paths[0].resolve().parent if paths else None
-    return place if place is not None and os.access(place, os.W_OK) else None
+def writable(place: Path) -> Path | None:
+    """A directory whose volume has room for the data of a run; None, for the system's, if it is read-only."""
+    return place if os.access(place, os.W_OK) else None
 
 
 def _salvaged(path: Path, made: Path) -> Path:

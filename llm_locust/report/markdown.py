@@ -11,8 +11,7 @@ from llm_locust.figures.section import Column, Line, Section, Table, TableRow, T
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean
 from llm_locust.report.sections.contents import heading, sections
-from llm_locust.report.sections.findings import boxes
-from llm_locust.report.sections.headline import Headline, verdict
+from llm_locust.report.sections.headline import Headline, boxes, verdict
 from llm_locust.store import REPORT_HTML_FILE
 
 # --- Foreign text and marks in Markdown
@@ -58,7 +57,12 @@ def markdown(summary: Summary, found: Headline | None = None, manifest: Manifest
     rest = [*boxes(found.findings), *(section for section in every if section not in shown)]
     blocks = [
         *_verdict(found),
-        *(block for section in shown for block in _gates(section)),
+        # Gates without their title: the result has said how many broke.
+        *(
+            block
+            for section in shown
+            for block in _section(replace(section, lines=()) if section.key == "gates" else section)
+        ),
         *_ran(summary, manifest),
     ]
     folded = [block for section in rest for block in _section(section.without_wide())]
@@ -75,11 +79,6 @@ def _verdict(found: Headline) -> Iterator[str]:
     others = [each for each in found.findings if each.box is not None and each.text not in told]
     if others:
         yield "\n".join(f"- also: {code(each.text)}" for each in others)
-
-
-def _gates(section: Section) -> Iterator[str]:
-    """The table of gates without its title: the result has said how many broke."""
-    yield from _section(replace(section, lines=()) if section.key == "gates" else section)
 
 
 def _ran(summary: Summary, manifest: Manifest | None) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -15,9 +15,6 @@ from llm_locust.wire.foreign_text import CONTROL
 
 #: Of an error, which may quote a file.
 _MOST_CHARACTERS = 3_000
-
-#: Of what may wait while a run goes on.
-_NICENESS = 10
 
 
 @contextmanager
@@ -33,22 +30,6 @@ def printing() -> Iterator[None]:
 def one_line(error: Exception | str) -> str:
     """The text of an error as one line that a terminal can show (:func:`~llm_locust.figures.text.clean`)."""
     return short(clean(error), _MOST_CHARACTERS) or type(error).__name__
-
-
-def done_beside(work: Callable[[], object]) -> int:
-    """Do some work below a master that answers heartbeats on the same few cores.
-
-    Returns:
-        0, or 1 with a line on standard error that says why it was not done (an OSError or a ValueError).
-    """
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        work()
-    except (OSError, ValueError) as e:
-        print(one_line(e), file=sys.stderr)
-        return 1
-    return 0
 
 
 def shown_json(value: Any, *, indent: int | None = None) -> str:
@@ -80,6 +61,6 @@ class _Refusal:
         return None
 
 
-def forgo_pandas() -> None:
+def block_pandas_import() -> None:
     """Refuse each import of pandas from now on: pyarrow then goes on as where it is not installed."""
     sys.meta_path.insert(0, _Refusal())

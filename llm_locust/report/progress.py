@@ -256,12 +256,9 @@ def _verdict(progress: Progress) -> str:
     verdict = progress.recent.verdict
     if not progress.recent.total.requests:
         return f"client {UNDEFINED}"
-    return f"client {verdict.severity}" + (f": {_clause(verdict.reasons[0])}" if verdict.reasons else "")
-
-
-def _clause(reason: str) -> str:
-    """The first sentence of a reason, in a part of a line: the live page and the report have the rest."""
-    return short(clean(reason).partition(". ")[0], _REASON_LENGTH)
+    # Of the first reason the first sentence: the live page and the report have the rest.
+    reasons = [short(clean(reason).partition(". ")[0], _REASON_LENGTH) for reason in verdict.reasons[:1]]
+    return ": ".join([f"client {verdict.severity}", *reasons])
 
 
 def _hung(progress: Progress) -> str:

@@ -21,8 +21,11 @@ from llm_locust.store.files import (
     write_text as write_text,
 )
 from llm_locust.store.frame_log import (
+    SPOOLED as SPOOLED,
+    WORKER_FILE as WORKER_FILE,
     FrameLog as FrameLog,
     SegmentLog as SegmentLog,
+    Spool as Spool,
 )
 from llm_locust.store.frames import (
     FrameHeader as FrameHeader,
@@ -49,9 +52,4 @@ from llm_locust.store.requests import (
     open_requests as open_requests,
     read_requests as read_requests,
     write_requests as write_requests,
-)
-from llm_locust.store.spool import (
-    SPOOLED as SPOOLED,
-    WORKER_FILE as WORKER_FILE,
-    Spool as Spool,
 )

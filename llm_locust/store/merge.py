@@ -38,6 +38,7 @@ from llm_locust.store.files import (
 )
 from llm_locust.store.frame_log import (
     EXPIRED_SUFFIX,
+    WORKER_FILE,
     Expired,
     decode_expired,
     dropped_facts,
@@ -62,7 +63,6 @@ from llm_locust.store.frames import (
     without,
 )
 from llm_locust.store.requests import StoredRequests, check_requests, open_requests, write_requests
-from llm_locust.store.spool import WORKER_FILE
 from llm_locust.wire.payload import DECODE_ERRORS
 
 # --- Sources of a merge: frames, manifests, workers' final facts and finished runs, wherever they are

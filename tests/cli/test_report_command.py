@@ -14,8 +14,8 @@ from report_cases import SECONDS, lost_records, manifest, records, write_run
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, moved
+from llm_locust.report.analysis import build_report
 from llm_locust.report.compare.outcome import compare_runs
-from llm_locust.report.run.analysis import build_report
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -38,7 +38,7 @@ from llm_locust.core.files import (
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import Spool, StoreError, create_run_dir, write_manifest, write_text
 from llm_locust.store.files import check_folder_name
-from llm_locust.store.upload.transfer import upload_run
+from llm_locust.store.upload import upload_run
 
 SMALL = FileBounds("dataset", 10_000, line_bytes=100, lines=20, items=10)
 

@@ -29,7 +29,7 @@ from llm_locust.core.texts import (
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.metrics.gates import parse_gates, parse_slo
 from llm_locust.metrics.question import parse_window
-from llm_locust.metrics.select.where import parse_where
+from llm_locust.metrics.select import parse_where
 from llm_locust.options.arrivals import parse_slice
 from llm_locust.options.option import parse_timeouts
 from llm_locust.options.run import parse_stop_rules
@@ -247,8 +247,8 @@ def test_only_a_near_name_is_suggested() -> None:
 
 def test_an_error_points_at_its_word_or_at_where_it_is_missing() -> None:
     (term,) = split_terms("a= ")
-    assert term.name.pointed("unknown") == 'at character 1, "a": unknown'
-    assert term.value.pointed("a number belongs here") == "at character 3: a number belongs here"
+    assert term.name.error_at("unknown") == 'at character 1, "a": unknown'
+    assert term.value.error_at("a number belongs here") == "at character 3: a number belongs here"
 
 
 def test_words_with_a_key_are_told_apart_and_none_is_given_twice() -> None:

@@ -18,8 +18,8 @@ from e2e.replicas import kill, one_process, replicas, server
 from e2e.servers import Server
 from e2e.swarm import CHAT, Run
 from llm_locust.metrics.question import Question
+from llm_locust.report.analysis import analyse
 from llm_locust.report.inputs import open_source
-from llm_locust.report.run.analysis import analyse
 
 # --- Real balancers before three simulated replicas, one of them 3 times slower, one killed midway
 

@@ -14,8 +14,8 @@ import pytest
 from e2e.servers import Server
 from e2e.swarm import QUESTIONS, ROOT, Run, load
 from llm_locust.metrics.question import Question
+from llm_locust.report.analysis import analyse
 from llm_locust.report.inputs import open_source
-from llm_locust.report.run.analysis import analyse
 
 pytestmark = pytest.mark.e2e
 

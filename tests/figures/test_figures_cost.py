@@ -13,8 +13,7 @@ from llm_locust.figures.cost import cost as cost_of, show as show_cost
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.prices import PriceError, Prices
-from llm_locust.metrics.question import Question
+from llm_locust.metrics.question import PriceError, Prices, Question
 
 
 def cost(*given: Any, **more: Any) -> Any:

@@ -15,7 +15,7 @@ from llm_locust.figures.goodput import show as goodput
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.figures.user_time import UserTime
-from llm_locust.report.sections.findings import findings
+from llm_locust.report.sections.headline import findings
 
 
 def summary(*records: RequestRecord, **fields: Any) -> Summary:

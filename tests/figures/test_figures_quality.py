@@ -20,7 +20,7 @@ from llm_locust.figures.summary import typed
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
 from llm_locust.report.sections.contents import sections
-from llm_locust.report.sections.findings import findings
+from llm_locust.report.sections.headline import findings
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from llm_locust.metrics.stats.censoring import (
     certified_share,
     fewest_samples,
 )
-from llm_locust.metrics.stats.intervals import FEWEST, Observed, share_worth, worths
+from llm_locust.metrics.stats.intervals import FEWEST, Observed, effective_sizes, share_size
 from llm_locust.report.markdown import markdown
 
 RATE = parse_objective("max rate under goodput>=90%")
@@ -108,9 +108,9 @@ def reading(latency_s: Floats, limit_s: float) -> ProbeReading:
     """As a run's: the worth of the share is that of requests that depend on their neighbours."""
     order = Order.even(len(latency_s))
     moments = float(latency_s.mean()), float(latency_s.std()), float(np.median(latency_s))
-    slow, _ = worths(Observed(order, latency_s), *moments)
+    slow, _ = effective_sizes(Observed(order, latency_s), *moments)
     within = (latency_s < limit_s).astype(np.float64)
-    worth = share_worth(order.sums(within), np.diff(order.bounds).astype(np.float64), slow)
+    worth = share_size(order.sums(within), np.diff(order.bounds).astype(np.float64), slow)
     n = len(latency_s)
     n_eff = 1.0 if worth is None else min(n, max(1.0, worth.n_eff / worth.stretch(2 * FEWEST) ** 2))
     return ProbeReading(int(within.sum()), n, n_eff)

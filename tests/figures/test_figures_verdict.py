@@ -16,8 +16,7 @@ from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.report.sections.findings import findings
-from llm_locust.report.sections.headline import verdict as verdict_of_headline
+from llm_locust.report.sections.headline import findings, verdict as verdict_of_headline
 
 
 def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:

@@ -20,16 +20,16 @@ from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import PLAIN
 from llm_locust.options.table import NOT_LOAD
+from llm_locust.report.analysis import analyse, write_reports
 from llm_locust.report.compare import pareto
 from llm_locust.report.compare.outcome import answer, compare_runs
 from llm_locust.report.compare.page import page
 from llm_locust.report.compare.tables import as_data, sections
 from llm_locust.report.console import print_report, print_sections
+from llm_locust.report.finish import join_parts
 from llm_locust.report.inputs import open_source
 from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import shown_json
-from llm_locust.report.run.analysis import analyse, write_reports
-from llm_locust.report.run.join import join_parts
 from llm_locust.report.sections.headline import verdict as in_words
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE
 from llm_locust.store.facts import parts_of

@@ -23,7 +23,7 @@ from object_store import ENVIRONMENT, SECRET, Answer, Asked, object_store
 
 from llm_locust.cli.main import main
 from llm_locust.store import MANIFEST_FILE
-from llm_locust.store.upload.transfer import INDEX_FILE
+from llm_locust.store.upload import INDEX_FILE
 
 #: No answer of the store is late, so an upload is not either.
 _MOST_S = 10.0

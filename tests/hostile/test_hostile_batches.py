@@ -28,7 +28,7 @@ from llm_locust.core.arrow import SCHEMA, StreamError, read_stream
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Part
-from llm_locust.report.run.analysis import build_report
+from llm_locust.report.analysis import build_report
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

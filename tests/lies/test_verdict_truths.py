@@ -14,7 +14,7 @@ from llm_locust.core.record import Doubt, RequestRecord
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, typed
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
-from llm_locust.report.sections.findings import findings
+from llm_locust.report.sections.headline import findings
 from llm_locust.swarm.roles.outcome import without_gates
 
 

@@ -20,8 +20,8 @@ from llm_locust.metrics.catalogue import (
     from_scheduled,
 )
 from llm_locust.metrics.gates import parse_gates, parse_slo
-from llm_locust.metrics.select.where import FIELDS
-from llm_locust.report.run.run_data import COMPUTED_COLUMNS
+from llm_locust.metrics.select import FIELDS
+from llm_locust.report.run_data import COMPUTED_COLUMNS
 
 DOCS = Path(__file__).parents[2] / "docs"
 _LINK = re.compile(r"\[([^]]*)]\([^)]*\)")

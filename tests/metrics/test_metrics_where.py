@@ -11,8 +11,16 @@ from metrics_cases import ORIGIN_NS, batch, failed, request, requests
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.select.selection import Pooled, selected
-from llm_locust.metrics.select.where import DEEPEST, FIELDS, FieldKind, Terms, WhereError, parse_where
+from llm_locust.metrics.select import (
+    DEEPEST,
+    FIELDS,
+    FieldKind,
+    Pooled,
+    Terms,
+    WhereError,
+    parse_where,
+    selected,
+)
 
 TERMS = Terms(ORIGIN_NS, Limits(parse_slo("ttft=100ms tpot=50ms")), "sent")
 

@@ -20,13 +20,13 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.bootstrap import CELLS
+from llm_locust.report.analysis import analyse
 from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
 from llm_locust.report.compare.page import page, tiles
 from llm_locust.report.compare.tables import scaled, sections
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source
 from llm_locust.report.markdown import markdown_of
-from llm_locust.report.run.analysis import analyse
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE
 
 EVIL = '<script>alert("x")</script> | `code` <b>'

@@ -27,13 +27,13 @@ from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import Credits, throughput
 from llm_locust.metrics.window import Window
+from llm_locust.report import analysis
+from llm_locust.report.analysis import analyse, build_report, timeseries_csv
 from llm_locust.report.console import print_report
 from llm_locust.report.csv_tables import curve_csv
 from llm_locust.report.inputs import Source
-from llm_locust.report.run import analysis
-from llm_locust.report.run.analysis import analyse, build_report, timeseries_csv
-from llm_locust.report.run.run_data import COMPUTED_COLUMNS
-from llm_locust.report.run.stage_reading import StageQuestion, answer_of
+from llm_locust.report.run_data import COMPUTED_COLUMNS
+from llm_locust.report.so_far import StageQuestion, answer_of
 from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,

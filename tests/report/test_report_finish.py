@@ -22,9 +22,10 @@ from llm_locust.figures.summary import read_summary
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import Question
+from llm_locust.report.analysis import analyse, build_report
+from llm_locust.report.commands import FinishAnswer, main
+from llm_locust.report.finish import finish_run
 from llm_locust.report.inputs import LIVE_FILE, open_source, write_live_end
-from llm_locust.report.run.analysis import analyse, build_report
-from llm_locust.report.run.finish import FinishAnswer, finish_run, main
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -40,7 +41,7 @@ from llm_locust.store import (
 
 def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "llm_locust.report.run.finish", *map(str, words)],
+        [sys.executable, "-m", "llm_locust.report.commands", "finish", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -105,7 +106,7 @@ def test_the_command_says_the_exit_code_of_the_report(
     assert said is not None
     assert (said.code, said.reason) == (4, "records are missing; --allow-incomplete accepts that")
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()
-    assert main(["--allow-incomplete", str(tmp_path / "-run")]) == 0
+    assert main(["finish", "--allow-incomplete", str(tmp_path / "-run")]) == 0
     assert answer(capfd.readouterr().out) == FinishAnswer(RunVerdict(0), error=None)
 
 
@@ -113,7 +114,7 @@ def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (write_frames(tmp_path / "run") / REQUESTS_FILE).mkdir()
-    assert main([str(tmp_path / "run")]) == 1
+    assert main(["finish", str(tmp_path / "run")]) == 1
     said = capfd.readouterr()
     assert said.err == ""
     error = answer(said.out).error or ""
@@ -126,7 +127,7 @@ def test_the_command_ends_well_where_nobody_reads_its_answer(tmp_path: Path) -> 
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        words = [sys.executable, "-m", "llm_locust.report.run.finish", str(write_frames(tmp_path))]
+        words = [sys.executable, "-m", "llm_locust.report.commands", "finish", str(write_frames(tmp_path))]
         done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / SUMMARY_FILE).exists()

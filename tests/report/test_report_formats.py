@@ -18,14 +18,13 @@ from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.figures.summary import typed
-from llm_locust.metrics.prices import Prices
-from llm_locust.metrics.question import Question
+from llm_locust.metrics.question import Prices, Question
+from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.formats.benchmarks import vllm_json
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.junit import junit as junit_of
 from llm_locust.report.formats.table import FORMAT
 from llm_locust.report.inputs import Run, Source, open_source
-from llm_locust.report.run.analysis import Analysis, analyse
 
 
 def analysis(run: Path, **question: Any) -> Analysis:

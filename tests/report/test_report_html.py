@@ -35,10 +35,9 @@ from llm_locust.figures.summary import Summary, typed
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.report.html import html_report
-from llm_locust.report.html.chart import Chart
-from llm_locust.report.html.over_load import over_load
+from llm_locust.report.html.charts import over_load
 from llm_locust.report.html.over_time import MOST_SHOWN, in_flight
-from llm_locust.report.plotly import plotly
+from llm_locust.report.html.shell import Chart, plotly
 
 EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"
 

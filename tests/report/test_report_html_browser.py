@@ -16,9 +16,9 @@ from report_cases import write_run
 from swarm_process import PATIENCE_S
 from web_browser import ARGUMENTS, CHROMIUM, markup, texts
 
+from llm_locust.report.analysis import build_report
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.page import page as compared_page
-from llm_locust.report.run.analysis import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
 WHITE = "rgb(255, 255, 255)"

@@ -21,13 +21,13 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.figures.summary import as_json, read_summary
 from llm_locust.metrics.question import PLAIN, Question
+from llm_locust.report import dropping
+from llm_locust.report.analysis import analyse, build_report
+from llm_locust.report.commands import main
+from llm_locust.report.dropping import drop
+from llm_locust.report.finish import _settled, finish_run, join_parts
 from llm_locust.report.inputs import Source, open_source
-from llm_locust.report.run import dropping
-from llm_locust.report.run.analysis import analyse, build_report
-from llm_locust.report.run.dropping import drop
-from llm_locust.report.run.finish import finish_run
-from llm_locust.report.run.join import _settled, join_parts, main
-from llm_locust.report.run.rolling import write_so_far
+from llm_locust.report.so_far import write_so_far
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,
@@ -41,9 +41,9 @@ from llm_locust.store import (
     read_manifest,
     write_manifest,
 )
+from llm_locust.store.destination import UploadError, open_destination
 from llm_locust.store.frame_log import Segment, base_of, segment_name, segments_of
-from llm_locust.store.upload.destination import UploadError, open_destination
-from llm_locust.store.upload.transfer import Stored, read_index, upload_run, write_index
+from llm_locust.store.upload import Stored, read_index, upload_run, write_index
 
 pytestmark = pytest.mark.usefixtures("without_page")
 
@@ -152,7 +152,7 @@ def test_a_directory_without_parts_is_said_in_one_line(
 ) -> None:
     with pytest.raises(StoreError, match="no part"):
         join_parts(tmp_path)
-    assert main([str(tmp_path)]) == 1
+    assert main(["join", str(tmp_path)]) == 1
     assert "holds no part" in json.loads(capfd.readouterr().out)["error"]
 
 

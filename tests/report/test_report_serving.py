@@ -12,10 +12,10 @@ import pytest
 from report_cases import write_frames
 from swarm_process import wait_until
 
-from llm_locust.report.run import serving
-from llm_locust.report.run.serving import ReportRequest, ask
+from llm_locust.report import serving
+from llm_locust.report.serving import ReportRequest, ask
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE
-from llm_locust.swarm.process.children import REPORT_SOCKET, LateError, run_elsewhere
+from llm_locust.swarm.process.children import REPORT_COMMANDS, REPORT_SOCKET, LateError, run_elsewhere
 from llm_locust.swarm.run.finishing import FinishError, finish_elsewhere
 
 pytestmark = pytest.mark.alone
@@ -41,10 +41,10 @@ def test_the_server_makes_the_report_and_ends_when_it_is_told(
     report = finish_elsewhere(write_frames(tmp_path / "run"))
     assert report.summary.requests.scheduled > 0
     assert (tmp_path / "run" / REQUESTS_FILE).exists()
-    code, said = run_elsewhere("llm_locust.report.run.rolling", ["--", str(tmp_path)], heard=(2,))
+    code, said = run_elsewhere(REPORT_COMMANDS, ["so-far", "--", str(tmp_path)], heard=(2,))
     assert (code, b"manifest.json" in said) == (1, True)
     # Whoever reaches the socket can have reports made, and nothing else run.
-    foreign = ask(Path(os.environ[REPORT_SOCKET]), ReportRequest("llm_locust.cli.main", [], [1]), 120)
+    foreign = ask(Path(os.environ[REPORT_SOCKET]), ReportRequest(["drop"], [1]), 120)
     assert foreign == (2, b"")
     server.send_signal(SIGTERM)
     assert server.wait(120) == 0
@@ -79,7 +79,7 @@ children[0].kill()
 def test_a_report_that_takes_too_long_is_killed(server: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     run = write_frames(tmp_path / "run")
     with pytest.raises(LateError, match="had not ended within 0 s"):
-        run_elsewhere("llm_locust.report.run.finish", ["--", str(run)], within_s=0.001)
+        run_elsewhere(REPORT_COMMANDS, ["finish", "--", str(run)], within_s=0.001)
     wait_until(lambda: not commands_of(server), "the end of the report", 120)
 
 

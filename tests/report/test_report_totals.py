@@ -15,17 +15,11 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.live.counts import MOST_KEYS
 from llm_locust.metrics.question import Question
-from llm_locust.report.run import analysis
-from llm_locust.report.run.analysis import analyse, build_report
-from llm_locust.report.run.rolling import STATE_FILE, main, write_so_far
-from llm_locust.report.run.totals import (
-    SO_FAR_DIR,
-    FrameTotals,
-    counted,
-    decode_totals,
-    encode_totals,
-    open_so_far,
-)
+from llm_locust.report import analysis
+from llm_locust.report.analysis import analyse, build_report
+from llm_locust.report.commands import main
+from llm_locust.report.so_far import SO_FAR_DIR, STATE_FILE, open_so_far, write_so_far
+from llm_locust.report.totals import FrameTotals, counted, decode_totals, encode_totals
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,
@@ -285,7 +279,7 @@ def test_too_little_is_said_in_a_line(
 ) -> None:
     with going_on(tmp_path, batches):
         pass
-    assert main([str(tmp_path)]) == 1
+    assert main(["so-far", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -20,8 +20,8 @@ from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import PLAIN
+from llm_locust.report.analysis import analyse, build_report
 from llm_locust.report.inputs import Source, open_source
-from llm_locust.report.run.analysis import analyse, build_report
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -25,12 +25,12 @@ from llm_locust.store import (
     merge,
     read_manifest,
     read_requests,
+    upload as module,
     write_manifest,
 )
+from llm_locust.store.destination import Destination, UploadError
 from llm_locust.store.files import MANIFEST_FILE, StoreError
-from llm_locust.store.upload import transfer as module
-from llm_locust.store.upload.destination import Destination, UploadError
-from llm_locust.store.upload.transfer import (
+from llm_locust.store.upload import (
     INDEX_FILE,
     RetryPolicy,
     Stored,

@@ -19,10 +19,10 @@ from relay import Relay, relay
 from report_cases import Pauses, finished_run, whole
 from swarm_process import free_port
 
+from llm_locust.store import destination, upload as upload_files
+from llm_locust.store.destination import UploadError, open_destination
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
-from llm_locust.store.upload import destination, transfer as upload_files
-from llm_locust.store.upload.destination import UploadError, open_destination
-from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, UploadPart, upload_run
+from llm_locust.store.upload import INDEX_FILE, RetryPolicy, UploadPart, upload_run
 
 pytestmark = pytest.mark.run
 

@@ -49,8 +49,8 @@ PRELOADED = {
     ),
     "llm_locust.sim": ("llm_locust.sim.command", "llm_locust.sim.gateway"),
     "report": (
-        *("llm_locust.report.run.finish", "llm_locust.report.run.join", "llm_locust.report.run.rolling"),
-        *("llm_locust.report.run.stage_reading", "llm_locust.report.run.dropping"),
+        *("llm_locust.report.commands", "llm_locust.report.finish", "llm_locust.report.so_far"),
+        "llm_locust.report.dropping",
         *("llm_locust.cli.upload", "llm_locust.deployment.scraper", "numpy.ma", "numpy.random", "numpy.fft"),
     ),
 }
@@ -334,7 +334,7 @@ def _end(run: Callable[[Mapping[str, Any]], None], asked: Mapping[str, Any]) -> 
 def _make_report() -> None:
     """Make a report of a small run, and print it: what the first one prepares is a quarter of its work."""
     run = import_module("report_cases").write_frames(Path(tempfile.mkdtemp(prefix="warm-run-")))
-    made = import_module("llm_locust.report.run.finish").finish_run(run)
+    made = import_module("llm_locust.report.finish").finish_run(run)
     import_module("llm_locust.report.console").print_report(made.summary, run, io.StringIO())
     shutil.rmtree(run)
 
@@ -368,7 +368,7 @@ if __name__ == "__main__":
     _listener = socket.socket(socket.AF_UNIX)  # before gevent makes all others its own
     sys.executable = f"{_folder}/python"
     if _source == "report":
-        import_module("llm_locust.report.output").forgo_pandas()
+        import_module("llm_locust.report.output").block_pandas_import()
     for _each in PRELOADED[_source]:
         import_module(_each)
     if _source == "locust":

@@ -19,7 +19,7 @@ _OF_MODULE = {
     "llm_locust": "llm_locust",
     "llm_locust.sim": "llm_locust.sim",
     "llm_locust.swarm.main": "locust",
-    "llm_locust.report.run.finish": "report",
+    "llm_locust.report.commands": "report",
 }
 
 #: What a name in the search path of programs stands for.
@@ -50,7 +50,7 @@ def _asked(name: str, words: list[str]) -> tuple[str, dict[str, object]] | None:
         return what, asked | {"module": what}
     if flag == "-m" and what in _OF_MODULE:
         return _OF_MODULE[what], asked | {"module": what}
-    if flag == "-c" and "forgo_pandas()\n" in what:
+    if flag == "-c" and "block_pandas_import()\n" in what:
         return "report", asked | {"code": what}
     return None
 

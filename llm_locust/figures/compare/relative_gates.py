@@ -385,21 +385,21 @@ def _change(gate: RelativeGate, base: float, new: float) -> float:
 def _gate(term: Term) -> RelativeGate:
     name, op, value = term.name, term.op, term.value
     if not name.text:
-        raise GateError(f"gate: {op.pointed(f'no metric before it; {_ALLOWED}')}")
+        raise GateError(f"gate: {op.error_at(f'no metric before it; {_ALLOWED}')}")
     if name.text in NOT_COMPARED:
-        raise GateError(f"gate: {name.pointed(NOT_COMPARED[name.text])}")
+        raise GateError(f"gate: {name.error_at(NOT_COMPARED[name.text])}")
     if name.text not in METRICS:
         guess = nearest(name.text, METRICS)
-        raise GateError(f"gate: {name.pointed(f'unknown metric; {guess}{_ALLOWED}')}")
+        raise GateError(f"gate: {name.error_at(f'unknown metric; {guess}{_ALLOWED}')}")
     if op.text not in _HOLDS:
-        raise GateError(f"gate: {op.pointed(f'after {name.text} write one of {listed(_HOLDS)}')}")
+        raise GateError(f"gate: {op.error_at(f'after {name.text} write one of {listed(_HOLDS)}')}")
     if not value.text:
-        raise GateError(f"gate: {value.pointed(f'no limit after {name.text}{op.text}')}")
+        raise GateError(f"gate: {value.error_at(f'no limit after {name.text}{op.text}')}")
     metric = METRICS[name.text]
     try:
         limit, in_points = _limit(metric, op.text, value.text)
     except ValueError as e:
-        raise GateError(f"gate: {value.pointed(str(e))}") from None
+        raise GateError(f"gate: {value.error_at(str(e))}") from None
     return RelativeGate(term.text, metric, op.text, limit, in_points)
 
 

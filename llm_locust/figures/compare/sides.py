@@ -17,7 +17,7 @@ from llm_locust.metrics.measured import Measured, durations_of, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.throughput import Spans, inputs_per_s, rate_per_s
-from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.stats.bootstrap import CELLS, order_cells, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, Ascending, Durations, ordered, percentile
 from llm_locust.metrics.stats.estimates import (
@@ -33,7 +33,7 @@ from llm_locust.metrics.stats.estimates import (
     blocks_of,
     merged,
 )
-from llm_locust.metrics.stats.intervals import CellSums, Observed, Worth, share_worth, worths
+from llm_locust.metrics.stats.intervals import CellSums, EffectiveSize, Observed, effective_sizes, share_size
 from llm_locust.metrics.window import Population, Window
 
 # --- The figures that two runs can be compared by, under the names that gates give them
@@ -224,7 +224,7 @@ class Compared:
 
 def measure_for_comparison(requests: Requests, manifest: Manifest, question: Question) -> Compared:
     """Read the requests of a run, part by part (raises ValueError as :func:`measure` does)."""
-    requests = asked(requests)
+    requests = without_first_tries(requests)
     measured = measure(requests, manifest, question)
     lost = manifest.requests_lost(len(requests.stored))
     population = measured.population(np.arange(len(measured.c)))
@@ -261,10 +261,10 @@ def figures_of(found: Durations, percents: Sequence[float | None], rounds: float
     mean, std = found.moments()
     values = [mean if p is None else found.quantile(p / 100) for p in percents]
     span = _span(found, rounds)
-    worth, of_values, noises = None, list[Worth | None]([None] * len(values)), list[Noise | None]()
+    worth, of_values, noises = None, list[EffectiveSize | None]([None] * len(values)), list[Noise | None]()
     if found.course is not None:
         course, median = Remembered(found.course), found.quantile(0.5)
-        worth, of_values = worths(course, mean, std, median, values)
+        worth, of_values = effective_sizes(course, mean, std, median, values)
         blocks = blocks_of(int(np.count_nonzero(course.counts)), rounds)
         if blocks is not None:
             in_blocks = InBlocks(course, blocks)
@@ -289,7 +289,7 @@ def _noises(
     """The noise of the mean, and of each value, by cells and by blocks."""
     mean, std, median = level
     (of_mean, of), (mean_in_blocks, of_blocks) = (
-        worths(each, mean, std, median, [*values, median]) for each in (course, in_blocks)
+        effective_sizes(each, mean, std, median, [*values, median]) for each in (course, in_blocks)
     )
     known = [each.n_eff for each in (of[-1] or of_mean, of_blocks[-1] or mean_in_blocks) if each is not None]
     pairs = zip((of_mean, *of[:-1]), (mean_in_blocks, *of_blocks[:-1]), strict=True)
@@ -329,8 +329,8 @@ def _share(run: Compared, metric: Metric) -> Estimate | None:
     hits = order.sums(order.sorted(held))
     n = len(judged) + missing
     blocks = blocks_of(len(counts), run.rounds)
-    in_blocks = None if blocks is None else share_worth(merged(hits, blocks), merged(counts, blocks))
-    return Share(float(held.sum()) / n, n, share_worth(hits, counts), in_blocks)
+    in_blocks = None if blocks is None else share_size(merged(hits, blocks), merged(counts, blocks))
+    return Share(float(held.sum()) / n, n, share_size(hits, counts), in_blocks)
 
 
 def counted_in_share(run: Compared, metric: Metric) -> tuple[Rows, Mask] | None:

@@ -14,17 +14,17 @@ from llm_locust.metrics.stats.bootstrap import order_cells
 from llm_locust.metrics.stats.intervals import (
     CONFIDENCE,
     FEWEST,
+    EffectiveSize,
     Ends,
     Memory,
     Observed,
-    Worth,
     as_json,
+    effective_sizes,
     is_told,
     rate_ends,
     ratio_ends,
     rounded,
-    share_worth,
-    worths,
+    share_size,
 )
 
 RATES = ("requests_per_s", "output_tokens_per_s")
@@ -47,7 +47,7 @@ def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0
         good = m.judgement.good
         judged = scheduled[m.judgement.judged[scheduled]]
         if len(judged):
-            worth = ratio_worth(m.c, judged, good[judged].astype(np.float64), missing)
+            worth = ratio_size(m.c, judged, good[judged].astype(np.float64), missing)
         if worth is not None and is_told(worth, FEWEST):
             share = float(good[judged].sum()) / (len(judged) + missing)
             ends["ratio"] = ratio_ends(share, worth, CONFIDENCE)
@@ -57,7 +57,7 @@ def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0
     return {"ci95": as_json(ends), "n_effective": {"ratio": None if worth is None else rounded(worth.n_eff)}}
 
 
-def ratio_worth(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> Worth | None:
+def ratio_size(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> EffectiveSize | None:
     """Effective sample size of a share of ``judged``, where ``hits`` is 1 for each that counts.
 
     If nearly all are hits, or nearly none, it is at most that of the mean E2EL of the ok ones: requests that
@@ -71,8 +71,8 @@ def ratio_worth(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> Wor
     slow = None
     if len(known):
         moments = float(known.mean()), float(known.std())
-        slow, _ = worths(Observed(order, latencies), *moments, float(np.median(known)))
-    worth = share_worth(order.sums(order.sorted(hits)), counts, slow)
+        slow, _ = effective_sizes(Observed(order, latencies), *moments, float(np.median(known)))
+    worth = share_size(order.sums(order.sorted(hits)), counts, slow)
     if worth is None or worth.memory is not None:
         return worth
     # No request was ok: the share itself is all that shows how long the run remembers.

@@ -26,8 +26,8 @@ from llm_locust.metrics.stats.intervals import (
     FEWEST_BEYOND,
     FEWEST_OF_MEAN,
     CellSums,
+    EffectiveSize,
     Ends,
-    Worth,
     ends_within,
     is_told,
     mean_ends,
@@ -128,8 +128,8 @@ class Noise:
     ``level``: how many independent samples the run is worth for its median, in so many ``rounds``.
     """
 
-    cells: Worth
-    blocks: Worth
+    cells: EffectiveSize
+    blocks: EffectiveSize
     level: float
     rounds: float
 
@@ -205,7 +205,7 @@ class Average:
     """A mean. ``noise`` is None where blocks show none."""
 
     value: float
-    worth: Worth | None
+    worth: EffectiveSize | None
     noise: Noise | None = None
     span: Extremes | None = None
 
@@ -251,8 +251,8 @@ class Share:
 
     value: float
     n: float
-    worth: Worth | None
-    blocks: Worth | None = None
+    worth: EffectiveSize | None
+    blocks: EffectiveSize | None = None
     together: float = 1.0
 
     @property
@@ -260,11 +260,7 @@ class Share:
         """How many requests that count, or that do not, come together; 1 where all or none count."""
         if self.worth is None or not 0 < self.value < 1:
             return 1.0
-        return self.n / self._n_eff
-
-    @property
-    def _n_eff(self) -> float:
-        return min(each.n_eff for each in (self.worth, self.blocks) if each is not None)
+        return self.n / min(each.n_eff for each in (self.worth, self.blocks) if each is not None)
 
     def ends(self, confidence: float) -> Ends:
         if not 0 < self.value < 1:
@@ -286,7 +282,7 @@ class Percentile:
     value: float
     percent: float
     samples: Durations
-    worth: Worth | None
+    worth: EffectiveSize | None
     noise: Noise | None = None
     span: Extremes | None = None
 

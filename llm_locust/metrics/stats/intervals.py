@@ -78,7 +78,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class EffectiveSize:
     """The error of a figure, its effective sample size, and the memory of the samples, None of which nothing
     is known."""
 
@@ -116,7 +116,7 @@ def needed(percent: float) -> int:
     return math.ceil(round(max(FEWEST_BEYOND / tail, FEWEST * math.sqrt(0.5 / tail)), 6))
 
 
-def is_told(worth: Worth | None, fewest: float) -> bool:
+def is_told(worth: EffectiveSize | None, fewest: float) -> bool:
     """Whether there are blocks enough, and samples enough."""
     return (
         worth is not None
@@ -127,7 +127,7 @@ def is_told(worth: Worth | None, fewest: float) -> bool:
     )
 
 
-def mean_ends(value: float, worth: Worth, confidence: float) -> Ends:
+def mean_ends(value: float, worth: EffectiveSize, confidence: float) -> Ends:
     """The interval of a mean."""
     low, high = scaled_ends(value, worth.error, confidence)
     stretch = worth.stretch(FEWEST_OF_MEAN)
@@ -135,17 +135,19 @@ def mean_ends(value: float, worth: Worth, confidence: float) -> Ends:
     return (low, far_high) if worth.known_memory.upward else (far_low, high)
 
 
-def percentile_shares(percent: float, worth: Worth, confidence: float) -> Ends:
+def percentile_shares(percent: float, worth: EffectiveSize, confidence: float) -> Ends:
     """The interval of the share of samples at or below a percentile."""
     return _stretched_share(percent / 100, worth, needed(percent), confidence, worth.known_memory.upward)
 
 
-def ratio_ends(share: float, worth: Worth, confidence: float) -> Ends:
+def ratio_ends(share: float, worth: EffectiveSize, confidence: float) -> Ends:
     """The interval of a share of requests. Its tail is the rarer outcome, which may come all at once."""
     return _stretched_share(share, worth, 2 * FEWEST, confidence, share < 0.5)
 
 
-def _stretched_share(share: float, worth: Worth, fewest: float, confidence: float, upward: bool) -> Ends:
+def _stretched_share(
+    share: float, worth: EffectiveSize, fewest: float, confidence: float, upward: bool
+) -> Ends:
     t, stretch = worth.t(confidence), worth.stretch(fewest)
     low, high = share_ends(share, worth.n_eff, t)
     far_low, far_high = share_ends(share, worth.n_eff / stretch**2, t)
@@ -252,7 +254,7 @@ def in_order(values: Floats, infinite: int = 0) -> CellSums:
     return WithInfinite(course, order.sums(~finite)) if infinite else course
 
 
-def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> Worth | None:
+def share_size(hits: Floats, counts: Floats, fallback: EffectiveSize | None = None) -> EffectiveSize | None:
     """What the cells' ``hits`` of ``counts`` are worth; None where cells do not show how they differ.
 
     Where fewer than :data:`FEWEST_BEYOND` effective samples are hits, or are
@@ -267,21 +269,21 @@ def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> 
     variance = share * (1 - share)
     n_eff = min(n, variance / error.value**2) if error.value else n
     if fallback is None:
-        return Worth(error, n_eff)
+        return EffectiveSize(error, n_eff)
     if n_eff * min(share, 1 - share) < FEWEST_BEYOND:
-        return Worth(fallback.error, min(n_eff, fallback.n_eff), fallback.memory)
-    return Worth(error, n_eff, fallback.memory)
+        return EffectiveSize(fallback.error, min(n_eff, fallback.n_eff), fallback.memory)
+    return EffectiveSize(error, n_eff, fallback.memory)
 
 
-def worths(
+def effective_sizes(
     course: CellSums, mean: float, std: float, median: float, values: Sequence[float] = ()
-) -> tuple[Worth | None, list[Worth | None]]:
+) -> tuple[EffectiveSize | None, list[EffectiveSize | None]]:
     """What the samples of a course are worth for their mean, and for the share at or below each value.
 
     None where cells do not show how they differ, and for what is not finite. Where all samples, or none, are
     at or below a value, they are worth as much as for the mean.
     """
-    of_mean = _mean_worth(course, mean, std) if math.isfinite(mean) else None
+    of_mean = _mean_size(course, mean, std) if math.isfinite(mean) else None
     if of_mean is not None and not of_mean.error.value:
         return of_mean, [of_mean] * len(values)  # all samples are one value and the rounding of floats
     counts = course.counts
@@ -292,10 +294,10 @@ def worths(
     memory = _memory(known.get(median), counts, of_mean, upward=not mean < median)
     if of_mean is not None:
         of_mean = replace(of_mean, memory=memory)
-    found: list[Worth | None] = []
+    found: list[EffectiveSize | None] = []
     for value in values:
         if value in known:
-            worth = share_worth(known[value], counts)
+            worth = share_size(known[value], counts)
             found.append(worth and replace(worth, memory=memory))
         else:
             found.append(of_mean if value in hits else None)
@@ -307,26 +309,28 @@ def _parts(hits: Floats, counts: Floats) -> bool:
     return _SAME < float(hits.sum() / counts.sum()) < 1 - _SAME
 
 
-def _memory(hits: Floats | None, counts: Floats, of_mean: Worth | None, *, upward: bool) -> Memory | None:
+def _memory(
+    hits: Floats | None, counts: Floats, of_mean: EffectiveSize | None, *, upward: bool
+) -> Memory | None:
     """``hits`` are the samples at or below the median; None where all are, or it is not known.
 
     The median then says nothing, and the mean decides.
     """
-    worth = of_mean if hits is None else share_worth(hits, counts, of_mean)
+    worth = of_mean if hits is None else share_size(hits, counts, of_mean)
     if worth is None:
         return None
     return Memory(float(counts.sum()), worth.n_eff if worth.error.settled else 0.0, upward)
 
 
-def _mean_worth(course: CellSums, mean: float, std: float) -> Worth | None:
+def _mean_size(course: CellSums, mean: float, std: float) -> EffectiveSize | None:
     counts = course.counts
     error = standard_error(course.sums, counts)
     if error is None:
         return None
     n = float(counts.sum())
     if std <= _SAME * abs(mean):
-        return Worth(StandardError(0.0, error.degrees), n, Memory(n, n))
-    return Worth(error, min(n, std**2 / error.value**2) if error.value else n)
+        return EffectiveSize(StandardError(0.0, error.degrees), n, Memory(n, n))
+    return EffectiveSize(error, min(n, std**2 / error.value**2) if error.value else n)
 
 
 def told(
@@ -350,7 +354,9 @@ def told(
     n_effective: dict[str, float | None] = dict.fromkeys(("mean", *places))
     if course is None:
         return ends, n_effective
-    of_mean, of_places = worths(course, mean, std, quantile(50.0), [quantile(p) for p in places.values()])
+    of_mean, of_places = effective_sizes(
+        course, mean, std, quantile(50.0), [quantile(p) for p in places.values()]
+    )
     if of_mean is not None:
         n_effective["mean"] = rounded(of_mean.n_eff)
         if is_told(of_mean, FEWEST_OF_MEAN):
@@ -366,7 +372,7 @@ def told(
     return ends, n_effective
 
 
-def _can_tell(places: Mapping[str, float], of: Mapping[str, Worth | None]) -> set[str]:
+def _can_tell(places: Mapping[str, float], of: Mapping[str, EffectiveSize | None]) -> set[str]:
     """Percentiles that have an interval: each only where all that are nearer the median on its side have."""
     found = set()
     for side in (1, -1):

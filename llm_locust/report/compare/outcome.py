@@ -65,7 +65,8 @@ def shown(metric: Metric, value: float) -> float:
 def change(row: Row) -> str:
     """``+10.7 %`` of base's figure; of a share ``-1.20 pp``."""
     relative = _relative(row)
-    return UNDEFINED if relative is None else f"{_signed(relative.value)} {_unit(row)}"
+    unit = "pp" if row.metric.kind is MetricKind.SHARE else "%"
+    return UNDEFINED if relative is None else f"{_signed(relative.value)} {unit}"
 
 
 def change_interval(row: Row) -> str:
@@ -117,8 +118,7 @@ def gate_text(result: GateResult) -> str:
         head += f": {reason}"
     if result.state is State.NO_SAMPLES:
         return head
-    figures = f"{figure(metric, row.base)} → {figure(metric, row.new)}"
-    figures = f"{figures}{_gate_interval(result)}"
+    figures = f"{figure(metric, row.base)} → {figure(metric, row.new)}{_gate_interval(result)}"
     if result.change is None:
         return f"{head} ({figures})"
     note = gate_note(result)
@@ -147,7 +147,8 @@ def gate_reason(result: GateResult) -> str | None:
         State.TOO_FEW: "too few independent samples to know the noise",
         State.OF_A_PART: "cannot tell: base or new is a part of a run (see the warnings)",
         State.CLIENT_INVALID: "cannot tell: the client of base or new was too slow (see the warnings)",
-        State.OPEN: f"requests that were given up or failed leave no {_open_end(result)} bound of the change",
+        State.OPEN: "requests that were given up or failed leave no "
+        f"{'upper' if result.gate.is_upper else 'lower'} bound of the change",
     }[result.state]
     if reason is None or result.times is None:
         return reason
@@ -176,10 +177,6 @@ def gate_limit(result: GateResult) -> str:
     """``at most +5 %``, ``at least -1 %``; of points ``at most +0.5 pp``."""
     words = {"<=": "at most", "<": "less than", ">=": "at least", ">": "more than"}
     return f"{words[result.gate.op]} {100 * result.gate.limit:+.4g} {_gate_unit(result)}".replace("+0 ", "0 ")
-
-
-def _open_end(result: GateResult) -> str:
-    return "upper" if result.gate.is_upper else "lower"
 
 
 def _of_failures(result: GateResult) -> str:
@@ -230,10 +227,6 @@ def _relative(row: Row) -> Difference | None:
     if found is None:
         return None
     return Difference(100 * found.value, 100 * found.low, 100 * found.high)
-
-
-def _unit(row: Row) -> str:
-    return "pp" if row.metric.kind is MetricKind.SHARE else "%"
 
 
 def _signed(value: float) -> str:
@@ -445,17 +438,14 @@ def _named(gates: Sequence[GateResult]) -> Iterator[str]:
     names: dict[str, list[str]] = {}
     for gate in gates[:_MOST]:
         is_told = gate.change is None or gate.state.finding == "unknown"
-        names.setdefault((gate_reason(gate) or "") if is_told else "", []).append(_gate(gate))
+        change = "" if gate.change is None else f" {gate_change(gate)}"
+        # E2EL mean +87.3 % (at most +5 %)
+        text = f"{figure_label(gate.gate.metric)}{change} ({gate_limit(gate)})"
+        names.setdefault((gate_reason(gate) or "") if is_told else "", []).append(text)
     for reason, those in names.items():
         yield from [f"{', '.join(those)}: {reason}"] if reason else those
     if (more := len(gates) - _MOST) > 0:
         yield plural(more, "more gate")
-
-
-def _gate(result: GateResult) -> str:
-    """``E2EL mean +87.3 % (at most +5 %)``."""
-    change = "" if result.change is None else f" {gate_change(result)}"
-    return f"{figure_label(result.gate.metric)}{change} ({gate_limit(result)})"
 
 
 def _by_figures(outcome: ComparedRuns) -> Conclusion:

@@ -1,13 +1,7 @@
-"""A comparison as one HTML page that loads nothing, in the look of ``report.html``.
+"""A comparison as one HTML page that loads nothing, in the look of ``report.html``."""
 
-``python -m llm_locust.report.compare.page BASE NEW FILE`` writes it, for the web UI.
-"""
-
-import argparse
 import math
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from llm_locust.figures.charts.distributions import LEVELS, levels_of
 from llm_locust.figures.compare.comparison import CONFIDENCE, FigureOverTime, Row, Verdict, figures_over_time
@@ -21,17 +15,13 @@ from llm_locust.report.compare.outcome import (
     ComparedRuns,
     answer,
     change,
-    compare_runs,
     first_clause,
     grave,
     in_order,
 )
 from llm_locust.report.compare.tables import ANSWER, FIGURES, sections
-from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
-from llm_locust.report.html.overview import Tile
-from llm_locust.report.html.shell import whole_page
-from llm_locust.report.output import done_beside
-from llm_locust.store import write_text
+from llm_locust.report.html.page import Tile
+from llm_locust.report.html.shell import Axis, Chart, Data, Kind, Series, Values, figures, labels, whole_page
 
 # --- The charts of a comparison: distributions on top of each other, and figures over time
 
@@ -209,19 +199,3 @@ def _clipped(warnings: Sequence[str]) -> Iterator[str]:
     yield from (short(first_clause(text), _LONGEST) for text in warnings[: _MOST_LINES - 1])
     if (more := len(warnings) - _MOST_LINES + 1) > 0:
         yield f"and {count(more)} more below"
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the page; gives 0, or 1 with a line that says why there is none."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.compare.page", description="Write the page of a comparison."
-    )
-    parser.add_argument("base", type=Path, metavar="BASE", help="run directory to compare with")
-    parser.add_argument("new", type=Path, metavar="NEW", help="run directory")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the page to write")
-    args = parser.parse_args(argv)
-    return done_beside(lambda: write_text(args.file, page(compare_runs([args.base, args.new]))))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

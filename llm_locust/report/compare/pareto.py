@@ -10,12 +10,10 @@ from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.over_load import OperatingPoint, front, operating_points
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, number, percent, plural
-from llm_locust.metrics.prices import Prices
-from llm_locust.metrics.question import Question
-from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
-from llm_locust.report.html.shell import whole_page
+from llm_locust.metrics.question import Prices, Question
+from llm_locust.report.analysis import analyse
+from llm_locust.report.html.shell import Axis, Chart, Data, Kind, Series, Values, figures, labels, whole_page
 from llm_locust.report.inputs import Source
-from llm_locust.report.run.analysis import analyse
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 _USER, _GPU = "tokens/s per user", "output tokens/s per GPU"
@@ -108,8 +106,9 @@ def sections(found: Pareto) -> list[Section]:
         )
         for p in found.points
     )
+    same = " of the same lengths" if any(found.lengths) else ""
     notes = [
-        Line(f"best: no other point{_of_same(found)} has as much of both rates, and more of one", Tone.FAINT),
+        Line(f"best: no other point{same} has as much of both rates, and more of one", Tone.FAINT),
         Line("a user's tokens/s are 1 / median TPOT; the points have no intervals here", Tone.FAINT),
         *(
             Line(f"{name}: {plural(n, 'load')} left out, not a result or without a rate", Tone.WARN)
@@ -152,10 +151,6 @@ def chart(found: Pareto) -> Chart:
         y=Axis(_GPU),
         wide=True,
     )
-
-
-def _of_same(found: Pareto) -> str:
-    return " of the same lengths" if any(found.lengths) else ""
 
 
 def _data(name: str, points: Sequence[OperatingPoint]) -> Data:

@@ -22,7 +22,7 @@ from llm_locust.figures.compare.sides import figure_label
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.metrics.gates import MetricKind
-from llm_locust.metrics.prices import PriceError, Prices
+from llm_locust.metrics.question import PriceError, Prices
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.stats.estimates import MOST, Difference
 from llm_locust.metrics.window import iso
@@ -303,17 +303,15 @@ def over_time(outcome: ComparedRuns) -> Section:
     # The first run stands as the base of the first comparison, all others as the new one of theirs.
     comparisons = [outcome.comparisons[0], *outcome.comparisons]
     rows = tuple(
-        TableRow((run.label, _minute(run), *_moved(comparisons[i], i > 0)))
+        # 2026-11-21 09:30
+        TableRow(
+            (run.label, moment(iso(run.compared.manifest.started_ns))[:16], *_moved(comparisons[i], i > 0))
+        )
         for i, run in enumerate(outcome.runs)
     )
     moved = Line(f"{_UP} {_DOWN} up or down beyond noise since the run before", Tone.FAINT)
     notes = (moved, *_notes(outcome))
     return Section("Over time", table=Table(columns, rows), notes=notes, chapter=FIGURES)
-
-
-def _minute(run: ComparedRun) -> str:
-    """``2026-11-21 09:30``"""
-    return moment(iso(run.compared.manifest.started_ns))[:16]
 
 
 def _moved(comparison: Comparison, as_new: bool) -> Iterator[str]:
@@ -418,6 +416,7 @@ def _interval(key: str, found: Difference | None, scale: float) -> dict[str, Any
 
 
 def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
+    interval = result.interval
     return {
         "text": result.gate.text,
         "passed": result.passed(unknown),
@@ -427,14 +426,10 @@ def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
         "note": gate_note(result),
         "times_the_requests": None if result.times is None else _known(result.times),
         "change": None if result.change is None else _known(result.change),
-        "change_interval": _gate_interval(result.interval),
+        "change_interval": interval and [_known(interval.low), _known(interval.high)],
         "in_points": result.gate.in_points,
         "row": _row(result.row),
     }
-
-
-def _gate_interval(interval: Difference | None) -> list[float | None] | None:
-    return None if interval is None else [_known(interval.low), _known(interval.high)]
 
 
 def _known(value: float) -> float | None:

@@ -12,9 +12,9 @@ from llm_locust.core.batch import Requests
 from llm_locust.figures.compat import vllm_bench, vllm_details
 from llm_locust.metrics.requests.latency import user_tps
 from llm_locust.metrics.stats.censoring import Durations, certified, ordered
+from llm_locust.report.analysis import Analysis
 from llm_locust.report.formats.completed import Completed, asked_number, asked_options, figures
 from llm_locust.report.output import shown_json
-from llm_locust.report.run.analysis import Analysis
 from llm_locust.wire.dialects import DIALECTS
 
 # --------------------

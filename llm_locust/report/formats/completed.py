@@ -13,7 +13,7 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.censoring import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.window import Population
-from llm_locust.report.run.analysis import Analysis
+from llm_locust.report.analysis import Analysis
 
 # --- What was asked of a run, as the files of other tools say it
 

@@ -22,9 +22,9 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.window import stage_window
+from llm_locust.report.analysis import Analysis
 from llm_locust.report.formats.completed import Completed
 from llm_locust.report.output import shown_json
-from llm_locust.report.run.analysis import Analysis
 
 #: Prompt lengths that the planner's cubic interpolation takes at least, and contexts that span its plane.
 _LEAST_LENGTHS, _LEAST_CONTEXTS = 4, 2

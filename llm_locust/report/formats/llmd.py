@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from llm_locust.report.analysis import Analysis
 from llm_locust.report.formats.completed import Completed, asked_number, asked_options, asked_stage, figures
-from llm_locust.report.run.analysis import Analysis
 
 VERSION = "0.2.1"
 

@@ -6,25 +6,25 @@ from typing import Literal
 
 from llm_locust.figures.summary import as_json
 from llm_locust.figures.verdict import verdict
+from llm_locust.report.analysis import Analysis
 from llm_locust.report.formats.benchmarks import genai_perf, inferencex, mlperf, vllm_json
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.llmd import llmd
 from llm_locust.report.markdown import markdown
 from llm_locust.report.output import shown_json
-from llm_locust.report.run.analysis import Analysis
 from llm_locust.report.sections.headline import Headline, verdict as in_words
 
 
 def _markdown(analysis: Analysis) -> str:
-    return markdown(analysis.summary, _told(analysis), analysis.manifest)
+    return markdown(analysis.summary, _headline(analysis), analysis.manifest)
 
 
 def _junit(analysis: Analysis) -> str:
-    return junit(analysis.summary, _told(analysis))
+    return junit(analysis.summary, _headline(analysis))
 
 
-def _told(analysis: Analysis) -> Headline:
+def _headline(analysis: Analysis) -> Headline:
     return in_words(analysis.summary, verdict(analysis.summary, analysis.manifest))
 
 

@@ -14,7 +14,7 @@ from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, count, number, plural, seconds, short
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
-from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
+from llm_locust.report.html.shell import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
 
 #: A limit further up than this many times the highest p99 would press all curves to the ground.
 _NEAR = 2.0

@@ -1,8 +1,12 @@
-"""What every page is made with: templates, files of our own, and what keeps foreign text text."""
+"""What every page is made with: templates, scripts, charts as data, and what keeps foreign text text."""
 
 import base64
+import gzip
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -11,9 +15,10 @@ from typing import Any
 import msgspec
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec import to_builtins
 
 from llm_locust.figures.section import Column
-from llm_locust.report.plotly import packed_plotly, plotly
+from llm_locust.figures.text import is_defined
 
 _PACKAGE = "llm_locust.report.html"
 
@@ -58,7 +63,8 @@ def whole_page(template: str, payload: object, *packages: str, drawn: bool = Tru
             style=Markup(_own("style.css").decode()),
             plotly=Markup(packed),
             script=Markup(charts.decode()),
-            payload=_script_json(payload),
+            # For a script block of a data type: no text in it can end the block or begin a comment.
+            payload=Markup(msgspec.json.encode(payload).decode().translate(_ESCAPES)),
             **values,
         )
     )
@@ -84,11 +90,6 @@ def _policy(scripts: Iterable[bytes]) -> str:
     )
 
 
-def _script_json(value: object) -> Markup:
-    """JSON for a script block of a data type: no text in it can end the block or begin a comment."""
-    return Markup(msgspec.json.encode(value).decode().translate(_ESCAPES))
-
-
 def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
     """The common heads with the number of columns that each stands over."""
     spans: list[tuple[str, int]] = []
@@ -96,3 +97,142 @@ def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
         width = len(list(group))
         spans += [(over, width)] if over else [("", 1)] * width
     return spans
+
+
+@cache
+def packed_plotly() -> bytes:
+    """The script that draws the charts of all pages, packed by gzip: plotly.js's cartesian bundle.
+
+    It has every kind of trace that a chart here uses (scatter, bar, heatmap), in a third of the whole size.
+    ``make plotly`` fetches it. Its licence, MIT, lies beside it.
+    """
+    return (resources.files("llm_locust.report") / "plotly/plotly-cartesian.min.js.gz").read_bytes()
+
+
+def plotly() -> bytes:
+    """The script itself: 1.5 MB of UTF-8."""
+    return gzip.decompress(packed_plotly())
+
+
+# --- A chart as data: columns that are drawn, and that the page hands out as CSV.
+#
+# How it is drawn is in ``templates/charts.js``; no colour and no size is said here, so that the same
+# chart fits a dark page, a phone and a sheet of paper.
+
+
+Values = list[float | None] | list[str]
+
+_DIGITS = 5
+
+
+class Kind(StrEnum):
+    """How a series is drawn. ``HEAT`` takes every column but the first as one row of cells."""
+
+    LINE = "line"
+    DASHED = "dashed"
+    POINTS = "points"
+    MARKS = "marks"
+    STACKED = "stacked"
+    TIMELINE = "timeline"
+    HEAT = "heat"
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A table with equally long columns, by their heads."""
+
+    name: str
+    columns: Mapping[str, Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Two columns of one of the chart's tables. ``colour`` names a variable of the style sheet."""
+
+    name: str
+    x: str
+    y: str
+    colour: str
+    kind: Kind = Kind.LINE
+    table: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """``log_choice`` gives the reader a button. ``most`` ends a linear axis there."""
+
+    title: str
+    log: bool = False
+    log_choice: bool = False
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """``levels``: what each row of cells stands for. ``log``: cells are counts over decades."""
+
+    levels: list[float | None]
+    title: str
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A limit: a line across the chart at a value of ``axis`` (``x`` or ``y``)."""
+
+    axis: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """``title`` says quantity and unit, ``reading`` in one line how to read it, ``notes`` what it says.
+
+    ``bands`` are spans of x that the figures of the run leave out.
+    """
+
+    id: str
+    title: str
+    reading: str
+    data: tuple[Data, ...]
+    series: tuple[Series, ...]
+    x: Axis
+    y: Axis
+    heat: Heat | None = None
+    bands: tuple[tuple[float, float], ...] = ()
+    marks: tuple[Mark, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    wide: bool = False
+
+    def payload(self) -> dict[str, Any]:
+        """What the page's script draws it from."""
+        made: dict[str, Any] = to_builtins(self)
+        return made
+
+
+def figures(values: Iterable[float], scale: float = 1.0) -> list[float | None]:
+    """Values times ``scale`` to five significant digits; what is undefined or infinite is None."""
+    return [_figure(float(value) * scale) for value in values]
+
+
+def known(values: Sequence[float | None], scale: float = 1.0) -> Values:
+    """Values as :func:`figures` has them; None is undefined."""
+    return figures((math.nan if value is None else value for value in values), scale)
+
+
+def _figure(value: float) -> float | None:
+    if not is_defined(value) or math.isinf(value):
+        return None
+    rounded = float(f"{value:.{_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def labels(texts: Sequence[str]) -> list[str]:
+    """Texts, told apart where two are alike: an axis of names would put those in one place."""
+    seen: dict[str, int] = {}
+    found = []
+    for text in texts:
+        seen[text] = seen.get(text, 0) + 1
+        found.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
+    return found

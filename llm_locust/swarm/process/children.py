@@ -24,8 +24,8 @@ _PLACE = Path(__file__).parents[3]
 _COMMAND = """\
 import sys
 sys.path.append(sys.argv.pop(1))
-from llm_locust.report.output import forgo_pandas
-forgo_pandas()
+from llm_locust.report.output import block_pandas_import
+block_pandas_import()
 from {module} import main
 sys.exit(main())
 """
@@ -42,6 +42,9 @@ _KILLED_S = 60.0
 #: Longest wait for the last lines of a process that has ended.
 _LAST_WORDS_S = 2.0
 
+
+#: The module that makes reports.
+REPORT_COMMANDS = "llm_locust.report.commands"
 
 #: Variable with the socket of the process that makes reports, in a container of its own.
 REPORT_SOCKET = "LLM_LOCUST_REPORT_SOCKET"
@@ -94,8 +97,8 @@ def run_elsewhere(
         LateError: it was killed after ``within_s``.
     """
     try:
-        if (path := os.environ.get(REPORT_SOCKET)) and module.startswith("llm_locust.report."):
-            found = _asked_for(Path(path), module, words, heard, within_s)
+        if (path := os.environ.get(REPORT_SOCKET)) and module == REPORT_COMMANDS:
+            found = _asked_for(Path(path), words, heard, within_s)
             if found is not None:
                 return found
         said, theirs = os.pipe()
@@ -121,14 +124,14 @@ def run_elsewhere(
 
 
 def _asked_for(
-    path: Path, module: str, words: Sequence[str], heard: Collection[int], within_s: float | None
+    path: Path, words: Sequence[str], heard: Collection[int], within_s: float | None
 ) -> tuple[int, bytes] | None:
     """As :func:`run_elsewhere`, by the server at ``path``; None for a command that it does not run."""
-    from llm_locust.report.run.serving import COMMANDS, ReportRequest, ask  # not on a worker
+    from llm_locust.report.serving import COMMANDS, ReportRequest, ask  # not on a worker
 
-    if module not in COMMANDS:
+    if words[0] not in COMMANDS:
         return None
-    done = ask(path, ReportRequest(module, list(words), list(heard)), within_s)
+    done = ask(path, ReportRequest(list(words), list(heard)), within_s)
     if done is None:
         raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
     return done

@@ -16,15 +16,23 @@ from llm_locust.host import reason_of
 from llm_locust.live.store import LiveStore, live_end
 from llm_locust.metrics.stage_course import Until
 from llm_locust.options.report import Keep
+from llm_locust.report.analysis import Report
+from llm_locust.report.commands import FinishAnswer
+from llm_locust.report.finish import advice
 from llm_locust.report.inputs import write_live_end
-from llm_locust.report.run.analysis import Report
-from llm_locust.report.run.finish import FinishAnswer, advice
-from llm_locust.report.run.stage_reading import StageAnswer, StageQuestion
+from llm_locust.report.so_far import StageAnswer, StageQuestion
 from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.files import size_of
 from llm_locust.store.frame_log import kept_bytes
-from llm_locust.swarm.process.children import STDERR, STDOUT, ElsewhereError, last_words, run_elsewhere
+from llm_locust.swarm.process.children import (
+    REPORT_COMMANDS,
+    STDERR,
+    STDOUT,
+    ElsewhereError,
+    last_words,
+    run_elsewhere,
+)
 from llm_locust.swarm.process.event_loop import off_the_hub
 
 # --- Report of a run, made in a process of its own, which uses neither the time nor the memory of the master
@@ -50,7 +58,7 @@ def keep_live(run: Path, live: LiveStore) -> None:
 
 
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
-    """Run :func:`llm_locust.report.run.finish.finish_run` in its own process while other greenlets run.
+    """Run :func:`llm_locust.report.finish.finish_run` in its own process while other greenlets run.
 
     Call it in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`.
 
@@ -58,19 +66,19 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
         FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or reported why
             there is no report.
     """
-    return _report_elsewhere("llm_locust.report.run.finish", run, allow_incomplete, patience_s(run))
+    return _report_elsewhere("finish", run, allow_incomplete, patience_s(run))
 
 
 def join_elsewhere(folder: Path, *, allow_incomplete: bool = False) -> Report:
     """As :func:`finish_elsewhere`, one report of all parts of a restartable run (raises FinishError)."""
     within_s = sum(map(patience_s, parts_of(folder)), PATIENCE_S)
-    return _report_elsewhere("llm_locust.report.run.join", folder, allow_incomplete, within_s)
+    return _report_elsewhere("join", folder, allow_incomplete, within_s)
 
 
-def _report_elsewhere(module: str, run: Path, allow_incomplete: bool, within_s: float) -> Report:
-    words = ["--allow-incomplete"] * allow_incomplete
+def _report_elsewhere(command: str, run: Path, allow_incomplete: bool, within_s: float) -> Report:
+    words = [command, *["--allow-incomplete"] * allow_incomplete]
     try:
-        code, said = run_elsewhere(module, [*words, "--", str(run)], within_s=within_s)
+        code, said = run_elsewhere(REPORT_COMMANDS, [*words, "--", str(run)], within_s=within_s)
     except ElsewhereError as e:
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
     found = _judge(code, said, run)
@@ -165,9 +173,9 @@ def read_figures(
 
 def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
     """The answer of the process that reads; of one that gave none, why."""
-    words = ["--", str(run), msgspec.json.encode(question).decode()]
+    words = ["stages", "--", str(run), msgspec.json.encode(question).decode()]
     try:
-        _, said = run_elsewhere("llm_locust.report.run.stage_reading", words, within_s=within_s)
+        _, said = run_elsewhere(REPORT_COMMANDS, words, within_s=within_s)
         return off_the_hub(msgspec.json.decode, said, type=StageAnswer)
     except ElsewhereError as e:
         return StageAnswer(error=f"the process that reads it {e}")
@@ -203,7 +211,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
 
     Args:
         attempts: attempts of each step; None for the default of
-        :class:`~llm_locust.store.upload.transfer.RetryPolicy`.
+        :class:`~llm_locust.store.upload.RetryPolicy`.
 
     Returns:
         Whether the copy is complete, and a line that describes the result or the failure.
@@ -218,9 +226,9 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
 
 def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> None:
     """Drop what a run directory has had for long enough, after its upload; log the result."""
-    words = ["--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
+    words = ["drop", "--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
     try:
-        code, told = _with_credentials("llm_locust.report.run.dropping", words, run)
+        code, told = _with_credentials(REPORT_COMMANDS, words, run)
     except ElsewhereError as e:
         logger.warning("--keep: nothing was dropped this time: its process %s", e)
         return

@@ -34,8 +34,8 @@ from llm_locust.live.store import LiveStore
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.settings import Settings
 from llm_locust.options.table import OPTIONS
+from llm_locust.report.analysis import Report
 from llm_locust.report.output import one_line
-from llm_locust.report.run.analysis import Report
 from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import remove_frames

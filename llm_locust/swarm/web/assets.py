@@ -8,7 +8,7 @@ from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from llm_locust.report.plotly import packed_plotly
+from llm_locust.report.html.shell import packed_plotly
 
 _PACKAGE = "llm_locust.swarm.web"
 

@@ -15,12 +15,18 @@ from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
-from llm_locust.report.run.totals import SO_FAR_DIR
 from llm_locust.report.sections.headline import verdict
+from llm_locust.report.so_far import SO_FAR_DIR
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import segments_of
-from llm_locust.swarm.process.children import STDERR, ElsewhereError, last_words, run_elsewhere
+from llm_locust.swarm.process.children import (
+    REPORT_COMMANDS,
+    STDERR,
+    ElsewhereError,
+    last_words,
+    run_elsewhere,
+)
 from llm_locust.swarm.run.finishing import drop_elsewhere, patience_s, upload_so_far
 
 #: A page of two runs takes seconds; what takes longer is not waited for.
@@ -142,9 +148,8 @@ class Reports:
         if not self._making.acquire(blocking=False):
             raise ComparisonError("another comparison is being made: try again in a few seconds")
         try:
-            words = ["--", *map(str, (ours, theirs, path))]
-            module = "llm_locust.report.compare.page"
-            code, said = run_elsewhere(module, words, heard=(STDERR,), within_s=_WITHIN_S)
+            words = ["compare", "--", *map(str, (ours, theirs, path))]
+            code, said = run_elsewhere(REPORT_COMMANDS, words, heard=(STDERR,), within_s=_WITHIN_S)
         except ElsewhereError as e:
             raise ComparisonError(f"the process that makes it {e}") from e
         finally:
@@ -214,7 +219,7 @@ def summarise_elsewhere(run: Path, current: Callable[[], Path | None]) -> bool:
     """
     try:
         code, said = run_elsewhere(
-            "llm_locust.report.run.rolling", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
+            REPORT_COMMANDS, ["so-far", "--", str(run)], heard=(STDERR,), within_s=patience_s(run)
         )
     except ElsewhereError as e:
         logger.warning("no rolling summary this time: its process %s", e)

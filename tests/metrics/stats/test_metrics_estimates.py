@@ -21,7 +21,7 @@ from llm_locust.metrics.stats.estimates import (
     change,
     difference,
 )
-from llm_locust.metrics.stats.intervals import Memory, Worth, percentile_shares
+from llm_locust.metrics.stats.intervals import EffectiveSize, Memory, percentile_shares
 
 Z = 1.959964
 UNKNOWN = -math.inf, math.inf
@@ -30,9 +30,9 @@ ERROR = StandardError(0.1, 1e9)
 SAMPLES = Durations(np.linspace(0.0, 1.0, 1_001))
 
 
-def independent(n: float) -> Worth:
+def independent(n: float) -> EffectiveSize:
     """So many samples that do not depend on each other."""
-    return Worth(ERROR, n, Memory(n, n))
+    return EffectiveSize(ERROR, n, Memory(n, n))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_ends_of_a_share_are_those_whose_own_samples_would_just_come_out_so(
 
 
 #: A run worth 20 samples: its error is a fifth larger than it seems.
-FEW = Noise(independent(30), Worth(StandardError(0.2, 1e9), 30), 20.0, 25.0)
+FEW = Noise(independent(30), EffectiveSize(StandardError(0.2, 1e9), 30), 20.0, 25.0)
 
 
 def test_a_run_that_is_too_short_for_its_cells_is_told_by_its_blocks() -> None:
@@ -103,16 +103,16 @@ def test_a_rate_that_its_rounds_do_not_settle_is_told_by_the_larger_error(
 @pytest.mark.parametrize(
     ("worth", "blocks", "n_eff"),
     [
-        (independent(400), Worth(ERROR, 50), 400),  # 50 hits: the cells show how they come
-        (independent(80), Worth(ERROR, 50), 80),  # ten
-        (independent(79), Worth(ERROR, 50), 50),  # fewer
-        (independent(50), Worth(ERROR, 99), 50),
-        (Worth(StandardError(0.1, 1e9, settled=False), 400), Worth(ERROR, 50), 50),
+        (independent(400), EffectiveSize(ERROR, 50), 400),  # 50 hits: the cells show how they come
+        (independent(80), EffectiveSize(ERROR, 50), 80),  # ten
+        (independent(79), EffectiveSize(ERROR, 50), 50),  # fewer
+        (independent(50), EffectiveSize(ERROR, 99), 50),
+        (EffectiveSize(StandardError(0.1, 1e9, settled=False), 400), EffectiveSize(ERROR, 50), 50),
     ],
 )
 @pytest.mark.parametrize("value", [0.125, 0.875])
 def test_a_share_of_few_hits_or_few_others_is_told_by_the_larger_error(
-    worth: Worth, blocks: Worth, n_eff: float, value: float
+    worth: EffectiveSize, blocks: EffectiveSize, n_eff: float, value: float
 ) -> None:
     assert Share(value, 400, worth, blocks).ends(0.95) == Share(value, 400, independent(n_eff)).ends(0.95)
 
@@ -127,7 +127,7 @@ def test_none_and_all_of_a_hundred_have_the_bound_of_clopper_and_pearson(
 
 def test_two_runs_failures_are_taken_to_come_together_alike() -> None:
     """Of 1,000 requests 50 failed, worth 25 samples: 40 come together, and none of 1,000 is none of 25."""
-    clean, outage = Share(0.0, 1_000, None), Share(0.05, 1_000, independent(100), Worth(ERROR, 25))
+    clean, outage = Share(0.0, 1_000, None), Share(0.05, 1_000, independent(100), EffectiveSize(ERROR, 25))
     assert (clean.hits_together, outage.hits_together) == (1.0, 40.0)
     for pair in (alike(clean, outage), alike(outage, clean)[::-1]):
         assert pair[0].ends(0.95)[1] == pytest.approx(Share(0.0, 25, None).ends(0.95)[1])

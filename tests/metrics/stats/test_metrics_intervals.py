@@ -23,9 +23,10 @@ from llm_locust.metrics.stats.bootstrap import (
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.stats.estimates import InBlocks, Noise, Remembered, blocks_of, merged, of_none, unseen
 from llm_locust.metrics.stats.intervals import (
+    EffectiveSize,
     Memory,
     Observed,
-    Worth,
+    effective_sizes,
     in_order,
     is_told,
     mean_ends,
@@ -34,8 +35,7 @@ from llm_locust.metrics.stats.intervals import (
     ratio_ends,
     scaled_ends,
     share_ends,
-    share_worth,
-    worths,
+    share_size,
 )
 
 Floats = NDArray[np.float64]
@@ -133,15 +133,15 @@ def test_a_shares_interval_has_it_inside_and_stays_a_share(share: float, n: floa
 
 def test_a_share_of_all_is_worth_no_more_than_what_is_slow_together() -> None:
     counts = np.full(100, 10.0)
-    slow = Worth(StandardError(0.1, 20), 55.0)
-    assert share_worth(counts, counts) == Worth(StandardError(0.0, 99), 1_000)
-    assert share_worth(counts, counts, slow) == slow
+    slow = EffectiveSize(StandardError(0.1, 20), 55.0)
+    assert share_size(counts, counts) == EffectiveSize(StandardError(0.0, 99), 1_000)
+    assert share_size(counts, counts, slow) == slow
     half = np.tile([4.0, 6.0], 50)
-    assert share_worth(half, counts, slow) == share_worth(half, counts)
+    assert share_size(half, counts, slow) == share_size(half, counts)
 
 
 def test_a_single_cell_does_not_show_how_cells_differ() -> None:
-    assert share_worth(np.array([3.0, 0.0]), np.array([5.0, 0.0])) is None
+    assert share_size(np.array([3.0, 0.0]), np.array([5.0, 0.0])) is None
 
 
 def test_a_means_interval_is_as_far_in_both_directions_by_its_ratio() -> None:
@@ -158,26 +158,28 @@ def test_the_memory_of_a_run_decides_and_dependent_samples_need_twice_as_many() 
     assert Memory(1_000, 200).margin(100) == 1
     assert Memory(1_000, 0).margin(1) == 0
     error = StandardError(1.0, 30)
-    assert is_told(Worth(error, 75, Memory(1_000, 200)), 100)
-    assert not is_told(Worth(error, 1_000, Memory(1_000, 199)), 100)
-    assert not is_told(Worth(error, 74, Memory(1_000, 1_000)), 100)
-    assert not is_told(Worth(error, 1_000), 100)
-    assert not is_told(Worth(StandardError(1.0, 4, settled=False), 1_000, Memory(1_000, 1_000)), 100)
+    assert is_told(EffectiveSize(error, 75, Memory(1_000, 200)), 100)
+    assert not is_told(EffectiveSize(error, 1_000, Memory(1_000, 199)), 100)
+    assert not is_told(EffectiveSize(error, 74, Memory(1_000, 1_000)), 100)
+    assert not is_told(EffectiveSize(error, 1_000), 100)
+    assert not is_told(EffectiveSize(StandardError(1.0, 4, settled=False), 1_000, Memory(1_000, 1_000)), 100)
 
 
 def test_with_little_memory_to_spare_the_end_towards_the_tail_is_moved_out_and_no_other() -> None:
     error, z = StandardError(0.1, 1e9), 1.959964
     plain = scaled_ends(2.0, error, 0.95)
-    up, down = (mean_ends(2.0, Worth(error, 150, Memory(1e6, 200, upward)), 0.95) for upward in (True, False))
+    up, down = (
+        mean_ends(2.0, EffectiveSize(error, 150, Memory(1e6, 200, upward)), 0.95) for upward in (True, False)
+    )
     far = scaled_ends(2.0, StandardError(0.35, 1e9), 0.95)
     assert up == pytest.approx((plain[0], far[1]), rel=1e-3)
     assert down == pytest.approx((far[0], plain[1]), rel=1e-3)
-    assert mean_ends(2.0, Worth(error, 150, Memory(1e6, 600)), 0.95) == plain
-    low, high = percentile_shares(90, Worth(error, 150, Memory(1e6, 200)), 0.95)
+    assert mean_ends(2.0, EffectiveSize(error, 150, Memory(1e6, 600)), 0.95) == plain
+    low, high = percentile_shares(90, EffectiveSize(error, 150, Memory(1e6, 200)), 0.95)
     assert low == pytest.approx(share_ends(0.9, 150, z)[0], rel=1e-4)
     assert high == pytest.approx(share_ends(0.9, 150 / 3.5**2, z)[1], rel=1e-4)
     # Of a ratio the rarer outcome is what a quiet run shows too little of.
-    few = Worth(error, 150, Memory(1e6, 160))
+    few = EffectiveSize(error, 150, Memory(1e6, 160))
     assert ratio_ends(0.95, few, 0.95)[0] < share_ends(0.95, 150, z)[0]
     assert ratio_ends(0.95, few, 0.95)[1] == pytest.approx(share_ends(0.95, 150, z)[1], rel=1e-4)
     assert ratio_ends(0.05, few, 0.95)[1] > share_ends(0.05, 150, z)[1]
@@ -187,9 +189,9 @@ def test_with_little_memory_to_spare_the_end_towards_the_tail_is_moved_out_and_n
 def test_a_stretch_moves_no_end_inwards_and_leaves_independent_samples_alone(
     n: float, memory: float, own: float, fewest: float
 ) -> None:
-    stretch = Worth(StandardError(1.0, 9), n * own, Memory(n, n * memory)).stretch(fewest)
+    stretch = EffectiveSize(StandardError(1.0, 9), n * own, Memory(n, n * memory)).stretch(fewest)
     assert 1 - 1e-9 <= stretch <= 3.5 + 1e-9
-    assert Worth(StandardError(1.0, 9), n, Memory(n, n * memory)).stretch(fewest) == pytest.approx(1)
+    assert EffectiveSize(StandardError(1.0, 9), n, Memory(n, n * memory)).stretch(fewest) == pytest.approx(1)
 
 
 def test_a_percentile_has_an_interval_only_where_those_nearer_the_median_have() -> None:
@@ -378,19 +380,21 @@ def test_of_none_among_n_the_bound_is_that_of_clopper_and_pearson(n: int, bound:
     assert (1 - of_none(n, 0.95)) ** n == pytest.approx(0.025)  # as rarely none of n come at that share
 
 
-def noise(cells: Worth, blocks: Worth, level: float = 20.0) -> Noise:
+def noise(cells: EffectiveSize, blocks: EffectiveSize, level: float = 20.0) -> Noise:
     return Noise(cells, blocks, level, 50.0)
 
 
-SMALL, LARGE = Worth(StandardError(0.1, 1e9), 400.0), Worth(StandardError(0.2, 1e9), 100.0)
+SMALL, LARGE = EffectiveSize(StandardError(0.1, 1e9), 400.0), EffectiveSize(StandardError(0.2, 1e9), 100.0)
 
 
 #: Of three blocks: Student's t of 2 degrees is 4.30, where many have 1.96.
-OF_THREE = Worth(StandardError(0.1, 2), 400.0)
+OF_THREE = EffectiveSize(StandardError(0.1, 2), 400.0)
 
 
 @pytest.mark.parametrize(("cells", "blocks"), [(SMALL, LARGE), (LARGE, SMALL)])
-def test_the_interval_of_a_mean_is_that_of_the_larger_error(cells: Worth, blocks: Worth) -> None:
+def test_the_interval_of_a_mean_is_that_of_the_larger_error(
+    cells: EffectiveSize, blocks: EffectiveSize
+) -> None:
     low, high = noise(cells, blocks).mean_ends(10.0, 0.95)
     reach = 1.2 * 1.959964 * 0.2  # the run is worth 20
     assert (low, high) == pytest.approx((10 * math.exp(-reach / 10), 10 * math.exp(reach / 10)))
@@ -403,13 +407,13 @@ def test_what_is_rare_is_worth_no_more_than_the_level_of_the_run() -> None:
     assert many.effective(0.975) == pytest.approx(400 / 1.08**2)  # ten samples are beyond it
     assert many.effective(0.98) == many.effective(0.02) == pytest.approx(100 / 1.08**2)
     assert noise(SMALL, LARGE, level=20.0).effective(0.5) == pytest.approx(100 / 1.2**2)
-    twenty = Worth(StandardError(0.1, 1e9), 20.0)
+    twenty = EffectiveSize(StandardError(0.1, 1e9), 20.0)
     assert noise(twenty, twenty, level=10.0).effective(0.5) == pytest.approx(20 / 1.4**2)  # ten are enough
 
 
 def test_an_end_is_known_only_where_some_of_so_few_samples_would_lie_beyond_it() -> None:
     """33 effective samples: all of them are at or below a p90 in 3.1 % of cases, and a p80 in 0.1 %."""
-    of = noise(SMALL, Worth(StandardError(0.1, 1e9), 40.0), level=40.0)
+    of = noise(SMALL, EffectiveSize(StandardError(0.1, 1e9), 40.0), level=40.0)
     assert of.effective(0.5) == pytest.approx(40 / 1.1**2)
     for end in of.share_ends(0.5, 0.95):  # Wilson's definition: so many errors of its own away
         assert abs(0.5 - end) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) * 1.1**2 / 40), rel=1e-4)
@@ -437,7 +441,7 @@ def test_of_short_runs_the_intervals_of_95_percent_hold_the_truth_in_about_as_ma
         assert blocks is not None
         course, median = in_order(values), float(np.median(values))
         of = [
-            worths(each, float(values.mean()), float(values.std()), median, [median])
+            effective_sizes(each, float(values.mean()), float(values.std()), median, [median])
             for each in (course, InBlocks(course, blocks))
         ]
         (cells, (cells_p50,)), (in_blocks, (blocks_p50,)) = of

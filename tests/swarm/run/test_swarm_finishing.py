@@ -22,8 +22,8 @@ from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings
-from llm_locust.report.run.analysis import Report
-from llm_locust.report.run.finish import finish_run
+from llm_locust.report.analysis import Report
+from llm_locust.report.finish import finish_run
 from llm_locust.store import FRAMES_FILE
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.children import passed_on

@@ -14,8 +14,8 @@ from llm_locust.core.exit_codes import EXIT_INVALID, EXIT_USAGE
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.stages import finished
 from llm_locust.metrics.question import Question
+from llm_locust.report.analysis import analyse
 from llm_locust.report.inputs import Source
-from llm_locust.report.run.analysis import analyse
 from llm_locust.store import StoreError, read_manifest
 
 SWEEP = (

@@ -72,8 +72,8 @@ def test_a_process_that_goes_without_pandas_converts_as_one_with_it() -> None:
     code = """if True:
         import sys
         if sys.argv[1] == "without":
-            from llm_locust.report.output import forgo_pandas
-            forgo_pandas()
+            from llm_locust.report.output import block_pandas_import
+            block_pandas_import()
         import numpy as np, pyarrow as pa
         floats = pa.array(np.array([1.5, np.nan]), from_pandas=True)
         print(floats.to_pylist(), pa.schema([("a", pa.int64())]).empty_table(), floats.to_numpy(False))

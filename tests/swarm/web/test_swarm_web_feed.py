@@ -23,10 +23,11 @@ from llm_locust.live.store import SPANS, Charts, LiveSeries, LiveStore, Span, fi
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.server_series import ServerNow
+from llm_locust.report.analysis import analyse, build_report, write_reports
+from llm_locust.report.commands import main
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.inputs import open_source
-from llm_locust.report.run.analysis import analyse, build_report, write_reports
-from llm_locust.report.run.stage_reading import StageAnswer, StageQuestion, answer_of, main
+from llm_locust.report.so_far import StageAnswer, StageQuestion, answer_of
 from llm_locust.store import compact, write_manifest
 from llm_locust.swarm.web.assets import asset
 from llm_locust.swarm.web.drift import LOOKS, DriftWatch, drifts
@@ -401,7 +402,7 @@ def test_a_stage_without_a_drain_waits_for_its_last_requests(tmp_path: Path) -> 
 def test_a_question_that_cannot_be_read_is_answered_with_one_line(
     question: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path), question]) == 1
+    assert main(["stages", str(tmp_path), question]) == 1
     answer = msgspec.json.decode(capfd.readouterr().out, type=StageAnswer)
     assert answer.error
     assert "\n" not in answer.error

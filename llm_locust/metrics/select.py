@@ -14,22 +14,101 @@ test but ``!=`` and ``not``; ``field == none`` finds it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from llm_locust.core.arrow import SCHEMA
-from llm_locust.core.batch import RecordBatch
-from llm_locust.core.record import MOMENTS
+from llm_locust.core.batch import Labels, RecordBatch, Requests
+from llm_locust.core.record import MOMENTS, Outcome
 from llm_locust.core.texts import Word, listed, nearest, parse_duration
 from llm_locust.metrics.catalogue import FORMULAS
-from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
+from llm_locust.metrics.columns import PART_COLUMNS, Floats, Mask, Part, Times
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request, user_tps
-from llm_locust.metrics.select.conditions import Condition, FieldCondition, Joined, Not, Value
+from llm_locust.metrics.window import Window
+
+# --- Conditions on requests as values, and which requests meet them.
+#
+# A comparison with a value that is not defined is not met; so ``Not`` of it is. That is what pandas
+# does with NaN.
+
+
+Value = str | int | float | bool | None
+
+_COMPARE: dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
+    "==": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCondition:
+    """``field op value``; equal to None means not defined."""
+
+    field: str
+    op: str
+    value: Value
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset([self.field])
+
+    def mask(self, values: Mapping[str, pa.Array]) -> Mask:
+        """Which rows meet it; ``values`` has each of :attr:`fields` as an array with nulls."""
+        column = values[self.field]
+        if self.value is None:
+            return _numpy(pc.is_null(column))
+        value = self.value
+        if isinstance(value, float) or (isinstance(value, int) and abs(value) >= _LARGEST):
+            # An integer column is compared as it is, unless the value is no such integer.
+            column, value = column.cast(pa.float64(), safe=False), float(value)
+        return _numpy(_COMPARE[self.op](column, pa.scalar(value)).fill_null(False))
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    condition: "Condition"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.condition.fields
+
+    def mask(self, values: Mapping[str, pa.Array]) -> Mask:
+        return ~self.condition.mask(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Several conditions: ``every`` one has to be met, or any of them."""
+
+    conditions: tuple["Condition", ...]
+    every: bool
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset().union(*(condition.fields for condition in self.conditions))
+
+    def mask(self, values: Mapping[str, pa.Array]) -> Mask:
+        masks = [condition.mask(values) for condition in self.conditions]
+        return np.asarray((np.all if self.every else np.any)(masks, axis=0), dtype=np.bool_)
+
+
+Condition = FieldCondition | Not | Joined
+
+
+def _numpy(mask: pa.Array) -> Mask:
+    return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
+
 
 # --------------------
 # What one request is known by in an expression: the columns of its record, and its metrics.
@@ -202,7 +281,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         kind = str(match.lastgroup)
         word = Word(match[kind], match.start(kind) + 1)
         if kind == "broken":
-            raise WhereError(f"where: {word.pointed('the quote is not closed')}")
+            raise WhereError(f"where: {word.error_at('the quote is not closed')}")
         yield _Token(kind, word)
         at = match.end()
     yield _Token("end", Word("", end + 1))
@@ -288,7 +367,7 @@ class _Parser:
         value, ordered = self._value(field), _OPERATORS[op] not in ("==", "!=")
         if ordered and (value is None or FIELDS[field] in (FieldKind.TEXT, FieldKind.TRUTH)):
             why = f"{field} is {FIELDS[field]}, which has no order: write == or !=, not {op}"
-            raise WhereError(f"where: {at.word.pointed('none has no order' if value is None else why)}")
+            raise WhereError(f"where: {at.word.error_at('none has no order' if value is None else why)}")
         if op == "!=":
             return Not(FieldCondition(field, "==", value))
         return FieldCondition(field, _OPERATORS[op], value)
@@ -315,7 +394,7 @@ class _Parser:
         try:
             return _read_value(field, text)
         except ValueError as e:
-            raise WhereError(f"where: {token.word.pointed(f'{field} is {FIELDS[field]}: {e}')}") from None
+            raise WhereError(f"where: {token.word.error_at(f'{field} is {FIELDS[field]}: {e}')}") from None
 
     def _take(self, kind: str | None = None, why: str = "") -> _Token:
         if kind is not None and self._next.kind != kind:
@@ -326,7 +405,7 @@ class _Parser:
         return token
 
     def _error(self, why: str) -> WhereError:
-        return WhereError(f"where: {self._next.word.pointed(why)}")
+        return WhereError(f"where: {self._next.word.error_at(why)}")
 
 
 def _read_value(field: str, text: str) -> Value:
@@ -339,7 +418,8 @@ def _read_value(field: str, text: str) -> Value:
                 raise ValueError(f"write one of {listed(_TRUTHS)}")
             return _TRUTHS[text.lower()]
         case FieldKind.DURATION if not (field.endswith("_ns") and _NUMBER.fullmatch(text)):
-            return _nanoseconds(text)
+            sign = -1 if text.startswith("-") else 1
+            return sign * round(parse_duration(text.removeprefix("-")) * 1e9)
         case _:
             return _number(text)
 
@@ -351,6 +431,131 @@ def _number(text: str) -> int | float:
     return int(text) if whole else float(text)
 
 
-def _nanoseconds(text: str) -> int:
-    sign = -1 if text.startswith("-") else 1
-    return sign * round(parse_duration(text.removeprefix("-")) * 1e9)
+# --- Requests that a report is of, taken from one run's or put together from several, without a copy.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selected:
+    """The requests that ``mask`` marks (:class:`~llm_locust.core.batch.Requests`)."""
+
+    requests: Requests
+    mask: Mask
+
+    def __len__(self) -> int:
+        return int(self.mask.sum())
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """The parts of all requests, each without the rows that are not marked."""
+        at = 0
+        for batch in self.requests.parts(columns):
+            yield batch.filter(self.mask[at : at + len(batch)])
+            at += len(batch)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectedRequests:
+    """What was asked for, each request once (:class:`~llm_locust.core.batch.Requests`).
+
+    Attributes:
+        stored: all rows, those of first tries among them.
+        first_try: marks the first tries of requests that were sent again, shape (rows of ``stored``,).
+    """
+
+    stored: Requests
+    first_try: Mask
+
+    def __len__(self) -> int:
+        return len(self.first_try) - int(self.first_try.sum())
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """The parts of all rows, each without its first tries."""
+        at = 0
+        for batch in self.stored.parts(columns):
+            first_try = self.first_try[at : at + len(batch)]
+            yield batch.filter(~first_try) if first_try.any() else batch
+            at += len(batch)
+
+    def in_memory(self) -> RecordBatch:
+        """All of them as one batch."""
+        if isinstance(self.stored, RecordBatch) and not self.first_try.any():
+            return self.stored
+        return RecordBatch.concat(self.parts())
+
+    def first_tries(self, columns: Sequence[str] = SCHEMA.names) -> RecordBatch:
+        """The rows that are left out."""
+        if not self.first_try.any():
+            return RecordBatch.from_table(RecordBatch.empty().table, columns)
+        return RecordBatch.concat(Selected(self.stored, self.first_try).parts(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The requests of several runs, one run after the other (:class:`~llm_locust.core.batch.Requests`)."""
+
+    runs: tuple[Requests, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.runs))
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """The parts of the first run, then those of the second, and so on."""
+        for requests in self.runs:
+            yield from requests.parts(columns)
+
+
+def without_first_tries(requests: Requests) -> SelectedRequests:
+    """The requests without first tries, found in one pass over their outcomes: a byte a request is kept."""
+    if isinstance(requests, SelectedRequests):
+        return requests
+    first_try = np.zeros(len(requests), dtype=np.bool_)
+    at = 0
+    for batch in requests.parts(["outcome"]):
+        labels = batch.labels("outcome")
+        if Outcome.RESENT in labels.names:
+            first_try[at : at + len(batch)] = labels.codes == labels.names.index(Outcome.RESENT)
+        at += len(batch)
+    return SelectedRequests(requests, first_try)
+
+
+def selected(requests: Requests, where: Where, terms: Terms) -> Selected:
+    """The requests that meet a condition, read part by part: a byte a request is kept."""
+    mask = np.zeros(len(requests), dtype=np.bool_)
+    at = 0
+    for batch in requests.parts(columns_of(where.fields)):
+        mask[at : at + len(batch)] = where.condition.mask(FieldValues(batch, terms))
+        at += len(batch)
+    return Selected(requests, mask)
+
+
+# --- How many sendings were first tries: they broke before they were worked on, and were sent again
+
+
+Label = Literal["name", "slo_class"]
+
+_LABEL_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns", "name", "class")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTries:
+    """The first tries of a run. ``inside`` marks those of requests that were scheduled in the window."""
+
+    inside: Mask
+    name: Labels
+    slo_class: Labels
+
+    @classmethod
+    def of(cls, requests: SelectedRequests, window: Window, origin_ns: int) -> "FirstTries":
+        rows = requests.first_tries(_LABEL_COLUMNS)
+        inside = window.scheduled(Times.of(rows, origin_ns))
+        return cls(inside, rows.labels("name"), rows.labels("class"))
+
+    def count(self) -> int:
+        """Those of the window."""
+        return int(self.inside.sum())
+
+    def among(self, label: Label, text: str) -> int:
+        """Those of the window with this name or class."""
+        labels: Labels = getattr(self, label)
+        if text not in labels.names:
+            return 0
+        return int((self.inside & np.equal(labels.codes, labels.names.index(text))).sum())

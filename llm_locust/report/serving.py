@@ -1,4 +1,4 @@
-"""``python -m llm_locust.report.run.serving SOCKET``: makes the reports that another process asks for.
+"""``python -m llm_locust.report.serving SOCKET``: makes the reports that another process asks for.
 
 In a container of its own, beside the process that has the run: a report that runs out of memory then takes
 neither that process nor the run with it. Both ends are here. One request is a line of JSON, as is its answer;
@@ -21,10 +21,8 @@ from types import FrameType
 
 import msgspec
 
-#: Commands that may be asked for: those of this package that only read and write run directories.
-COMMANDS = frozenset(
-    f"llm_locust.report.{name}" for name in ("run.finish", "run.join", "run.rolling", "compare.page")
-)
+#: Of :mod:`llm_locust.report.commands` those that may be asked for: they only read and write run directories.
+COMMANDS = frozenset({"finish", "join", "so-far", "compare"})
 
 #: Longest wait for a server that is not there: its container may have to be restarted first.
 CONNECT_WITHIN_S = 60.0
@@ -37,9 +35,8 @@ _MOST_BYTES = 1 << 20
 
 
 class ReportRequest(msgspec.Struct, frozen=True):
-    """A command of :data:`COMMANDS` with its words, and the descriptors whose output is wanted."""
+    """A command of :data:`COMMANDS` and its words, and the descriptors whose output is wanted."""
 
-    module: str
     words: list[str]
     heard: list[int]
 
@@ -131,7 +128,7 @@ def _handle(connection: socket.socket) -> None:
             asked = _REQUEST.decode(_line(connection, None))
         except msgspec.MsgspecError:
             return
-        if asked.module not in COMMANDS:
+        if not COMMANDS.issuperset(asked.words[:1]):
             answer = ReportAnswer(2, b"")
         elif (found := _run(connection, asked)) is None:
             return
@@ -143,7 +140,7 @@ def _handle(connection: socket.socket) -> None:
 
 def _run(connection: socket.socket, asked: ReportRequest) -> ReportAnswer | None:
     """Run a command; None if who asked has gone, with which it is killed."""
-    command = [sys.executable, "-P", "-m", asked.module, *asked.words]
+    command = [sys.executable, "-P", "-m", "llm_locust.report.commands", *asked.words]
     out, err = (subprocess.PIPE if fd in asked.heard else None for fd in (1, 2))
     with (
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process,
@@ -164,7 +161,7 @@ def _run(connection: socket.socket, asked: ReportRequest) -> ReportAnswer | None
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, which gives 0; 1 where the socket cannot be made."""
     parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.run.serving",
+        prog="python -m llm_locust.report.serving",
         description="Make the reports that another process on this machine asks for, as another container.",
     )
     parser.add_argument("socket", type=Path, metavar="SOCKET", help="path of the socket to listen on")

@@ -1,8 +1,10 @@
 """Destination folder for files: in an object store, or in a file system."""
 
+import argparse
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -269,3 +271,34 @@ def _gs(settings: dict[str, str]) -> fs.FileSystem:
     # One attempt of its own is short, as with S3.
     limit = timedelta(seconds=CONNECT_TIMEOUT_S)
     return fs.GcsFileSystem(anonymous=anonymous == "true", **settings, retry_time_limit=limit)
+
+
+# --- ``python -m llm_locust.store.destination DESTINATION``: whether a destination of uploads answers.
+
+
+#: The name of a file that is not there, whose size is asked for: a bucket that is there says so.
+_NO_FILE = ".llm-locust"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ask once, and write nothing there; gives 0 where it answers, else 1 and one line that says why not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.store.destination", description="Ask whether a destination answers."
+    )
+    parser.add_argument("to", metavar="DESTINATION", help="as of --upload")
+    args = parser.parse_args(argv)
+    try:
+        destination = open_destination(args.to)
+    except UploadError as e:
+        print(e)
+        return 1
+    try:
+        destination.sizes([_NO_FILE])
+    except (pa.ArrowException, OSError) as e:
+        print(destination.reason(e))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

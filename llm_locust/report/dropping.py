@@ -1,4 +1,4 @@
-"""``python -m llm_locust.report.run.dropping RUN TO --older-than S``: removes the oldest records of a run.
+"""Removal of the oldest records of a run.
 
 A segment of its batches goes once it is closed and old enough, in this order: the destination's copy is read
 back and compared, what is left of the segment (batch numbers, totals) is written and synced, the segment is
@@ -6,8 +6,6 @@ removed. A crash between two steps leaves either the segment, or what is left of
 segment counts.
 """
 
-import argparse
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,9 @@ from msgspec import structs
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.report.output import done_beside
-from llm_locust.report.run.totals import FrameTotals, batches_of, encode_totals, with_batches
+from llm_locust.report.totals import FrameTotals, batches_of, encode_totals, with_batches
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
+from llm_locust.store.destination import Destination, open_destination
 from llm_locust.store.facts import holdings
 from llm_locust.store.files import check_folder_name, size_text
 from llm_locust.store.frame_log import (
@@ -35,8 +33,7 @@ from llm_locust.store.frame_log import (
     write_expired,
 )
 from llm_locust.store.frames import axis_offsets_ns, index_frames, ranges_text, unique_frames
-from llm_locust.store.upload.destination import Destination, open_destination
-from llm_locust.store.upload.transfer import Stored, has_segment
+from llm_locust.store.upload import Stored, has_segment
 
 #: Later than every valid time.
 _LAST_NS = 1 << 62
@@ -77,7 +74,8 @@ def drop(
     before_s = (time.time() if now_s is None else now_s) - older_than_s
     segments = segments_of(run)
     is_closed = ended and (run / MANIFEST_FILE).stat().st_mtime <= before_s
-    if segments and not (is_closed and _is_whole(segments[-1])):
+    # A frame that was being written when the machine died is not uploaded: its segment stays.
+    if segments and (not is_closed or index_frames(segments[-1].path).tears):
         segments = segments[:-1]
     done = DroppedRecords()
     for segment in segments:
@@ -92,12 +90,6 @@ def drop(
             break
         done = DroppedRecords(done.records + records[0], done.size_bytes + records[1])
     return done
-
-
-def _is_whole(segment: Segment) -> bool:
-    """Whether it ends with a frame; one that was being written when the machine died stays, as nothing is
-    uploaded of it."""
-    return not index_frames(segment.path).tears
 
 
 def _drop(run: Path, segment: Segment, manifest: Manifest, to: Destination) -> tuple[int, int] | None:
@@ -169,29 +161,3 @@ def _check_clocks(segment: Segment, frames: Sequence[FrameRef]) -> None:
             headers = sorted((f.header for f in later if f.header.worker == worker), key=lambda h: h.seq)
             if any(axis_offsets_ns(headers[:1] + [h for h in headers if h.clock_offset_ns is not None][:1])):
                 raise StoreError(f"the clock of worker {worker} was measured after {segment.path.name}")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Drop what is due; print what was dropped, or why it was not; gives 1 where something stays."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.run.dropping",
-        description="Remove the oldest records of a run, once its uploads are confirmed.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("to", metavar="TO", help="destination of its uploads")
-    parser.add_argument("--older-than", type=float, required=True, metavar="S", help="age in seconds")
-    parser.add_argument("--ended", action="store_true", help="the run's master is gone")
-    args = parser.parse_args(argv)
-
-    def work() -> None:
-        done = drop(args.run, args.to, args.older_than, ended=args.ended)
-        if done.records:
-            print(done)
-        if done.failure:
-            raise StoreError(done.failure)
-
-    return done_beside(work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from llm_locust.core.manifest import MANIFEST_DECODER, Manifest
+from llm_locust.store.destination import Destination, UploadError, is_inside, open_destination
 from llm_locust.store.files import FRAMES_FILE, MANIFEST_FILE, REQUESTS_FILE, check_folder_name, read_manifest
 from llm_locust.store.frame_log import (
     EXPIRED_DECODER,
@@ -38,7 +39,6 @@ from llm_locust.store.frame_log import (
 )
 from llm_locust.store.frames import covers, index_frames, joined, parse_ranges
 from llm_locust.store.merge import FRAMES_SUFFIX
-from llm_locust.store.upload.destination import Destination, UploadError, is_inside, open_destination
 from llm_locust.wire.payload import DECODE_ERRORS
 
 # --------------------
@@ -385,18 +385,14 @@ def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploa
         patience = replace(patience, within_s=None)
     try:
         with alone(run):
-            return _everything(run, destination.folder(run_id), patience)
+            while True:
+                with suppress(_EndedError):
+                    return _Upload(run, destination.folder(run_id), patience).everything()
     except (OSError, pa.ArrowException, SlowStoreError) as e:
         raise (SlowStoreError if isinstance(e, SlowStoreError) else UploadError)(
             f"{str(run)!r} could not be uploaded to {destination.text!r}: {destination.reason(e)}; "
             f"the files are kept, `llm-locust upload {quote(str(run))} {quote(destination.text)}` goes on"
         ) from e
-
-
-def _everything(run: Path, to: Destination, patience: RetryPolicy) -> Uploaded:
-    while True:
-        with suppress(_EndedError):
-            return _Upload(run, to, patience).everything()
 
 
 @contextmanager

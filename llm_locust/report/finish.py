@@ -1,18 +1,12 @@
-"""``python -m llm_locust.report.run.join DIR``: one report of all parts of a restartable run or a sweep.
+"""What a run directory gets once its last record is in: its report, or that of all parts of a run."""
 
-A sweep becomes one run directory again, whose requests and stages are those of all parts. Parts whose
-master died are read from their frames, from the spools in their directories, and from what their workers
-delivered later. Everything temporary is in the directory itself, and is removed.
-"""
-
-import argparse
-import os
-import sys
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 
 import msgspec
 import numpy as np
@@ -20,17 +14,18 @@ from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished, records_missing, resumed
+from llm_locust.deployment.samples import SERVER_METRICS_FILE, SamplesError, compact_samples
 from llm_locust.figures.parts_of_run import PartFacts, PartGap, Parts
 from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.window import iso
+from llm_locust.report.analysis import Report, analyse, build_report, write_reports
 from llm_locust.report.inputs import Run, Source, open_source
-from llm_locust.report.output import one_line
-from llm_locust.report.run.analysis import Report, analyse, write_reports
-from llm_locust.report.run.finish import FinishAnswer
 from llm_locust.store import (
+    FRAMES_FILE,
     REQUESTS_FILE,
     StoreError,
+    compact,
     holds_frames,
     index_frames,
     read_manifest,
@@ -39,8 +34,72 @@ from llm_locust.store import (
 )
 from llm_locust.store.facts import SPOOL_DIR, parts_of
 from llm_locust.store.merge import FRAME_SUFFIX, FRAMES_SUFFIX
+from llm_locust.store.requests import note_dropped
 
-_NICENESS = 5
+logger = logging.getLogger(__name__)
+
+
+def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
+    """Put a run's batches into one Parquet file, and the samples of its servers into another, then write its
+    summary and reports; the manifest gets what the check of the live figures has found.
+
+    A run that was finished before, or that was cut off while it was, can be finished again.
+
+    Args:
+        run: a run directory with its manifest and, unless they are compacted already, its frames.
+        allow_incomplete: missing records do not make the exit code 4.
+
+    Raises:
+        ValueError: manifest, batches or limits that cannot be used (StoreError, BatchError, SloError, ...).
+        OSError: a file cannot be read or written.
+    """
+    read_manifest(run)  # what is no run is refused before anything is written into it
+    # Without frames ``compact`` makes an empty file: of a run that has its records it would take them.
+    # Segments may be on their way out where the file of requests is there: it appears as a whole.
+    if (run / FRAMES_FILE).exists() or not (run / REQUESTS_FILE).exists():
+        compact(run)
+    else:
+        note_dropped(run)
+    with suppress(SamplesError, OSError):  # it can be read as it is, as far as it can be read at all
+        compact_samples(run / SERVER_METRICS_FILE)
+    give_way(run)
+    report = build_report(run, allow_incomplete=allow_incomplete)
+    if checked := report.summary.live_check:
+        write_manifest(run, replace(read_manifest(run), live_check=msgspec.to_builtins(checked)))
+    return report
+
+
+def give_way(run: Path) -> None:
+    """Set the warm-up of a run to 0 if it gives way and every request began in it."""
+    manifest = read_manifest(run)
+    if not manifest.warmup_gives_way or not manifest.warmup_s or manifest.is_sweep:
+        return
+    parts = [part.ints("scheduled_ns") for part in Source.of(run).requests.parts(["scheduled_ns"])]
+    scheduled_ns = np.concatenate([np.empty(0, np.int64), *parts])
+    if len(scheduled_ns) and scheduled_ns.max() < scheduled_ns.min() + manifest.warmup_s * 1e9:
+        logger.warning(
+            "%s began in the first %g s: the default warm-up is left out, and they are measured",
+            "the only request" if len(scheduled_ns) == 1 else f"all {len(scheduled_ns):,} requests",
+            manifest.warmup_s,
+        )
+        write_manifest(run, replace(manifest, warmup_s=0.0))
+
+
+def advice(run: Path, *, out_of_memory: bool = False) -> str:
+    """What a person can do where the report of a run was not made."""
+    where = ", on a machine with more memory" if out_of_memory else ""
+    return (
+        f"the records are in {str(run)!r}: "
+        f"`llm-locust merge {quote(str(run))} --out NEW` makes the report of them{where}"
+    )
+
+
+# --- One report of all parts of a restartable run or a sweep.
+#
+# A sweep becomes one run directory again, whose requests and stages are those of all parts. Parts whose
+# master died are read from their frames, from the spools in their directories, and from what their workers
+# delivered later. Everything temporary is in the directory itself, and is removed.
+
 
 KILLED = "its master died, without a word"
 
@@ -50,7 +109,7 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
 
     Raises:
         StoreError: there is no part, or one cannot be read.
-        ValueError, OSError: as :func:`~llm_locust.report.run.analysis.build_report`.
+        ValueError, OSError: as :func:`~llm_locust.report.analysis.build_report`.
     """
     parts = parts_of(folder)
     if not parts:
@@ -157,7 +216,7 @@ def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
                 seconds=(stop_ns - begin_ns) * 1e-9,
                 requests=len(run.requests) + (run.manifest.dropped.records if run.manifest.dropped else 0),
                 lost=run.manifest.records_lost,
-                ended_by=_end(run.manifest),
+                ended_by=run.manifest.stop_reason or "the end that it was given",
             )
         )
     gaps = [
@@ -201,10 +260,6 @@ def _ended(run: Run) -> Run:
     return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
 
 
-def _end(manifest: Manifest) -> str:
-    return manifest.stop_reason or "the end that it was given"
-
-
 def _whole(source: Source, runs: Sequence[Run]) -> Manifest:
     """The manifest of all parts: its end is the last part's, and only what ended that one cuts it short."""
     last = runs[-1].manifest
@@ -214,30 +269,3 @@ def _whole(source: Source, runs: Sequence[Run]) -> Manifest:
         stop_reason=last.stop_reason,
         cut_short=last.cut_short or last.stop_reason == KILLED,
     )
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Join the parts in a directory and print a :class:`FinishAnswer`; gives 1 where there is no report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.run.join", description="Write one report of all parts of a run."
-    )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the --out of a --restartable run")
-    parser.add_argument(
-        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
-    )
-    args = parser.parse_args(argv)
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        answer = FinishAnswer(join_parts(args.folder, allow_incomplete=args.allow_incomplete).verdict, None)
-    except MemoryError:
-        answer = FinishAnswer(None, "memory has run out; the parts are kept")
-    except (OSError, ValueError) as e:
-        answer = FinishAnswer(None, one_line(e))
-    with suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), msgspec.json.encode(answer) + b"\n")
-    return 0 if answer.error is None else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """A run for notebooks: its requests as a pandas DataFrame, with the metrics of each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -9,18 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
-from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question, parse_window
 from llm_locust.metrics.requests.goodput import OUTCOME
 from llm_locust.metrics.requests.latency import user_tps
-from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.select import without_first_tries
 from llm_locust.store import read_manifest, read_requests
 
 #: pandas' types that have a missing value, for columns that may lack one: as floats, an ``answer_hash`` or a
@@ -84,7 +82,7 @@ class RunData:
             ValueError: an unknown window, or a warm-up that is negative.
         """
         run = Path(path)
-        manifest, requests = read_manifest(run), asked(read_requests(run))
+        manifest, requests = read_manifest(run), without_first_tries(read_requests(run))
         batch = requests.in_memory()
         question = Question(slo=slo, window=parse_window(window), warmup_s=warmup_s)
         measured = measure(batch, manifest, question)
@@ -107,10 +105,11 @@ def _recorded(batch: RecordBatch) -> pd.DataFrame:
 
 
 def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
-    c = m.c
+    c, start_s = m.c, m.c.after_origin_s(manifest.started_ns)
+    latencies = {LATENCY[metric].column: m.values[metric] for metric in FORMULAS}
     return {
-        **_times(c, manifest),
-        **dict(_latencies(m)),
+        **{f"{time}_s": getattr(c, f"{time}_s") - start_s for time in _TIMES},
+        **{name: values * scale for (name, scale), values in latencies.items()},
         "events": c.events,
         "n_output_tokens": c.output_tokens,
         "user_tps": user_tps(c),
@@ -119,18 +118,6 @@ def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
         "good": _good(m),
         "first_failed": _first_failed(m),
     }
-
-
-def _latencies(m: Measured) -> Iterator[tuple[str, Floats]]:
-    for metric in FORMULAS:
-        column, scale = LATENCY[metric].column
-        yield column, m.values[metric] * scale
-
-
-def _times(c: Columns, manifest: Manifest) -> Mapping[str, NDArray[np.float64]]:
-    """Moments in seconds after the run's start."""
-    start_s = c.after_origin_s(manifest.started_ns)
-    return {f"{time}_s": getattr(c, f"{time}_s") - start_s for time in _TIMES}
 
 
 def _good(m: Measured) -> "pd.arrays.BooleanArray":

@@ -28,16 +28,15 @@ from llm_locust.metrics.gates import EDGE, Slo
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.question import PLAIN, FromTo, Question
 from llm_locust.metrics.requests.throughput import Spans, prefilled_s
-from llm_locust.metrics.select.selection import asked, selected
-from llm_locust.metrics.select.where import Terms, Where, parse_where
+from llm_locust.metrics.select import Terms, Where, parse_where, selected, without_first_tries
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window, iso, sweep_window, united
 from llm_locust.report.csv_tables import arms_csv, curve_csv, repeats_csv, stages_csv
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs import Scraped, Source, read_live_end
 from llm_locust.report.markdown import markdown
-from llm_locust.report.run.totals import dropped_totals, sum_of, with_batches
 from llm_locust.report.sections.headline import verdict as in_words
+from llm_locust.report.totals import dropped_totals, sum_of, with_batches
 from llm_locust.store import (
     ARMS_FILE,
     CURVE_FILE,
@@ -223,7 +222,7 @@ def analyse(source: Source, question: Question) -> Analysis:
     stages = _stages_chosen(source, where, chosen)
     _refuse_sweep(source, question, stages)
     in_window = replace(question, window=_window(source, question, stages))
-    requests = asked(chosen)
+    requests = without_first_tries(chosen)
     measured = measure(requests, manifest, in_window)
     path = source.runs[0].path if len(source.runs) == 1 else None
     scraped = None if where is not None else Scraped.of(source.scraped)
@@ -239,13 +238,16 @@ def analyse(source: Source, question: Question) -> Analysis:
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
         summary["run"]["seed"] = None
     if len(source.runs) > 1 or not question.is_plain:
-        summary["analysis"] = _told(source, question, where, len(chosen))
+        summary["analysis"] = _analysis_facts(source, question, where, len(chosen))
     if stages is not None and len(stages) == 1:
         summary["run"].pop("is_sweep", None)  # one load again
     if manifest.dropped is not None:
         summary |= _dropped(source, question)
     if by := _dimensions(question, manifest):
-        summary["by"] = _by(measured, requests, by, question)
+        found = {name: breakdown(measured, requests, name, question.places) for name in by}
+        summary["by"] = {
+            name: {"groups": each.groups, "left_out": each.left_out} for name, each in found.items()
+        }
     return Analysis(typed(summary), manifest, requests, measured, scraped)
 
 
@@ -293,7 +295,7 @@ def _chosen(source: Source, where: Where, slo: Slo) -> Requests:
     return selected(source.requests, where, terms)
 
 
-def _told(source: Source, question: Question, where: Where | None, chosen: int) -> dict[str, Any]:
+def _analysis_facts(source: Source, question: Question, where: Where | None, chosen: int) -> dict[str, Any]:
     return {
         "runs": [run.manifest.id for run in source.runs],
         "where": None if where is None else where.text,
@@ -340,11 +342,6 @@ def _asks_for_models(manifest: Manifest) -> bool:
     return any(found.get("models") for found in said)
 
 
-def _by(measured: Measured, requests: Requests, by: tuple[str, ...], question: Question) -> dict[str, Any]:
-    found = {name: breakdown(measured, requests, name, question.places) for name in by}
-    return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}
-
-
 # --- From the records of a run directory to its summary and reports
 
 
@@ -375,7 +372,7 @@ def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: boo
 
     Raises:
         StoreError: the run cannot be read or the reports cannot be written.
-        ValueError: as :func:`~llm_locust.report.run.analysis.analyse` raises it.
+        ValueError: as :func:`~llm_locust.report.analysis.analyse` raises it.
     """
     found = analyse(Source.of(run), question)
     judged = verdict(found.summary, found.manifest, allow_incomplete)

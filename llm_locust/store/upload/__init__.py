@@ -1,1 +1,0 @@
-"""Copies of run directories in an object store or another file system."""
