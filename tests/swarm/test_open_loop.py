@@ -418,7 +418,7 @@ def test_turns_of_a_failed_predecessor_are_not_held_for_ever() -> None:
 
 def test_an_instant_of_the_schedule_is_told_by_the_clock_as_it_is_set_now() -> None:
     pairs = iter([ClockPair(1_000_000, 400_000), ClockPair(9_001_000, 401_000)])
-    clock = ScheduleClock.beginning_at(1_500_000, lambda: next(pairs))
+    clock = ScheduleClock(1_500_000, lambda: next(pairs))
     assert clock.realtime_ns(1.0) == 1_000_000_000 + 900_000 + 8_600_000
 
 

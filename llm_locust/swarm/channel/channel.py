@@ -43,7 +43,6 @@ from llm_locust.swarm.channel.messages import (
     DroppedMessages,
     M,
     MessageError,
-    Received,
     plain,
     printable,
     read,
@@ -92,9 +91,11 @@ class GuardedServer(zmqrpc.Server):
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         self._more: list[Any] = []
         if guard.keys is not None:
+            why = "a connection has another secret than this master, or none"
+            note_stranger = partial(guard.dropped.note, STRANGERS, UNPROVEN, why)
             self._more = [
                 secure_master(self.socket, guard.keys),
-                watch_connections(self.socket, dict.fromkeys(_STRANGE, self._note_stranger)),
+                watch_connections(self.socket, dict.fromkeys(_STRANGE, note_stranger)),
             ]
         try:
             if port == 0:
@@ -137,10 +138,6 @@ class GuardedServer(zmqrpc.Server):
             raise MessageError(f"there is no listener for {printable(message.type)!r}")
         if kind in KINDS:
             check(message)
-
-    def _note_stranger(self) -> None:
-        why = "a connection has another secret than this master, or none"
-        self._guard.dropped.note(STRANGERS, UNPROVEN, why)
 
 
 class GuardedClient(zmqrpc.Client):
@@ -204,7 +201,7 @@ class WorkerMailbox:
     def listen(self, kind: str, struct: type[M], act: Callable[[M], None], concurrent: bool = False) -> None:
         """Call ``act`` with each valid message of this kind; drop the others."""
 
-        def take(msg: Received[object], **_: object) -> None:
+        def take(msg: Message, **_: object) -> None:
             try:
                 message = read(msg.data, struct)
             except MessageError as e:
@@ -246,7 +243,7 @@ class MasterMailbox:
     def listen(self, kind: str, struct: type[M], act: Callable[[str, M], None]) -> None:
         """Call ``act`` with sender and message for each valid message of this kind; drop the others."""
 
-        def take(msg: Received[object], **_: object) -> None:
+        def take(msg: Message, **_: object) -> None:
             message = self.read(msg.node_id, kind, msg.data, struct)
             if message is not None:
                 act(msg.node_id, message)

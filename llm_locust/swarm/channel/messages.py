@@ -7,7 +7,7 @@ differences work together. :data:`PROTOCOL` counts the incompatible changes.
 
 import logging
 from importlib.metadata import version
-from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -63,22 +63,11 @@ MOST_REPORT_BYTES = 8 << 20
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
 
-T = TypeVar("T", covariant=True)
 M = TypeVar("M", bound=msgspec.Struct)
 
 
 class MessageError(ValueError):
     """A message that is invalid. The text says where and why, without its content."""
-
-
-class Received(Protocol, Generic[T]):
-    """A message as Locust passes it to its listener: the data, and its sender."""
-
-    @property
-    def data(self) -> T: ...
-
-    @property
-    def node_id(self) -> str: ...
 
 
 class HelloMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -175,7 +175,7 @@ class UnackedBatches:
         seqs, self._to_remove = self._to_remove, []
         self._to_remove += off_the_hub(_remove, self._spool, seqs)
 
-    def foretell(self, facts: WorkerFacts) -> None:
+    def queue_final_facts(self, facts: WorkerFacts) -> None:
         """Write the worker's final facts, in a thread, before the last acknowledgements: a process that is
         killed while it waits for them can write nothing more. A failure of the disk was logged before."""
         if self._spool is not None and self.batches:
@@ -218,7 +218,9 @@ class UnackedBatches:
             return
         batch.stored = True
         self.spooled_bytes += batch.size
-        self._say_taken(spool)
+        if self._said_refused:
+            self._said_refused = False
+            logger.warning("the spool %s can be written again", spool.folder)
         self._to_store.extendleft(reversed(self._refused.values()))
         self._refused.clear()
 
@@ -244,11 +246,6 @@ class UnackedBatches:
                 "up to %d MiB, and the disk is tried again with each",
                 *(spool.folder, reason_of(error), self._memory_mib),
             )
-
-    def _say_taken(self, spool: Spool) -> None:
-        if self._said_refused:
-            self._said_refused = False
-            logger.warning("the spool %s can be written again", spool.folder)
 
     def _say_left(self) -> None:
         stored = [b.header.rows for b in self.batches.values() if b.stored]
@@ -309,18 +306,6 @@ class Recorder:
         clock: reads the clock and returns its offset; if it detects a step, it closes the batch first.
     """
 
-    __slots__ = (
-        "_clock",
-        "_deliver",
-        "_in_flight",
-        "_open",
-        "_open_arrivals",
-        "_seq",
-        "finished",
-        "run",
-        "worker",
-    )
-
     def __init__(
         self,
         run: str,
@@ -374,11 +359,6 @@ class Recorder:
         )
         self._seq += 1
         self._deliver(header, encode_frame(header, RecordBatch.from_records(records, self.worker).to_bytes()))
-
-    @property
-    def batches(self) -> int:
-        """Number of batches closed."""
-        return self._seq
 
 
 # --- Delivery of batches to the run's directory: kept until acknowledged, sent again after a timeout
@@ -569,11 +549,11 @@ class Shipper:
         self._flushed.wait(timeout_s)
         return self.unsent == 0
 
-    def foretell(self, run: str, facts: WorkerFacts) -> None:
+    def queue_final_facts(self, run: str, facts: WorkerFacts) -> None:
         """Write the worker's final facts where a merge finds them, in case :meth:`finish` is never called."""
         if run in self._backlogs:
             with self._disk:
-                self._backlogs[run].foretell(facts)
+                self._backlogs[run].queue_final_facts(facts)
 
     def finish(self, run: str, facts: WorkerFacts | None = None) -> int:
         """End a run: remove its spool, or leave what is not acknowledged there for a merge.

@@ -245,7 +245,7 @@ class WorkerRole:
         self._over.add(run)
         self._runner.stop()
         self._users.close()
-        self._shipper.foretell(run, self._facts())
+        self._shipper.queue_final_facts(run, self._facts())
         self._ending = None
 
     def deliver(self, takes: list[str] | None) -> None:
@@ -265,7 +265,7 @@ class WorkerRole:
         """Send all batches of the run and then the final counts, which the master waits for."""
         run = session.run["id"]
         self._users.close()
-        self._shipper.foretell(run, self._facts())
+        self._shipper.queue_final_facts(run, self._facts())
         # After Locust has ended the receiving greenlet, or the master itself, no acknowledgement can arrive.
         receives = len(self._runner.greenlet) > 0 and not parent_is_gone()
         timeout_s = min(session.settings.run.flush_timeout_s, within_s)

@@ -253,8 +253,8 @@ class Sweeping:
             return
         if number is not None:
             shown.whys.setdefault(number, self._plan.why)
-        elif self._plan.found is not None:
-            shown.answer = msgspec.convert(msgspec.to_builtins(self._plan.found), SearchAnswer)
+        elif self._plan.result is not None:
+            shown.answer = msgspec.convert(msgspec.to_builtins(self._plan.result), SearchAnswer)
 
     def _chosen_plan(self) -> Plan:
         load = self._run.settings.load

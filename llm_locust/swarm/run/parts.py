@@ -215,15 +215,15 @@ def go_on(options: Namespace, now_ns: int, locustfiles: Sequence[str]) -> None:
     course = _course(options)
     if course is None or not course.parts:
         return
-    run_time_s = options.run_time
+    number, run_time_s = len(course.parts) + 1, options.run_time
     if isinstance(run_time_s, int | float) and run_time_s:
         left_s = int(course.left_s(run_time_s, now_ns))
         if not course.over and left_s:
             options.run_time = left_s
-            logger.info("part %d of the run in %s: %d s are left", *_told(course, options), left_s)
+            logger.info("part %d of the run in %s: %d s are left", number, options.out, left_s)
             return
     elif not course.over:
-        logger.info("part %d of the run in %s", *_told(course, options))
+        logger.info("part %d of the run in %s", number, options.out)
         return
     why = course.over or f"its {run_time_s:g} s are over"
     logger.warning("the run in %s is not begun again: %s; name another --out for a new one", options.out, why)
@@ -235,10 +235,6 @@ def earlier_parts(options: object) -> tuple[Path, ...]:
     out = getattr(options, "out", None)
     is_in_parts = getattr(options, "restartable", False) or getattr(options, "resume", False)
     return tuple(parts_of(Path(out))) if out and is_in_parts else ()
-
-
-def _told(course: RunProgress, options: Namespace) -> tuple[int, str]:
-    return len(course.parts) + 1, str(options.out)
 
 
 def _course(options: object) -> RunProgress | None:

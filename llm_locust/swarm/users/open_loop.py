@@ -177,18 +177,13 @@ class ScheduleClock:
     """Conversion between the schedule's time and this process's clocks.
 
     Args:
-        origin: start of the schedule.
+        begins_ns: start of the schedule, by this process's realtime.
         read: the clocks.
     """
 
-    def __init__(self, origin: ClockPair, read: Callable[[], ClockPair] = read_clocks) -> None:
-        self._origin_ns = origin.monotonic_ns
+    def __init__(self, begins_ns: int, read: Callable[[], ClockPair] = read_clocks) -> None:
+        self._origin_ns = begins_ns - read().offset_ns
         self._read = read
-
-    @classmethod
-    def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
-        """Clock of a schedule that starts when this process's realtime reads ``realtime_ns``."""
-        return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
 
     def now_s(self) -> float:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
@@ -707,7 +702,7 @@ class OpenLoad:
         if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
             logger.warning("this worker's clock is not measured yet: its own clock is used as the run's time")
         offset_ns, _ = self._clock() or (0, 0)
-        clock = ScheduleClock.beginning_at(self._run_info["origin_ns"] - offset_ns)
+        clock = ScheduleClock(self._run_info["origin_ns"] - offset_ns)
         if self._stopped_s is not None:
             return
         limit = self._load.max_in_flight

@@ -230,7 +230,7 @@ class SearchPlan:
     """The loads of ``--find``.
 
     Attributes:
-        found: the answer, once there is no next load.
+        result: the answer, once there is no next load.
         why: why the last load was chosen.
 
     Args:
@@ -240,7 +240,7 @@ class SearchPlan:
     def __init__(
         self, objective: Objective, bounds: Bounds, read: Callable[[Sequence[StageFacts]], Probe]
     ) -> None:
-        self.found: SearchResult | None = None
+        self.result: SearchResult | None = None
         self.why = ""
         self._objective = objective
         self._bounds = bounds
@@ -257,7 +257,7 @@ class SearchPlan:
             self._probes.append(self._read(done[: at + 1]))
         step = next_step(self._objective, self._bounds, self._probes)
         if isinstance(step, SearchResult):
-            self.found = step
+            self.result = step
             logger.info("the search has ended: %s", step.why)
             return None
         logger.info("next: %g, %s", step.load, step.why)

@@ -103,27 +103,17 @@ def make_routes(
         worker: index of this process.
         together: key of sticky requests.
     """
-    if bases := run.get("arms"):
-        return _arm_routes(bases, settings, RandomArm(_shares(settings), run["seed"], worker))
-    targets = [Target.at(url) for url in run.get("targets") or ()]
-    if not targets:
-        host = Target.parse(run["host"]).with_base(run["base"])
-        return Routes(make_pools([host], settings), session_header=settings.requests.session_header)
+    arms, urls = settings.deployment.arms, run.get("arms") or run.get("targets") or ()
+    targets = [Target.at(url) for url in urls] or [Target.parse(run["host"]).with_base(run["base"])]
+    pools, session_header = make_pools(targets, settings), settings.requests.session_header
+    if run.get("arms"):  # every request or session draws one
+        random_arm = RandomArm([arm.weight for arm in arms], run["seed"], worker)
+        return Routes(pools, random_arm, arms=[arm.name for arm in arms], session_header=session_header)
+    if not urls:
+        return Routes(pools, session_header=session_header)
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
-    pools = make_pools(targets, settings)
-    return Routes(pools, chooser, together, session_header=settings.requests.session_header)
-
-
-def _arm_routes(bases: Sequence[str], settings: Settings, random_arm: RandomArm) -> Routes:
-    """A route to each arm of an interleaved comparison, of which every request or session draws one."""
-    pools = make_pools([Target.at(url) for url in bases], settings)
-    names = [arm.name for arm in settings.deployment.arms]
-    return Routes(pools, random_arm, arms=names, session_header=settings.requests.session_header)
-
-
-def _shares(settings: Settings) -> list[float]:
-    return [arm.weight for arm in settings.deployment.arms]
+    return Routes(pools, chooser, together, session_header=session_header)
 
 
 # --- Checks of answers against validators and expected answers, before the record is passed on

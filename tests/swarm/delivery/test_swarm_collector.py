@@ -69,7 +69,7 @@ def test_closing_at_any_time_delivers_each_record_once_and_in_order(pauses: list
         recorder.close_batch()
     assert desk.numbers() == list(range(made))
     assert recorder.finished == made
-    assert [h.seq for h in desk.headers] == list(range(recorder.batches))
+    assert [h.seq for h in desk.headers] == list(range(recorder._seq))
     assert all(h.rows > 0 and (h.run, h.worker) == ("run", "w1") for h in desk.headers)
 
 
@@ -403,7 +403,7 @@ def test_whatever_is_lost_repeated_or_delayed_the_file_has_each_record_once(
     for name, recorder in swarm.recorders.items():
         assert swarm.collector.inboxes[name].rows == recorder.finished
         assert swarm.collector.inboxes[name].seqs.ranges() == (
-            [range(recorder.batches)] if recorder.batches else []
+            [range(recorder._seq)] if recorder._seq else []
         )
 
 

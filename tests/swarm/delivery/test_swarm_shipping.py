@@ -379,7 +379,7 @@ def test_the_last_word_is_there_before_the_last_acknowledgement_and_goes_with_it
     outbox: Outbox, tmp_path: Path
 ) -> None:
     outbox.ship(0, 1)
-    outbox.shipper.foretell("run", facts())
+    outbox.shipper.queue_final_facts("run", facts())
     assert msgspec.json.decode((outbox.spool.folder / WORKER_FILE).read_bytes(), type=WorkerFacts) == facts()
     outbox.acknowledge(0, 1)
     assert outbox.shipper.finish("run", facts()) == 0

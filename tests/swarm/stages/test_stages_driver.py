@@ -383,7 +383,7 @@ def searched(swarm: FakeSwarm, bounds: Bounds) -> tuple[bool, list[StageFacts], 
     plan = SearchPlan(USERS, bounds, shown)
     driver = SweepDriver("run", swarm, plan, TIMES)
     swarm.confirm = driver.confirmed
-    return driver.drive(), driver.stages, plan.found
+    return driver.drive(), driver.stages, plan.result
 
 
 def test_a_search_ends_by_itself_with_the_last_number_of_users_that_holds() -> None:
