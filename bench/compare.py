@@ -38,8 +38,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Estimate
 from llm_locust.metrics.stats.intervals import in_order
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
+from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
 
 Floats = NDArray[np.float64]
 

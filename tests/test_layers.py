@@ -42,7 +42,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "metrics": ("stats", "requests"),
     "figures": ("charts", "compare"),
     "report": ("sections", "html", "formats", "compare"),
-    "sim": ("engine", "answers", "gateway"),
     "swarm": (
         "process",
         "channel",

@@ -11,24 +11,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, Self
 
-from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineProfile
-from llm_locust.sim.engine.stats import GpuKind
-from llm_locust.sim.faults import (
-    EventLog,
-    FaultPlan,
-    FaultPlanError,
-    PlanError,
-    Refusal,
-    events_path,
-    parse_fault_plan,
-    parse_plan,
-)
-from llm_locust.sim.gateway.fleet import Fleet
-from llm_locust.sim.gateway.gateway import Gateway
-from llm_locust.sim.gateway.replica import Port, PortError, Replica, Upstream, listen
+from llm_locust.sim.engine import Engine, EngineProfile
+from llm_locust.sim.faults import FaultPlan, FaultPlanError, PlanError, Refusal, parse_fault_plan, parse_plan
+from llm_locust.sim.gateway import Fleet, Gateway
+from llm_locust.sim.jobs import ModelLimits
+from llm_locust.sim.replica import Port, PortError, Replica, Upstream, listen
 from llm_locust.sim.settings import (
+    ENGINE_KEYS,
     FaultSettings,
     SettingsError,
     SimSettings,
@@ -36,10 +25,11 @@ from llm_locust.sim.settings import (
     check,
     read_profile,
 )
-from llm_locust.sim.truth import TruthError, TruthLog
+from llm_locust.sim.stats import GpuKind
+from llm_locust.sim.truth import EventLog, TruthError, TruthLog, events_path
 from llm_locust.wire.foreign_text import one_line
 
-__all__ = ["DESCRIPTION", "add_arguments", "run", "settings_from"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 
 # --- Running deployment: sockets, signals, start and stop
@@ -173,20 +163,7 @@ def stop_on_signals() -> asyncio.Event:
 DESCRIPTION = "Serve a simulated deployment: a gateway and replicas that stream as vLLM does."
 
 #: Option names, and the engine's field of each.
-_ENGINE_OPTIONS = {
-    "ttft_base": "ttft_base_ns",
-    "prefill_per_token": "prefill_per_token_ns",
-    "step_base": "step_base_ns",
-    "step_per_seq": "step_per_sequence_ns",
-    "context_per_token": "context_per_token_ns",
-    "overlap": "overlap",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "kv_cache_tokens": "kv_cache_tokens",
-    "kv_block_tokens": "kv_block_tokens",
-    "prefix_cache": "prefix_cache",
-    "noise": "noise",
-}
+_ENGINE_OPTIONS = {"overlap": "overlap", **{key: field for key, (field, _) in ENGINE_KEYS.items()}}
 
 
 def settings_from(args: argparse.Namespace) -> SimSettings:
@@ -196,11 +173,8 @@ def settings_from(args: argparse.Namespace) -> SimSettings:
         FaultPlanError, PlanError, SettingsError: with a one-line message.
     """
     profile = read_profile(args.profile) if args.profile else None
-    given = {
-        field: getattr(args, name)
-        for name, field in _ENGINE_OPTIONS.items()
-        if getattr(args, name) is not None
-    }
+    given = {field: getattr(args, name) for name, field in _ENGINE_OPTIONS.items()}
+    given = {field: value for field, value in given.items() if value is not None}
     engine: dict[str, Any] = {**(profile.engine if profile else {}), **given}
     longest = {"max_model_len": args.max_model_len or (profile and profile.max_model_len)}
     settings = SimSettings(

@@ -14,11 +14,11 @@ from llm_locust.core.texts import argument, is_on, parse_time_ns, positive
 from llm_locust.roofline.bounds import StepCosts, step_costs
 from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
 from llm_locust.roofline.model import ModelShape, read_model
-from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.sim.engine.scheduler import EngineProfile
-from llm_locust.sim.engine.stats import GpuKind
+from llm_locust.sim.engine import EngineProfile
 from llm_locust.sim.faults import TRANSFER_FAULT, FaultPlan, PlanStep, check_plan, parse_factor
+from llm_locust.sim.jobs import ModelLimits
 from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
+from llm_locust.sim.stats import GpuKind
 from llm_locust.wire.headers import SessionHeader
 
 # --- Configuration of a simulated deployment
@@ -232,10 +232,11 @@ def _engine(content: Any, where: str) -> dict[str, Any]:
     """Fields in the section, including ``max_model_len``, which is not the engine's."""
     if not isinstance(content, dict):
         raise SettingsError(f"{where} is {content!r}: write a mapping such as max_num_seqs: 256")
-    _check_keys(content, tuple(_STATED), where)
+    readers = {**ENGINE_KEYS, "max_model_len": ("max_model_len", _whole)}
+    _check_keys(content, tuple(readers), where)
     stated = {}
     for key, value in content.items():
-        field, reader = _STATED[key]
+        field, reader = readers[key]
         stated[field] = reader(value, f"{where}: {key}")
     return stated
 
@@ -281,7 +282,7 @@ def _switch(value: Any, where: str) -> bool:
 
 
 #: Keys of ``engine``: the field of the engine's profile, and the parser of its value.
-_STATED: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+ENGINE_KEYS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "ttft_base": ("ttft_base_ns", _duration),
     "step_base": ("step_base_ns", _duration),
     "step_per_seq": ("step_per_sequence_ns", _duration),
@@ -293,7 +294,6 @@ _STATED: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "kv_block_tokens": ("kv_block_tokens", _whole),
     "prefix_cache": ("prefix_cache", _switch),
     "noise": ("noise", _number),
-    "max_model_len": ("max_model_len", _whole),
 }
 
 

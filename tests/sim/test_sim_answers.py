@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given, strategies as st
 from sim_deployment import Deployment, deployment
 
-from llm_locust.sim.answers import chunks, messages, responses
-from llm_locust.sim.answers.jobs import (
+from llm_locust.sim.answers import (
+    StreamTemplate,
+    chat_body,
+    chat_template,
+    messages_body,
+    messages_template,
+    responses_body,
+    responses_template,
+)
+from llm_locust.sim.jobs import (
     Job,
     ModelLimits,
     RecentTexts,
@@ -23,7 +31,6 @@ from llm_locust.sim.answers.jobs import (
     resolve,
     split_tokens,
 )
-from llm_locust.sim.answers.template import StreamTemplate
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
@@ -310,7 +317,7 @@ def data_of(stream: bytes) -> list[Any]:
 
 def test_a_chat_stream_is_a_role_then_a_chunk_per_token_then_done() -> None:
     job = make_job()
-    role, *tokens, done = data_of(stream_bytes(job, chunks.stream_template(job)))
+    role, *tokens, done = data_of(stream_bytes(job, chat_template(job)))
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert done == "[DONE]"
     assert "".join(t["choices"][0]["delta"]["content"] for t in tokens) == job.text.whole(5)
@@ -323,14 +330,14 @@ def test_a_chat_stream_is_a_role_then_a_chunk_per_token_then_done() -> None:
 
 def test_a_completion_stream_has_no_role_and_its_text_outside_a_delta() -> None:
     job = make_job(COMPLETIONS)
-    *tokens, _ = data_of(stream_bytes(job, chunks.stream_template(job)))
+    *tokens, _ = data_of(stream_bytes(job, chat_template(job)))
     assert "".join(t["choices"][0]["text"] for t in tokens) == job.text.whole(5)
     assert tokens[0]["object"] == "text_completion"
 
 
 def test_usage_is_one_chunk_without_choices_ahead_of_done() -> None:
     job = make_job(include_usage=True)
-    *_, usage, done = data_of(stream_bytes(job, chunks.stream_template(job)))
+    *_, usage, done = data_of(stream_bytes(job, chat_template(job)))
     assert (usage["choices"], done) == ([], "[DONE]")
     assert usage["usage"] == {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5}
 
@@ -341,7 +348,7 @@ def test_usage_is_one_chunk_without_choices_ahead_of_done() -> None:
 )
 def test_continuous_usage_counts_up_whatever_the_models_name(endpoint: Dialect, model: str) -> None:
     job = make_job(endpoint, model=model, include_usage=True, continuous_usage=True)
-    *all_chunks, _ = data_of(stream_bytes(job, chunks.stream_template(job)))
+    *all_chunks, _ = data_of(stream_bytes(job, chat_template(job)))
     counted = [c["usage"]["completion_tokens"] for c in all_chunks]
     assert counted == ([0] if endpoint is CHAT else []) + [1, 2, 3, 4, 5, 5]
     assert all(c["usage"]["total_tokens"] == 3 + n for c, n in zip(all_chunks, counted, strict=True))
@@ -351,7 +358,7 @@ def test_continuous_usage_counts_up_whatever_the_models_name(endpoint: Dialect, 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), st.integers(0, 40))
 def test_a_responses_stream_is_numbered_without_a_gap(request_id: str, tokens: int) -> None:
     job = make_job(RESPONSES, tokens, request_id=request_id)
-    events = data_of(stream_bytes(job, responses.stream_template(job)))
+    events = data_of(stream_bytes(job, responses_template(job)))
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
     deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
     assert "".join(deltas) == job.text.whole(tokens)
@@ -361,21 +368,21 @@ def test_a_responses_stream_is_numbered_without_a_gap(request_id: str, tokens: i
 
 def test_a_completed_response_says_its_usage_and_why_it_ended() -> None:
     job = make_job(RESPONSES)
-    done = data_of(stream_bytes(job, responses.stream_template(job)))[-1]["response"]
+    done = data_of(stream_bytes(job, responses_template(job)))[-1]["response"]
     assert (done["usage"]["input_tokens"], done["usage"]["output_tokens"], done["usage"]["total_tokens"]) == (
         3,
         5,
         8,
     )
     assert (done["status"], done["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-    assert done == responses.whole_body(job)
-    whole = responses.whole_body(make_job(RESPONSES, finish_reason="stop"))
+    assert done == responses_body(job)
+    whole = responses_body(make_job(RESPONSES, finish_reason="stop"))
     assert (whole["status"], whole["incomplete_details"]) == ("completed", None)
 
 
 def test_an_answer_without_tokens_still_has_its_finish_reason() -> None:
     job = make_job(tokens=0, finish_reason="stop", include_usage=True)
-    role, finish, usage, done = data_of(stream_bytes(job, chunks.stream_template(job)))
+    role, finish, usage, done = data_of(stream_bytes(job, chat_template(job)))
     assert role["choices"][0]["delta"]["role"] == "assistant"
     assert (finish["choices"][0]["delta"]["content"], finish["choices"][0]["finish_reason"]) == ("", "stop")
     assert (usage["usage"]["completion_tokens"], done) == (0, "[DONE]")
@@ -384,7 +391,7 @@ def test_an_answer_without_tokens_still_has_its_finish_reason() -> None:
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
 def test_a_whole_body_has_the_streams_text_and_usage(endpoint: Dialect) -> None:
     job = make_job(endpoint, stream=False)
-    body = chunks.whole_body(job)
+    body = chat_body(job)
     choice = body["choices"][0]
     text = choice["message"]["content"] if endpoint is CHAT else choice["text"]
     assert (text, choice["finish_reason"]) == (job.text.whole(5), "length")
@@ -437,7 +444,7 @@ def read(stream: bytes) -> Reply:
 
 def test_a_messages_stream_has_a_start_a_delta_per_token_and_a_stop() -> None:
     job = make_job(MESSAGES)
-    events = data_of(stream_bytes(job, messages.stream_template(job)))
+    events = data_of(stream_bytes(job, messages_template(job)))
     assert [event["type"] for event in events] == [
         *("message_start", "content_block_start", "ping"),
         *["content_block_delta"] * 5,
@@ -450,7 +457,7 @@ def test_a_messages_stream_has_a_start_a_delta_per_token_and_a_stop() -> None:
 
 def test_each_event_names_its_type() -> None:
     job = make_job(MESSAGES, tokens=2)
-    for event in stream_bytes(job, messages.stream_template(job)).decode().strip().split("\n\n"):
+    for event in stream_bytes(job, messages_template(job)).decode().strip().split("\n\n"):
         name, data = event.split("\n")
         assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
 
@@ -458,8 +465,8 @@ def test_each_event_names_its_type() -> None:
 @pytest.mark.parametrize(("tokens", "reason"), [(0, "stop"), (7, "stop"), (3, "length")])
 def test_our_reader_reads_what_was_generated(tokens: int, reason: str) -> None:
     job = make_job(MESSAGES, tokens=tokens, finish_reason=reason)
-    streamed = read(stream_bytes(job, messages.stream_template(job)))
-    whole = read_body(MESSAGES, json.dumps(messages.whole_body(job)).encode())
+    streamed = read(stream_bytes(job, messages_template(job)))
+    whole = read_body(MESSAGES, json.dumps(messages_body(job)).encode())
     for reply in (streamed, whole):
         assert (reply.text, reply.done, reply.model) == (job.text.whole(tokens), True, "sim")
         assert reply.usage is not None

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llm_locust.sim.answers.jobs import ModelLimits, resolve
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
+from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
+from llm_locust.sim.jobs import ModelLimits, resolve
 from llm_locust.wire.dialects.chat import COMPLETIONS
 
 MS = 1_000_000

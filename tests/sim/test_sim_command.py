@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 
 from llm_locust.sim import command
-from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
-from llm_locust.sim.faults import FAULTS, Action, Event
+from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
+from llm_locust.sim.faults import FAULTS, Action
+from llm_locust.sim.jobs import ModelLimits
 from llm_locust.sim.routing import POLICIES
 from llm_locust.sim.settings import SettingsError, read_profile
-from llm_locust.sim.truth import TruthEntry
+from llm_locust.sim.truth import Event, TruthEntry
 
 # --- The command as a process: ready line, signals, exit codes, messages
 

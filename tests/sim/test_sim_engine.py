@@ -10,9 +10,8 @@ from hypothesis import given, strategies as st
 from sim_deployment import deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineCounters, EngineProfile, EngineSequence
-from llm_locust.sim.engine.stats import (
+from llm_locust.sim.engine import Engine, EngineCounters, EngineProfile, EngineSequence
+from llm_locust.sim.stats import (
     BUSY_W,
     IDLE_W,
     BucketHistogram,

@@ -19,23 +19,21 @@ from hypothesis import given, strategies as st
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.sim.faults import (
     Action,
-    EventLog,
     FaultPlan,
     FaultPlanError,
     PlanError,
     PlanStep,
     Refusal,
     check_plan,
-    events_path,
     http_status,
     parse_factor,
     parse_fault_plan,
     parse_plan,
 )
-from llm_locust.sim.truth import TruthError
+from llm_locust.sim.jobs import ModelLimits
+from llm_locust.sim.truth import EventLog, TruthError, events_path
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.reply import ReplyReader, read_body

@@ -18,12 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sim_deployment import FAST, Deployment, deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.sim.command import settings_from
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineCounters, EngineSequence, Held, KvCache
-from llm_locust.sim.engine.stats import KV_BYTES_PER_TOKEN, ReplicaStats
-from llm_locust.sim.gateway.replica import Replica
+from llm_locust.sim.engine import Engine, EngineCounters, EngineSequence, Held, KvCache
+from llm_locust.sim.jobs import ModelLimits
+from llm_locust.sim.replica import Replica
 from llm_locust.sim.routing import (
     POLICIES,
     LeastInflightRouting,
@@ -36,6 +34,7 @@ from llm_locust.sim.routing import (
     make_policy,
 )
 from llm_locust.sim.settings import SettingsError, SimSettings, add_arguments, check
+from llm_locust.sim.stats import KV_BYTES_PER_TOKEN, ReplicaStats
 
 STEP_S = 0.004
 

@@ -9,8 +9,7 @@ from metrics_cases import manifest, ns, request
 
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineProfile, EngineSequence
+from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
 
 REQUESTS = 400
 PROFILE = EngineProfile(noise=0.02)

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
-from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.sim.jobs import ModelLimits
 from llm_locust.wire.headers import SessionHeader
 
 USER = [{"role": "user", "content": "one two three"}]

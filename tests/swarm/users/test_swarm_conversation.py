@@ -11,7 +11,7 @@ import pytest
 from swarm_process import Process, Result, in_parallel, locust, simulation
 
 from llm_locust.figures.sessions import planned_turns
-from llm_locust.sim.answers.jobs import count_tokens
+from llm_locust.sim.jobs import count_tokens
 
 #: Each request is written down as it was made, with the answer.
 LOCUSTFILE = """

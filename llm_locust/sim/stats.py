@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from llm_locust.sim.engine.scheduler import EngineCounters
+from llm_locust.sim.engine import EngineCounters
 
 # fmt: off
 _TTFT_EDGES_S = (

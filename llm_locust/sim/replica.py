@@ -5,20 +5,19 @@ import math
 import os
 import random
 import socket
+import struct
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence, Sequence as Ordered
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from aiohttp import web
 
-from llm_locust.sim.answers.jobs import Job, RequestError
-from llm_locust.sim.answers.stream import reset_connection
-from llm_locust.sim.engine.engine import Engine
-from llm_locust.sim.engine.scheduler import EngineSequence
-from llm_locust.sim.engine.stats import GpuReading, ReplicaReading, ReplicaStats
+from llm_locust.sim.engine import Engine, EngineSequence
+from llm_locust.sim.jobs import Job, RequestError
 from llm_locust.sim.routing import Policy, Routed
+from llm_locust.sim.stats import GpuReading, ReplicaReading, ReplicaStats
 from llm_locust.wire.headers import SessionHeader
 
 # --- One listening port with its application, which can be closed and reopened
@@ -46,6 +45,15 @@ def listen(host: str, port: int) -> socket.socket:
         raise PortError(
             f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for a free one"
         ) from e
+
+
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+
+def reset_connection(transport: asyncio.Transport) -> None:
+    """Close the connection at once with an RST."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+    transport.abort()
 
 
 class Port:
@@ -167,7 +175,7 @@ class Replica:
         finish_reason: str,
         sink: TokenSink,
         *,
-        block_hashes: Ordered[int] = (),
+        block_hashes: Sequence[int] = (),
         transfer: Transfer | None = None,
     ) -> EngineSequence:
         """Queue a request now; it is ready when its KV ``transfer`` has ended.

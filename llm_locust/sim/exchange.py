@@ -5,26 +5,150 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from llm_locust.sim.answers import chunks, jobs, messages, responses
-from llm_locust.sim.answers.jobs import Job, RequestError
-from llm_locust.sim.answers.stream import TokenStream, reset_connection
-from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
-from llm_locust.sim.engine.scheduler import EngineSequence
+from llm_locust.sim.answers import FAULT_MESSAGE, FORMATS, GARBAGE, StreamTemplate
+from llm_locust.sim.engine import EngineSequence
 from llm_locust.sim.faults import http_status
-from llm_locust.sim.gateway.replica import Replica, TokenSink, Transfer, Upstream, session_fields
+from llm_locust.sim.jobs import Job, RequestError
+from llm_locust.sim.replica import Replica, TokenSink, Transfer, Upstream, reset_connection, session_fields
 from llm_locust.sim.settings import FaultSettings
 from llm_locust.sim.truth import TruthEntry
-from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.dialects.messages import MESSAGES
-from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
 from llm_locust.wire.headers import SessionHeader
+
+# --- One streamed answer: the tokens' bytes, written straight to the transport
+
+
+#: Faults that replace a token of a stream.
+MIDWAY = frozenset({"reset", "cut", "truncated", "stall", "garbage", "error_object"})
+
+
+class TokenStream:
+    """Writes a job's tokens as they are generated, and its fault in place of token ``strike_at`` + 1.
+
+    aiohttp writes the head and the end of the answer. The chunks between bypass its writer, which takes as
+    long again as the socket's send.
+
+    ``done`` is resolved when the last byte before the end of the body is written; :meth:`tail` is then what
+    precedes that end. ``hung_up``: the fault has closed the connection.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        template: StreamTemplate,
+        job: Job,
+        *,
+        fault: str | None = None,
+        strike_at: int = 0,
+        stall_s: float = 0.0,
+    ) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.token_ns: list[int] = []
+        self.eos_ns: int | None = None
+        self.complete = False
+        self.hung_up = False
+        self._error = b""
+        self._transport = transport
+        self._template = template
+        self._job = job
+        self._fault = fault
+        self._strike_at = min(strike_at, job.output_tokens - 1) if fault in MIDWAY else -1
+        self._stall_s = stall_s
+        self._tokens = 0  # generated, including the held back ones of a stalled stream
+        self._held: list[bytes | None] | None = None  # None: the end without text
+        self._opened = False
+
+    def open(self) -> None:
+        """Write the events before the first token, each separately; at most once."""
+        if not self._opened:
+            self._opened = True
+            for event in self._template.opening:
+                self._transport.write(_chunk(event))
+
+    def token(self) -> None:
+        """Send the next token. This is the engine's sink."""
+        if self.done.done():
+            return
+        if not self._opened:
+            self.open()
+        job = self._job
+        if self._tokens == self._strike_at:
+            self._strike()
+            if self.done.done():
+                return
+        if job.output_tokens:  # an answer without tokens ends at the place of its first one
+            self._tokens += 1
+            if self._tokens > job.text_tokens:
+                self._send(None)
+            else:
+                text = job.text.escaped(self._tokens - 1)
+                last = self._tokens == job.output_tokens
+                self._send(_chunk(self._template.token(text, self._tokens, last)))
+        if self._tokens == job.output_tokens and self._held is None:
+            self._finish()
+
+    def tail(self, cached_tokens: int | None) -> bytes:
+        """Bytes after the last token; usage reports that many cached tokens of the prompt."""
+        return self._template.closing(cached_tokens) if self.complete else self._error
+
+    def _send(self, chunk: bytes | None) -> None:
+        """Send a token's event, or that of the end without text."""
+        if self._held is not None:
+            self._held.append(chunk)
+            return
+        if chunk is None:
+            self.eos_ns = time.time_ns()
+            if end := self._template.end(self._job.output_tokens):
+                self._transport.write(_chunk(end))
+            return
+        self.token_ns.append(time.time_ns())
+        self._transport.write(chunk)
+
+    def _finish(self) -> None:
+        self.complete = True
+        self.done.set_result(None)
+
+    def _strike(self) -> None:
+        match self._fault:
+            case "reset":
+                reset_connection(self._transport)
+                self._hang_up()
+            case "cut":
+                self._transport.close()
+                self._hang_up()
+            case "truncated":
+                self.done.set_result(None)
+            case "error_object":
+                self._error = self._template.error(self._tokens)
+                self.done.set_result(None)
+            case "garbage":
+                self._transport.write(_chunk(GARBAGE))
+            case "stall":
+                self._held = []
+                asyncio.get_running_loop().call_later(self._stall_s, self._release)
+
+    def _hang_up(self) -> None:
+        self.hung_up = True
+        self.done.set_result(None)
+
+    def _release(self) -> None:
+        if self.done.done():
+            return
+        held, self._held = self._held or [], None
+        for chunk in held:
+            self._send(chunk)
+        if self._tokens == self._job.output_tokens:
+            self._finish()
+
+
+def _chunk(event: bytes) -> bytes:
+    """The event as one chunk of HTTP/1.1's chunked coding."""
+    return b"%x\r\n%b\r\n" % (len(event), event)
+
 
 # --- Disaggregated prefill: another replica computes a request's prompt before its own one decodes
 
@@ -60,17 +184,6 @@ class Prefill:
             self.upstream.in_flight -= 1
             replica.cancel(sequence)
         return sequence
-
-
-#: What writes the answers of each API that is simulated.
-FORMATS: Mapping[Dialect, Any] = {
-    CHAT: chunks,
-    COMPLETIONS: chunks,
-    RESPONSES: responses,
-    MESSAGES: messages,
-    EMBEDDINGS: jobs,
-    RERANK: jobs,
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,9 +236,11 @@ class GatewayExchange:
         response.enable_chunked_encoding()
         await response.prepare(self.request)
         self.entry.status = 200
+        template = FORMATS[job.endpoint].stream
+        assert template is not None  # jobs of other APIs are not streamed
         stream = TokenStream(
             self.transport,
-            FORMATS[job.endpoint].stream_template(job),
+            template(job),
             job,
             fault=self.entry.fault,
             strike_at=self.faults.after_tokens,
@@ -157,7 +272,7 @@ class GatewayExchange:
                 done.set_result(None)
 
         sequence = await self._generate(job, replica, count_down, done)
-        body = _json(FORMATS[job.endpoint].whole_body(job, sequence.cached_tokens))
+        body = msgspec.json.encode(FORMATS[job.endpoint].whole(job, sequence.cached_tokens))
         match self.entry.fault:
             case "reset" | "cut":
                 return await self._break_off(body)
@@ -234,8 +349,7 @@ class GatewayExchange:
         return response
 
     def _error(self, status: int, kind: str, message: str) -> bytes:
-        made = messages.error_object if self.endpoint is MESSAGES else error_object
-        return _json(made(status, kind, message))
+        return msgspec.json.encode(FORMATS[self.endpoint].error(status, kind, message))
 
     def _headers(self, content_type: str) -> dict[str, str]:
         served_by = {"X-Served-By": self.entry.replica} if self.entry.replica else {}
@@ -248,7 +362,3 @@ class GatewayExchange:
             **served_by,
             **of_session,
         }
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return msgspec.json.encode(content)

@@ -1,16 +1,13 @@
 """Requests as the simulated model's work: prompts, texts, counts and results."""
 
-import base64
 import math
 import random
 import re
-import struct
 import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from random import Random
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -205,7 +202,7 @@ def image_tokens(url: str, size: Size) -> list[str]:
     return [f"{mark} {number}" for number in range(count_image_tokens(size))]
 
 
-# --- Answers with a result for each input: vectors and scores, equal for equal texts
+# --- Requests for a result for each input: vectors and scores
 
 
 #: Dimensions of a vector where the request does not say them, and the most that it may.
@@ -231,32 +228,6 @@ def embedded(given: str | list[str | int | list[int]]) -> list[str]:
     if all(isinstance(item, int) for item in given):
         return [" ".join(map(str, given))]
     return [" ".join(map(str, item)) if isinstance(item, list) else str(item) for item in given]
-
-
-def whole_body(job: "Job", cached_tokens: int | None) -> dict[str, Any]:
-    """The answer to a job that asks for results."""
-    asked = job.results
-    assert asked is not None
-    usage = {"prompt_tokens": job.prompt_tokens, "total_tokens": job.prompt_tokens}
-    if asked.query is None:
-        data = [_embedding(asked, place, text) for place, text in enumerate(asked.texts)]
-        return {"object": "list", "model": job.model, "data": data, "usage": usage}
-    scores = [Random(f"{asked.query}\n{text}").random() for text in asked.texts]
-    best = sorted(range(len(scores)), key=lambda place: -scores[place])[: asked.top_n]
-    results = [{"index": place, "relevance_score": scores[place]} for place in best]
-    return {"id": f"rerank-{job.request_id}", "model": job.model, "results": results, "usage": usage}
-
-
-def _embedding(asked: ResultsAsked, place: int, text: str) -> dict[str, Any]:
-    source = Random(zlib.crc32(text.encode("utf-8", "replace")))
-    raw = source.randbytes(asked.dimensions)
-    values = [(byte - 127.5) / 127.5 for byte in raw]
-    norm = sum(value * value for value in values) ** 0.5
-    vector = [round(value / norm, 6) for value in values]
-    packed = (
-        base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if asked.in_base64 else vector
-    )
-    return {"object": "embedding", "index": place, "embedding": packed}
 
 
 # --- Conversion of a request's body to the simulated model's work: counts, lengths, text

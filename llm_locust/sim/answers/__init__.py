@@ -1,1 +1,0 @@
-"""Answers of the simulated model: its text, and each API's events."""

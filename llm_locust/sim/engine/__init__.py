@@ -1,1 +1,0 @@
-"""The simulated inference engine: scheduler, KV cache, counters. No IO and no clock."""
