@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
         "merge": Command("llm_locust.cli.merge", "make a run of what its master and workers have left"),
         "upload": Command("llm_locust.cli.upload", "copy a run to an object store, or continue an upload"),
-        "k8s": Command("llm_locust.cli.k8s", "run a load in Kubernetes, or print its manifests"),
+        "k8s": Command("llm_locust.k8s.command", "run a load in Kubernetes, or print its manifests"),
         "roofline": Command("llm_locust.cli.roofline", "compute what given GPUs allow at best"),
         "schema": Command(
             "llm_locust.cli.schema", "print the JSON schema of summary.json, or a table of its keys"

@@ -31,7 +31,7 @@ from k8s_tools import (
     with_standard_kinds,
 )
 
-from llm_locust.k8s.chart.build import MODES, write_chart
+from llm_locust.k8s.chart import MODES, write_chart
 from llm_locust.k8s.overlay import MANIFESTS
 
 # --- The Helm chart is what kustomize renders, and Helm finds nothing wrong with it

@@ -22,8 +22,9 @@ from packaging.version import Version
 from prometheus_client import generate_latest
 from warm_process import warm_code
 
-from llm_locust.cli import k8s as command, upload as upload_command
+from llm_locust.cli import upload as upload_command
 from llm_locust.core.texts import parse_time
+from llm_locust.k8s import command
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.live.prometheus import registry
 from llm_locust.live.state import Observation

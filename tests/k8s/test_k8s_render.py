@@ -20,12 +20,11 @@ import yaml
 from cluster_cases import RUNNING, ended, pod, waiting
 from k8s_tools import documents, kubectl_on_path
 
-from llm_locust.cli import k8s as command
 from llm_locust.cli.main import main
-from llm_locust.k8s.following.cluster import read_state
-from llm_locust.k8s.following.files import Resumed
-from llm_locust.k8s.following.run import asked_to_end
-from llm_locust.k8s.kubectl import render as render_folder
+from llm_locust.k8s import command
+from llm_locust.k8s.command import asked_to_end
+from llm_locust.k8s.files import Resumed
+from llm_locust.k8s.kubectl import read_state, render as render_folder
 from llm_locust.k8s.overlay import image_change
 from llm_locust.k8s.plan import MOST_BYTES, RenderError, ServerTarget, files_of
 from llm_locust.options.table import GRAMMAR

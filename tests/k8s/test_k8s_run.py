@@ -12,7 +12,7 @@ from k8s_tools import kubectl_on_path
 from swarm_process import wait_until
 
 from llm_locust.cli.main import main
-from llm_locust.k8s.following import run as following
+from llm_locust.k8s import command as following
 
 Start = Callable[..., Run]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from swarm_process import wait_until
 
-from llm_locust.cli import k8s as command
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.k8s import command
 from llm_locust.k8s.arguments import plan_of
 from llm_locust.k8s.kubectl import render
 from llm_locust.k8s.overlay import write_overlay

@@ -246,7 +246,7 @@ def _results(volume: Object, holes: Holes) -> None:
 #: Kinds of a run that the chart has: overlays.
 MODES = ("headless", "jobset", "nightly", "soak")
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parent / "helm"
 _RUN = "chart-run"
 _NAMESPACE = "chart-namespace"
 _MONITORING = ".Values.monitoring.enabled"

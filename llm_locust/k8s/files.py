@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from llm_locust.k8s.following.cluster import ClusterRun
 from llm_locust.k8s.hold import ENDED, FETCHED, FOLDER
-from llm_locust.k8s.kubectl import Kubectl, KubectlError
+from llm_locust.k8s.kubectl import ClusterRun, Kubectl, KubectlError
 
 # --- Log of a pod as it grows, across connections that are cut
 
@@ -212,7 +211,7 @@ _READY_S = 180
 
 
 def fetch_from_volume(cluster: ClusterRun, claim: str, to: Path) -> bool:
-    """Copy the run directory from the claim, as :func:`~llm_locust.k8s.following.files.fetch` does it.
+    """Copy the run directory from the claim, as :func:`~llm_locust.k8s.files.fetch` does it.
 
     Raises:
         KubectlError: the pod cannot be created.

@@ -1,1 +1,0 @@
-"""Helm chart of a run, made from the kustomize overlays."""

@@ -1,1 +1,0 @@
-"""A run in a cluster, followed from here: created, watched, its log, its files, removed."""
