@@ -25,13 +25,13 @@ LEVELS: dict[str, int] = {
     "scenario": 5,
     "report": 5,
     "options": 6,
-    "doctor": 6,
-    "k8s": 7,
-    "swarm": 7,
-    "cli": 8,
-    "__main__": 9,
-    "": 9,  # the package's public namespace
-    "locustfiles": 10,  # as a user's own: of the public namespace
+    "doctor": 7,
+    "k8s": 8,
+    "swarm": 8,
+    "cli": 9,
+    "__main__": 10,
+    "": 10,  # the package's public namespace
+    "locustfiles": 11,  # as a user's own: of the public namespace
 }
 
 #: Folders of a room from the ground up. A module in one may import from its own folder, from lower ones and

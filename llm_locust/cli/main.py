@@ -1,16 +1,20 @@
-"""The ``llm-locust`` command: one lazy table of commands, one module a command.
+"""The ``llm-locust`` command: one lazy table of commands, and the parser of their arguments.
 
 A module of a command has ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(args)``, which returns the exit
-code. Only the module of the command that is run is imported.
+code. Of a further command of a module, such as merge, they are ``MERGE_DESCRIPTION``, ``add_merge_arguments``
+and ``run_merge``. Only the module of the command that is run is imported.
 """
 
+import argparse
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-
-from llm_locust.cli.parser import CommandParser, did_you_mean
+from typing import Any, NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +22,14 @@ class Command:
     """A command: the module that runs it, and its line in the help.
 
     Attributes:
+        is_further: the module has another command that the names without this one's are of.
         splits: its arguments after ``--`` are not its own; ``args.rest`` has them.
         hint: ends the error about an unknown option.
     """
 
     module: str
     help: str
+    is_further: bool = False
     splits: bool = False
     hint: str = "see --help"
 
@@ -38,25 +44,26 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             hint="options of Locust itself go after --; see --help",
         ),
         "sweep": Command(
-            "llm_locust.cli.sweep",
+            "llm_locust.cli.run",
             "measure several loads in one run",
+            is_further=True,
             splits=True,
             hint="; options of Locust itself go after --; see --help",
         ),
-        "doctor": Command("llm_locust.cli.doctor", "check this machine and a server before a run"),
+        "doctor": Command("llm_locust.doctor.command", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
         "compare": Command("llm_locust.cli.compare", "show what changed between runs, beyond noise"),
         "find": Command("llm_locust.cli.find", "find the highest load under which limits hold"),
         "presets": Command("llm_locust.cli.presets", "list the loads that --preset knows"),
         "plan": Command("llm_locust.cli.plan", "plan replicas and cost for a rate, from a sweep"),
-        "options": Command("llm_locust.cli.options", "list all options of a load test"),
+        "options": Command(__name__, "list all options of a load test", is_further=True),
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
-        "merge": Command("llm_locust.cli.merge", "make a run of what its master and workers have left"),
+        "merge": Command(__name__, "make a run of what its master and workers have left", is_further=True),
         "upload": Command("llm_locust.cli.upload", "copy a run to an object store, or continue an upload"),
         "k8s": Command("llm_locust.k8s.command", "run a load in Kubernetes, or print its manifests"),
         "roofline": Command("llm_locust.cli.roofline", "compute what given GPUs allow at best"),
         "schema": Command(
-            "llm_locust.cli.schema", "print the JSON schema of summary.json, or a table of its keys"
+            __name__, "print the JSON schema of summary.json, or a table of its keys", is_further=True
         ),
     }
 )
@@ -132,8 +139,10 @@ def help_text() -> str:
 def _run(name: str, words: list[str]) -> int:
     command = COMMANDS[name]
     module = import_module(command.module)
-    parser = CommandParser(prog=f"llm-locust {name}", description=module.DESCRIPTION, hint=command.hint)
-    module.add_arguments(parser)
+    of, run = (f"{name}_", f"run_{name}") if command.is_further else ("", "run")
+    description = getattr(module, f"{of.upper()}DESCRIPTION")
+    parser = CommandParser(prog=f"llm-locust {name}", description=description, hint=command.hint)
+    getattr(module, f"add_{of}arguments")(parser)
     rest: list[str] = []
     if command.splits and "--" in words:
         at = words.index("--")
@@ -141,5 +150,167 @@ def _run(name: str, words: list[str]) -> int:
     args = parser.parse_args(words)
     if command.splits:
         args.rest = rest
-    code: int = module.run(args)
+    code: int = getattr(module, run)(args)
     return code
+
+
+# --- Parser of a command's arguments: what is wrong with them, in one line, and what may have been meant
+
+
+#: Lines of help longer than this are hard to read, however wide the terminal is.
+_WIDEST_HELP = 100
+
+_UNKNOWN = "unrecognized arguments: "
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Reports in one line what is wrong with the arguments; ``--help`` has the usage.
+
+    Args:
+        hint: ends the error about an unknown option.
+    """
+
+    def __init__(self, *args: Any, hint: str = "see --help", **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _HelpFormatter, "allow_abbrev": False, **kwargs})
+        self._hint = hint
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith(_UNKNOWN):
+            message = self._unknown(message.removeprefix(_UNKNOWN))
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def _unknown(self, words: str) -> str:
+        word = next((each for each in words.split() if each.startswith("-")), "")
+        if not word:
+            return f"unexpected {words!r}; {self._hint}"
+        flag = word.partition("=")[0]
+        return f"unknown option {flag}; {did_you_mean(flag, _flags(self))}{self._hint}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``did you mean X? ``, or an empty text if nothing known is similar to ``word``."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}? " if close else ""
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from _flags(inner)
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the description, and keeps the lines of the epilog."""
+
+    def __init__(self, prog: str, **kwargs: Any) -> None:
+        super().__init__(prog, max_help_position=26, width=help_width(), **kwargs)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+
+def help_width() -> int:
+    """Columns of a help text: the terminal's, if it is not too wide."""
+    return min(_WIDEST_HELP, shutil.get_terminal_size().columns - 1)
+
+
+# --- ``llm-locust options``: the options of a load test
+
+
+OPTIONS_DESCRIPTION = "List the options that a locustfile has in addition to Locust's own."
+
+
+def add_options_arguments(_: argparse.ArgumentParser) -> None:
+    """None."""
+
+
+def run_options(_: argparse.Namespace) -> int:
+    """Print the options. Return the exit code, 0."""
+    # Imported here: Locust takes long to import, and patches the standard library.
+    from llm_locust.options.settings import options_help
+    from llm_locust.report.output import printing
+
+    with printing():
+        print(options_help())
+    return 0
+
+
+# --- ``llm-locust schema``: the JSON schema of ``summary.json``, or its keys as a table
+
+
+SCHEMA_DESCRIPTION = (
+    "Print the JSON schema of summary.json: every key with its type, and what it means in one sentence. "
+    "With --keys, print the same as a table in Markdown."
+)
+
+
+def add_schema_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust schema``."""
+    from llm_locust.figures.reference import sections
+
+    parser.add_argument(
+        "--keys",
+        nargs="*",
+        choices=sections(),
+        metavar="SECTION",
+        help="print a table of the keys of these sections, such as latency_ms; of all if none is named",
+    )
+
+
+def run_schema(args: argparse.Namespace) -> int:
+    """Print it. Return the exit code, 0."""
+    from llm_locust.figures.reference import key_table, schema_text, sections
+    from llm_locust.report.output import printing
+
+    with printing():
+        sys.stdout.write(schema_text() if args.keys is None else key_table(args.keys or sections()))
+    return 0
+
+
+# --- ``llm-locust merge``: a run directory from what is left of a run
+
+
+MERGE_DESCRIPTION = (
+    "Make a run directory from what is left of a run whose master died, or that lacks batches: run "
+    "directories and workers' spools, in any order, searched recursively. Then report on it."
+)
+
+
+def add_merge_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust merge``."""
+    parser.add_argument(
+        "sources", type=Path, nargs="+", metavar="DIR", help="run directory, spool, or file of frames"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to make")
+    parser.add_argument("--run", metavar="ID", help="id of the run, where there are batches of several")
+    parser.add_argument(
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
+    )
+
+
+def run_merge(args: argparse.Namespace) -> int:
+    """Merge, and print the report. Return the report's exit code, or 2 if nothing could be merged."""
+    from llm_locust.report.analysis import build_report
+    from llm_locust.report.console import print_report
+    from llm_locust.report.inputs import carry_over
+    from llm_locust.report.output import one_line, printing
+    from llm_locust.report.sections.headline import verdict
+    from llm_locust.store import merge
+
+    try:
+        merged = merge(args.sources, args.out, args.run)
+        for line in merged.unreadable:
+            print(f"llm-locust merge: warning: {one_line(line)}", file=sys.stderr)
+        carry_over(args.sources, args.out, merged.manifest.id)
+        report = build_report(args.out, allow_incomplete=args.allow_incomplete)
+    except (ValueError, OSError) as e:
+        print(f"llm-locust merge: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        found = verdict(report.summary, report.verdict)
+        print_report(report.summary, args.out, sys.stdout, found=replace(found, code=report.exit_code))
+    return report.exit_code

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
 
-from llm_locust.cli.parser import did_you_mean
+from llm_locust.cli.main import did_you_mean
 from llm_locust.options.table import GRAMMAR
 from llm_locust.report.output import one_line, printing
 from llm_locust.scenario.classes import PRESETS, protocol_names, scenario_path

@@ -15,8 +15,7 @@ from llm_locust.client.http.target import Target
 from llm_locust.client.http.tls import tls_context
 from llm_locust.client.probing import Listing, StampTrial, list_models
 from llm_locust.doctor.finding import Examination, OutOfTimeError, TimeLeft
-from llm_locust.doctor.kubernetes import Access, look_at_kubernetes
-from llm_locust.doctor.machine import Cpu, LoopLag, ServerTime
+from llm_locust.doctor.machine import Access, Cpu, LoopLag, ServerTime, look_at_kubernetes
 from llm_locust.doctor.network import MOST_TRIED, Attempt, Certificate, Resolved, TlsSeen, try_addresses
 from llm_locust.doctor.streams import TOKENS, DoctorRequester, SeenStream, chosen_model, was_read_late
 from llm_locust.host import (

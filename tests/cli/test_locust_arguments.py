@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import llm_locust
-from llm_locust.cli import run as command, run as run_command, sweep
-from llm_locust.cli.parser import CommandParser
-from llm_locust.cli.starting import LOCUSTFILES, locust_arguments, said_elsewhere
+from llm_locust.cli import run as command
+from llm_locust.cli.main import CommandParser
+from llm_locust.cli.run import LOCUSTFILES, locust_arguments, settings_elsewhere
 from llm_locust.options.table import GRAMMAR, OPTIONS
 from llm_locust.scenario.document import Scenario, parse_scenario
 
@@ -55,7 +55,7 @@ def made(
         read, words = parse_scenario(scenario, "s.yaml", GRAMMAR), (*words, "--scenario=s.yaml")
     args = parser().parse_args([*words])
     args.rest = list(rest)
-    listed = locust_arguments(args, said_elsewhere(environ or {}, read))
+    listed = locust_arguments(args, settings_elsewhere(environ or {}, read))
     flags = [word.partition("=")[0] for word in listed]
     assert len(flags) == len({*flags}), "each option once"
     return {flag: value for flag, _, value in (word.partition("=") for word in listed)}
@@ -218,7 +218,7 @@ def test_options_of_the_table_are_passed_on_as_they_were_given(name: str) -> Non
 def test_a_repeated_option_is_passed_on_as_often() -> None:
     args = parser().parse_args([URL, "--header", "A=1", "--header", "B=2"])
     args.rest = []
-    listed = locust_arguments(args, said_elsewhere({}, None))
+    listed = locust_arguments(args, settings_elsewhere({}, None))
     assert listed[-2:] == ["--header=A=1", "--header=B=2"]
 
 
@@ -256,7 +256,7 @@ def test_the_locustfiles_that_it_starts_are_those_of_the_installed_package() -> 
 @pytest.mark.parametrize(
     ("words", "environment", "loads"),
     [
-        ([], {}, sweep.DEFAULT_SWEEP),
+        ([], {}, command.DEFAULT_SWEEP),
         (["--sweep=rate=1,2"], {}, "rate=1,2"),
         ([], {"LLM_LOCUST_SWEEP": "users=3"}, None),
     ],
@@ -268,7 +268,7 @@ def test_loads_that_nobody_says_are_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parser = argparse.ArgumentParser()
-    sweep.add_arguments(parser)
+    command.add_sweep_arguments(parser)
     args = parser.parse_args(["http://127.0.0.1:9", *words])
     args.rest = []
     for name, value in environment.items():
@@ -279,6 +279,6 @@ def test_loads_that_nobody_says_are_the_default(
         found.append(given)
         return 7
 
-    monkeypatch.setattr(run_command, "run", run)
-    assert sweep.run(args) == 7
+    monkeypatch.setattr(command, "run", run)
+    assert command.run_sweep(args) == 7
     assert getattr(found[0], "sweep", None) == loads

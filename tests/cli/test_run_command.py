@@ -12,7 +12,7 @@ import pytest
 from swarm_process import Process, wait_until
 
 from llm_locust.cli.main import main
-from llm_locust.cli.starting import SimulatorError, start_simulator
+from llm_locust.cli.run import SimulatorError, start_simulator
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario
 from llm_locust.store import read_manifest
@@ -74,7 +74,7 @@ def simulators(of: int) -> Iterator[psutil.Process]:
 #: Starts a simulator, and becomes another program, as a run does.
 _BECOMES_ANOTHER = """
 import os, sys
-from llm_locust.cli.starting import SimulatorError, start_simulator
+from llm_locust.cli.run import SimulatorError, start_simulator
 
 start_simulator()
 code = "import time; print('another', flush=True); time.sleep(600)"

@@ -13,7 +13,7 @@ from doctor_cases import asked
 from llm_locust.cli.main import main
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.doctor import calibration, checks
+from llm_locust.doctor import calibration, command as checks
 from llm_locust.doctor.calibration import Calibrated, calibrate, compare, judge_calibration, measure
 from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
 from llm_locust.doctor.known_server import TTFT_NS, Logged

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 from doctor_cases import answer, asked, listing
 
-from llm_locust.cli import doctor
 from llm_locust.cli.main import main
 from llm_locust.client.http.dial import Address
 from llm_locust.client.probing import Listing, Session, StampTrial
-from llm_locust.doctor.checks import Result
+from llm_locust.doctor import command as doctor
+from llm_locust.doctor.command import Result
 from llm_locust.doctor.finding import Examination, Finding, Status
-from llm_locust.doctor.kubernetes import Access, judge_kubernetes, look_at_kubernetes
 from llm_locust.doctor.machine import (
+    Access,
     Cpu,
     LoopLag,
     ServerTime,
     judge_clock_source,
     judge_files,
+    judge_kubernetes,
     judge_loop,
     judge_memory,
     judge_ports,
@@ -31,6 +32,7 @@ from llm_locust.doctor.machine import (
     judge_stamps as judge_kernel_stamps,
     judge_steal,
     judge_throttling,
+    look_at_kubernetes,
 )
 from llm_locust.doctor.network import (
     Attempt,

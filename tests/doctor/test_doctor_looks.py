@@ -33,7 +33,7 @@ from test_doctor_checks import judged
 
 from llm_locust.client.http.target import Target
 from llm_locust.core.record import Outcome, TokenSource
-from llm_locust.doctor.checks import (
+from llm_locust.doctor.command import (
     HOST_CHECKS,
     SERVER_CHECKS,
     Result,

@@ -44,8 +44,8 @@ PRELOADED = {
         *("gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),
     "llm_locust": (
-        *("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge"),
-        *("llm_locust.cli.run", "llm_locust.cli.sweep", "llm_locust.sim.command", "llm_locust.sim.gateway"),
+        *("llm_locust.cli.report", "llm_locust.cli.compare"),
+        *("llm_locust.cli.run", "llm_locust.sim.command", "llm_locust.sim.gateway"),
     ),
     "llm_locust.sim": ("llm_locust.sim.command", "llm_locust.sim.gateway"),
     "report": (

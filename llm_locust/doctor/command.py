@@ -1,27 +1,29 @@
-"""The table of checks, and an examination by it."""
+"""``llm-locust doctor``: the table of checks of this machine and of a server, and an examination by it."""
 
+import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from llm_locust.client.http.clock import hold_stamping
-from llm_locust.doctor import calibration, kubernetes, machine, network, streams
+from llm_locust.client.http.target import Target
+from llm_locust.doctor import calibration, machine, network, streams
 from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibration
 from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
-from llm_locust.doctor.kubernetes import Access
-from llm_locust.doctor.looks import (
-    WHOLE_S,
-    HostSeen,
-    ServerSeen,
-    look_around,
-    look_at_host,
-    look_at_server,
-)
+from llm_locust.doctor.looks import WHOLE_S, HostSeen, ServerSeen, look_around, look_at_host, look_at_server
+from llm_locust.doctor.machine import Access
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, plural
+from llm_locust.options.requests import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.console import print_sections
+from llm_locust.report.output import one_line, printing
+from llm_locust.wire.dialects import DIALECTS, GENERATING
+from llm_locust.wire.foreign_text import is_key_name
+from llm_locust.workload.body import body_template, parse_body
+from llm_locust.workload.parts import parse_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ HOST_CHECKS = (
     Check("kernel_stamps", "Kernel stamps", lambda s: machine.judge_stamps(s.host.stamps)),
     Check("reader", "Reader", lambda s: machine.judge_reader(s.host.why_python_reads)),
     Check("clock_source", "Clock source", lambda s: machine.judge_clock_source(s.host.clock)),
-    Check("kubernetes", "Kubernetes", lambda s: kubernetes.judge_kubernetes(s.kubernetes)),
+    Check("kubernetes", "Kubernetes", lambda s: machine.judge_kubernetes(s.kubernetes)),
 )
 
 #: Made if it is asked for only.
@@ -222,3 +224,110 @@ def _text(text: str) -> str:
     """One line, without control characters, of bounded length."""
     line = clean(text)
     return line if len(line) <= _MOST_CHARS else line[: _MOST_CHARS - 1] + "…"
+
+
+# --- Options of ``llm-locust doctor``, and its run
+
+
+DESCRIPTION = (
+    "Check this machine, and the server at URL if one is given: each check is ok, warn, fail or skipped, "
+    "with what to change. Sends two short requests. Takes at most 30 s (with --calibrate 50 s). "
+    "Exit code 2 if a check fails, else 0."
+)
+
+#: Users of one process by default: those of `llm-locust run`.
+USERS = 10
+_MOST_USERS = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust doctor``."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="the server, such as http://localhost:8000")
+    parser.add_argument(
+        "--users", type=_users, default=USERS, metavar="N", help="users of one process here (%(default)s)"
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="stream from a server of known times on this machine, at --users, and show the client's error",
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="the model of the run (default: the first of the server's)"
+    )
+    parser.add_argument(
+        "--models",
+        metavar="SPLIT",
+        help="several models or adapters, as in the run: each is asked for one token, the first as --model",
+    )
+    parser.add_argument(
+        "--endpoint", choices=GENERATING, default="chat", help="the API of the requests (%(default)s)"
+    )
+    parser.add_argument(
+        "--body", metavar="JSON", help="further fields of the requests, such as '{\"temperature\": 0}'"
+    )
+    for row in AccessSettings.rows().values():
+        if row.kind == "truth":
+            parser.add_argument(row.flag, action="store_true", help=row.help)
+        else:
+            action = "append" if row.kind == "list" else "store"
+            parser.add_argument(row.flag, metavar=row.metavar, action=action, help=row.help)
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the checks, and print their results. Return the exit code."""
+    try:
+        asked = _examination(args)
+        results = examine(asked)
+    except (ValueError, OSError) as e:
+        print(f"llm-locust doctor: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        if args.json:
+            print(as_json(results))
+        else:
+            print_results(results, None if asked.target is None else asked.target.url, sys.stdout)
+    return exit_code(results)
+
+
+def _models(model: str | None, split: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The model of all requests, and the further ones that are asked for one token each."""
+    names = () if split is None else parse_models(split).names
+    first, *others = names if model is None and names else (model, *names)
+    return first, tuple(name for name in dict.fromkeys(others) if name is not None and name != first)
+
+
+def _examination(args: argparse.Namespace) -> Examination:
+    """The options' values (raises ValueError, which shows no secret)."""
+    endpoint = DIALECTS[args.endpoint]
+    take_default_key(args, os.environ)
+    access = AccessSettings.of(args)
+    key, own = access.api_key(os.environ), access.headers(os.environ)
+    target = None if args.url is None else Target.parse(args.url)
+    versioned = target is not None and bool(target.query)
+    headers = access_headers(key, own, (endpoint,), versioned=versioned)
+    body = {} if args.body is None else parse_body(args.body)
+    body_template(endpoint, "", extra_body=body)
+    model, others = _models(args.model, args.models)
+    return Examination(
+        users=args.users,
+        calibrate=args.calibrate,
+        target=target,
+        model=model,
+        others=others,
+        endpoint=endpoint,
+        body=body,
+        headers=headers,
+        has_key=key is not None or any(map(is_key_name, own)),
+        secrets=access_secrets(key, own),
+        ca_cert=access.ca_cert,
+        client_cert=access.client_cert,
+        tls_name=access.tls_name,
+        insecure=access.insecure,
+    )
+
+
+def _users(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_USERS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_USERS:,}, got {text!r}")
+    return int(text)
