@@ -110,12 +110,9 @@ def failures_line(what: str, answers: Sequence[Answered]) -> str | None:
     if not failed:
         return None
     said = ", ".join(f"{a.target} ({a.error or a.status})" for a in failed)
-    hint = "; vLLM offers it with VLLM_SERVER_DEV_MODE=1 or a profiler configured" if _unknown(failed) else ""
+    is_unknown = all(a.status in (404, 405) for a in failed)
+    hint = "; vLLM offers it with VLLM_SERVER_DEV_MODE=1 or a profiler configured" if is_unknown else ""
     return f"{what}: {len(failed)} of {len(answers)} replicas did not: {said}{hint}"
-
-
-def _unknown(failed: Sequence[Answered]) -> bool:
-    return all(a.status in (404, 405) for a in failed)
 
 
 def _call(target: str, path: str, post: Post) -> Answered:

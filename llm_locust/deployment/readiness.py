@@ -6,8 +6,9 @@ A run that starts with 5 of 8 replicas measures another deployment. Nothing here
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from llm_locust.core.manifest import ArmFacts, CanaryFacts
 from llm_locust.core.record import Outcome, RequestRecord
@@ -207,15 +208,8 @@ def _counted_line(expected: int, seen: _Seen, spent_s: float) -> str:
 
 
 def _few(words: Iterable[str]) -> str:
-    return ", ".join(_cut(words))
-
-
-def _cut(words: Iterable[str]) -> Iterator[str]:
-    for place, word in enumerate(words):
-        if place == _NAMES_IN_A_LINE:
-            yield "…"
-            return
-        yield word
+    first = list(islice(words, _NAMES_IN_A_LINE + 1))
+    return ", ".join((*first[:_NAMES_IN_A_LINE], "…") if len(first) > _NAMES_IN_A_LINE else first)
 
 
 # --- What to change after a request that did not bring a token: one clause for a person

@@ -25,7 +25,17 @@ class TargetsError(ValueError):
     """An invalid policy or limit; one line that says what to write."""
 
 
-class RoundRobin:
+class _Uncounted:
+    """A policy that does not look at what is in flight."""
+
+    def began(self, target: int) -> None:
+        pass
+
+    def ended(self, target: int) -> None:
+        pass
+
+
+class RoundRobin(_Uncounted):
     """Each in its turn. ``first`` differs between workers, so that not all start with the same one."""
 
     def __init__(self, targets: int, first: int = 0) -> None:
@@ -35,14 +45,8 @@ class RoundRobin:
         chosen, self._next = self._next, (self._next + 1) % self._targets
         return chosen
 
-    def began(self, target: int) -> None:
-        pass
 
-    def ended(self, target: int) -> None:
-        pass
-
-
-class Random:
+class Random(_Uncounted):
     """A random one, uniformly, from its own generator."""
 
     def __init__(self, targets: int, seed: int | str) -> None:
@@ -50,12 +54,6 @@ class Random:
 
     def choose(self, session: str | None) -> int:
         return self._random.randrange(self._targets)
-
-    def began(self, target: int) -> None:
-        pass
-
-    def ended(self, target: int) -> None:
-        pass
 
 
 class LeastInflight:
@@ -78,7 +76,7 @@ class LeastInflight:
         self._in_flight[target] -= 1
 
 
-class Sticky:
+class Sticky(_Uncounted):
     """All requests of a session to one target, the same at every worker and in every run; others in turn."""
 
     def __init__(self, targets: int, first: int = 0) -> None:
@@ -88,12 +86,6 @@ class Sticky:
         if session is None:
             return self._turns.choose(None)
         return crc32(session.encode("utf-8", "surrogatepass")) % self._targets
-
-    def began(self, target: int) -> None:
-        pass
-
-    def ended(self, target: int) -> None:
-        pass
 
 
 Chooser = RoundRobin | Random | LeastInflight | Sticky
@@ -206,13 +198,10 @@ class Arm:
     @property
     def differs_in(self) -> Iterator[str]:
         """In what its requests differ, in words. Values of headers and of the body are not among them."""
-        yield from (f"{name} {value}" for name, value in self._named if value is not None)
+        named = ("model", self.model), ("path", self.path), ("prefix", self.prefix)
+        yield from (f"{name} {value}" for name, value in named if value is not None)
         yield from (f"header {name}" for name in dict.fromkeys((*self.headers, *self.header_env)))
         yield from (f"body field {name}" for name in self.body)
-
-    @property
-    def _named(self) -> tuple[tuple[str, str | None], ...]:
-        return ("model", self.model), ("path", self.path), ("prefix", self.prefix)
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
@@ -309,7 +298,7 @@ def arm_facts(arms: Sequence[Arm], served: Sequence[tuple[str, str]]) -> tuple[A
     )
 
 
-class RandomArm:
+class RandomArm(_Uncounted):
     """Assignment at random (:class:`~llm_locust.client.routes.Chooser`).
 
     Requests without a session are drawn one by one, from a generator of this worker. All requests of a
@@ -323,22 +312,14 @@ class RandomArm:
         self._random = random.Random(f"{seed}/arms/{worker}")
 
     def choose(self, session: str | None) -> int:
-        return self._arm_at(self._random.random() if session is None else self._drawn(session))
-
-    def began(self, target: int) -> None:
-        pass
-
-    def ended(self, target: int) -> None:
-        pass
-
-    def _drawn(self, session: str) -> float:
-        """A number from 0 to 1 for a session."""
-        key = f"{self._seed}/{session}".encode("utf-8", "surrogatepass")
-        return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") / 2**64
-
-    def _arm_at(self, place: float) -> int:
+        place = self._random.random() if session is None else self._drawn(session)
         for arm, share in enumerate(self._shares):
             place -= share
             if place < 0:
                 return arm
         return len(self._shares) - 1
+
+    def _drawn(self, session: str) -> float:
+        """A number from 0 to 1 for a session."""
+        key = f"{self._seed}/{session}".encode("utf-8", "surrogatepass")
+        return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") / 2**64

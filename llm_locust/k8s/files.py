@@ -5,10 +5,9 @@ import shutil
 import subprocess
 import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from llm_locust.k8s.hold import ENDED, FETCHED, FOLDER
 from llm_locust.k8s.kubectl import ClusterRun, Kubectl, KubectlError
@@ -195,13 +194,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, part: Path) -> N
         content = archive.extractfile(member)
         assert content is not None
         with place.open("xb") as file:
-            for block in _blocks(content):
-                file.write(block)
-
-
-def _blocks(content: Any) -> Iterator[bytes]:
-    while block := content.read(1 << 20):
-        yield block
+            shutil.copyfileobj(content, file, 1 << 20)
 
 
 # --- A pod that reads a run's files from its volume, after the master has ended

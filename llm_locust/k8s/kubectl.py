@@ -157,7 +157,10 @@ def read_state(objects: Sequence[Object], workers: int) -> RunState:
     Args:
         workers: how many are expected.
     """
-    pods = sorted((o for o in objects if o.get("kind") == "Pod"), key=_created)
+    pods = sorted(
+        (o for o in objects if o.get("kind") == "Pod"),
+        key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")),
+    )
     masters = [pod for pod in pods if _component(pod) == "master"]
     name = masters[-1]["metadata"]["name"] if masters else None
     running, code, reason = _container(masters[-1]) if masters else (False, None, "")
@@ -165,10 +168,6 @@ def read_state(objects: Sequence[Object], workers: int) -> RunState:
     if not masters:
         trouble = trouble or next(_failed_jobs(objects), None)
     return RunState(name, running, code, reason, trouble, culprit, _waiting(pods, workers))
-
-
-def _created(pod: Object) -> str:
-    return str(pod["metadata"].get("creationTimestamp", ""))
 
 
 def _component(pod: Object) -> str:

@@ -42,7 +42,7 @@ from llm_locust.deployment.readiness import (
     wait_until_ready,
 )
 from llm_locust.deployment.samples import ServerSample, read_samples
-from llm_locust.deployment.scrape import ScrapePlan, Scraper, scrape
+from llm_locust.deployment.scraper import ScrapePlan, Scraper, scrape
 
 # --- The scraper's process against a simulated deployment
 
@@ -181,7 +181,7 @@ def test_who_started_it_is_told_what_servers_say_now_and_keeps_the_samples_as_th
         words = [*urls, "--out", str(out), "--tell", "--interval", "0.1", "--timeout", "0.1"]
         with process(*SCRAPER, *words) as found:
             assert found.stdout is not None
-            lines = (scraper.read_told(line.encode()) for line in found.stdout)
+            lines = (scraper.read_servers(line.encode()) for line in found.stdout)
             told = next(servers for servers in lines if len(servers) == 2)
             found.send_signal(signal.SIGTERM)
             found.communicate(timeout=120)
@@ -346,7 +346,7 @@ def test_addresses_of_a_name_come_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in hosts]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr("llm_locust.deployment.scrape.RESOLVE_S", 0.02)
+    monkeypatch.setattr("llm_locust.deployment.scraper.RESOLVE_S", 0.02)
     lines: list[str] = []
     with serving(PAGE) as port:
         plan = ScrapePlan(endpoints=[endpoint(port, "service", "dns+http")], interval_s=0.02)

@@ -25,7 +25,7 @@ from llm_locust.deployment.discovery import (
     scrape_targets_of,
     targets_of,
 )
-from llm_locust.deployment.scrape import ScrapePlan, scrape
+from llm_locust.deployment.scraper import ScrapePlan, scrape
 from llm_locust.deployment.targets import (
     POLICIES,
     Arm,

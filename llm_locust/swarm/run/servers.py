@@ -25,7 +25,7 @@ from llm_locust.deployment.profiler import (
     reset_prefix_caches,
 )
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
-from llm_locust.deployment.scraper import read_told
+from llm_locust.deployment.scraper import read_servers
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings, metrics_words
 from llm_locust.swarm.clocks import RunClock
@@ -115,7 +115,7 @@ class Scraping:
 
     def _on_line(self, line: bytes) -> None:
         try:
-            servers = read_told(line)
+            servers = read_servers(line)
         except ValueError:  # cut off by its end
             return
         self._first_word.set()
