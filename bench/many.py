@@ -16,9 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from clients import BenchError, Timing, ask_truth, running, serving
-from figures import Mark
-from printing import print_marks, print_table
+from harness import BenchError, Mark, Timing, ask_truth, print_marks, print_table, running, serving
 from rich.console import Console
 from run import compile_c, raise_file_limit, server_of
 from swarm import Asked, commands

@@ -22,10 +22,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import psutil
-from clients import HERE, LOCUSTFILE, BenchError, cpu_s, free_port, last_words, running
+from growth import Sizes, check_sizes
+from harness import HERE, LOCUSTFILE, BenchError, Tally, cpu_s, free_port, last_words, listens_at, running
 from rich.console import Console
-from sizes import Sizes, check_sizes
-from tally import Tally
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import SUMMARY_FILE, open_requests, read_manifest
@@ -122,14 +121,6 @@ def run(options: argparse.Namespace, folder: Path, sizes: Sizes) -> Measured:
         told = [tally_of(fake, log) for fake, log in zip(fakes, logs, strict=True)]
     sizes.load_ended(min(t.stopped_s for t in told))
     return measured(samples, told, folder)
-
-
-def listens_at(server: "subprocess.Popen[str]") -> str:
-    assert server.stdout is not None
-    for line in server.stdout:
-        if "listening on " in line:
-            return line.split("listening on ")[1].split()[0].removesuffix("/v1")
-    raise BenchError("the simulated deployment does not listen")
 
 
 def sample_until_end(

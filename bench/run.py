@@ -19,9 +19,23 @@ from itertools import product
 from pathlib import Path
 
 import psutil
-from clients import HERE, BenchError, Timing, measure_itself
-from figures import CALM, HELD, HOGS, IDLE, READER, SDK, Figures, Mark, mark_as_json, marks_of
-from printing import print_figures
+from harness import (
+    CALM,
+    HELD,
+    HERE,
+    HOGS,
+    IDLE,
+    READER,
+    SDK,
+    BenchError,
+    Figures,
+    Mark,
+    Timing,
+    mark_as_json,
+    marks_of,
+    measure_itself,
+    print_figures,
+)
 from rich.console import Console
 from swarm import Asked, Known, measure_llm_locust
 from tools import TOOLS, measure_tool

@@ -24,10 +24,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import psutil
-from clients import HERE, BenchError, cpu_s, free_port, last_words, running
-from memory import MOST_MB_PER_H, STEPS_MB, Sample, print_memory, write_samples
+from growth import MOST_MB_PER_H, STEPS_MB, Sample, Sizes, check_sizes, print_memory, write_samples
+from harness import HERE, BenchError, cpu_s, free_port, last_words, listens_at, running
 from rich.console import Console
-from sizes import Sizes, check_sizes
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome
@@ -94,7 +93,7 @@ def soak(
             name: stack.enter_context(
                 running(command, folder / f"{name}.log", env=os.environ | {"TMPDIR": str(folder / "tmp")})
             )
-            for name, command in commands(free_port(), _listens_at(server), options, folder).items()
+            for name, command in commands(free_port(), listens_at(server), options, folder).items()
         }
         _wait_for_load(truth, started, folder)
         samples = _sample(started, options.seconds - SAMPLE_S, console)
@@ -103,14 +102,6 @@ def soak(
             if code := process.wait(timeout=300):
                 raise BenchError(f"{name} ended with {code}: {last_words(folder / f'{name}.log')}")
     return samples
-
-
-def _listens_at(server: "subprocess.Popen[str]") -> str:
-    assert server.stdout is not None
-    for line in server.stdout:
-        if "listening on " in line:
-            return line.split("listening on ")[1].split()[0].removesuffix("/v1")
-    raise BenchError("the simulation does not listen")
 
 
 def _wait_for_load(truth: Path, started: Mapping[str, "subprocess.Popen[str]"], folder: Path) -> None:

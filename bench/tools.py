@@ -13,10 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from clients import BenchError, ask_truth, between, cpu_s, edge, last_words, running, serving
-from figures import Figures, Times, Truth
-from server_log import read_log
-from swarm import TOKENS, Known, true_times
+from harness import (
+    BenchError,
+    Figures,
+    Times,
+    Truth,
+    ask_truth,
+    between,
+    cpu_s,
+    edge,
+    last_words,
+    running,
+    serving,
+)
+from swarm import TOKENS, Known, read_log, true_times
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
