@@ -238,19 +238,12 @@ LOWEST_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
 	$(INSTALL) .venv-lowest --no-deps --no-build-isolation -e .
 	touch $@
 
-.venv-audit/.installed: .ci/audit-requirements.txt | .venv-uv/.installed
-	$(ENVIRONMENT) --python $(PYTHON) .venv-audit
-	$(INSTALL) .venv-audit --no-deps --require-hashes -r $<
-	touch $@
-
-.venv-release/.installed: .ci/release-requirements.txt | .venv-uv/.installed
-	$(ENVIRONMENT) --python $(PYTHON) .venv-release
-	$(INSTALL) .venv-release --no-deps --require-hashes -r $<
-	touch $@
-
-.venv-docs/.installed: .ci/site-requirements.txt | .venv-uv/.installed
-	$(ENVIRONMENT) --python $(PYTHON) .venv-docs
-	$(INSTALL) .venv-docs --no-deps --require-hashes -r $<
+.venv-audit/.installed: .ci/audit-requirements.txt
+.venv-release/.installed: .ci/release-requirements.txt
+.venv-docs/.installed: .ci/site-requirements.txt
+.venv-audit/.installed .venv-release/.installed .venv-docs/.installed: | .venv-uv/.installed
+	$(ENVIRONMENT) --python $(PYTHON) $(@D)
+	$(INSTALL) $(@D) --no-deps --require-hashes -r $<
 	touch $@
 
 # torch first: with a CPU build there, nothing pulls the CUDA one. pip, as a CPU build may lie on its own disk.
@@ -268,13 +261,10 @@ LOWEST_PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
 	$(INSTALL) .venv-infinity -r $<
 	touch $@
 
-# Apart from the servers': each pins what the other needs in another version.
-.venv-litellm/.installed: tests/e2e/litellm-requirements.txt | .venv-uv/.installed
-	$(ENVIRONMENT) --python $(PYTHON) .venv-litellm
-	$(INSTALL) .venv-litellm -r $<
-	touch $@
-
-.venv-k8s/.installed: tests/pods/requirements.txt | .venv-uv/.installed
-	$(ENVIRONMENT) --python $(PYTHON) .venv-k8s
-	$(INSTALL) .venv-k8s -r $<
+# LiteLLM is apart from the servers: each pins what the other needs in another version.
+.venv-litellm/.installed: tests/e2e/litellm-requirements.txt
+.venv-k8s/.installed: tests/pods/requirements.txt
+.venv-litellm/.installed .venv-k8s/.installed: | .venv-uv/.installed
+	$(ENVIRONMENT) --python $(PYTHON) $(@D)
+	$(INSTALL) $(@D) -r $<
 	touch $@
