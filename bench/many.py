@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from harness import BenchError, Mark, Timing, ask_truth, print_marks, print_table, running, serving
 from rich.console import Console
-from run import compile_c, raise_file_limit, server_of
+from run import raise_file_limit, server_of
 from swarm import Asked, commands
 
 GAP_S, LONGEST_S = 1.0, 300
@@ -58,13 +58,10 @@ def samples_of(port: int, worker: int, streams: int, hold_s: float) -> list[Samp
 
 
 def measure(console: Console, streams: int, hold_s: float) -> list[Sample]:
-    programs = compile_c(console)
-    if not programs:
-        raise BenchError("the server in Python is too slow for so many: a C compiler is needed")
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         times = ["--gap-ms", f"{GAP_S * 1000:g}", "--tokens", str(round(LONGEST_S / GAP_S))]
-        port = stack.enter_context(serving(server_of(programs, console).command, logs, times))
+        port = stack.enter_context(serving(server_of(console), logs, times))
         timing, asked = Timing(0, LONGEST_S, 0), Asked(streams, more="--drain 0")
         master, worker = (
             stack.enter_context(running(command, logs / f"{name}.log"))

@@ -37,7 +37,7 @@ from harness import (
     print_figures,
 )
 from rich.console import Console
-from swarm import Asked, Known, measure_llm_locust
+from swarm import Asked, measure_llm_locust
 from tools import TOOLS, measure_tool
 
 BUILD = HERE / "build"
@@ -62,56 +62,46 @@ USUAL = Timings(Timing(5, 10), Timing(10, 10), Timing(9, 12))
 QUICK = Timings(Timing(4, 4), Timing(8, 4), Timing(9, 5, 1))
 
 
-def compile_c(console: Console) -> dict[str, Path]:
-    """Compile both C programs; return none, and print why, if they cannot be built."""
+def compiled(name: str) -> Path:
+    """Compile a program in C (raises BenchError if it cannot be built)."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        console.print("No C compiler (cc, gcc) here: the Python server is used, and there is no C reader.")
-        return {}
-    built = {}
-    for name in ("server", "reader"):
-        built[name] = BUILD / name
-        command = [compiler, "-O2", "-o", str(built[name]), str(HERE / f"{name}.c")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            console.print(
-                f"cc cannot build bench/{name}.c, so the Python server is used:\n{done.stderr.strip()}"
-            )
-            return {}
-    return built
+        raise BenchError("there is no C compiler (cc, gcc): install one, as `make system-packages` does")
+    BUILD.mkdir(exist_ok=True)
+    command = [compiler, "-O2", "-o", str(BUILD / name), str(HERE / f"{name}.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"cc cannot build bench/{name}.c:\n{done.stderr.strip()}")
+    return BUILD / name
 
 
-def server_of(programs: dict[str, Path], console: Console, more: Sequence[str] = ()) -> Known:
-    """The C server, ahead of all other processes if that is permitted, or the one in Python.
+def server_of(console: Console, more: Sequence[str] = ()) -> Command:
+    """The server of known times, ahead of all other processes if that is permitted.
 
     Args:
         more: further options of the server.
+
+    Raises:
+        BenchError: it cannot be built.
     """
-    if not programs:
-        return Known([Path(sys.executable), HERE / "server.py", *more], has_log=False)
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    server, before = compiled("server"), (os.sched_getscheduler(0), os.sched_getparam(0))
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(SERVER_PRIORITY))
     except PermissionError:
         console.print("The server cannot have a real-time priority here: its own times are less certain.")
-        return Known([programs["server"], *more], has_log=True)
+        return [server, *more]
     os.sched_setscheduler(0, *before)
-    return Known([programs["server"], "--fifo", str(SERVER_PRIORITY), *more], has_log=True)
+    return [server, "--fifo", str(SERVER_PRIORITY), *more]
 
 
-def all_cases(
-    programs: dict[str, Path], server: Known, timings: Timings, numbers: Sequence[int]
-) -> dict[str, Case]:
+def all_cases(reader: Path, server: Command, timings: Timings, numbers: Sequence[int]) -> dict[str, Case]:
     """Every case by its ``--only`` name, in the order in which they run."""
     sdk: Command = [Path(sys.executable), HERE / "sdk_gevent.py"]
     cases: dict[str, Case] = {}
-    if programs:
-        for streams in numbers:
-            cases[f"reader-{streams}"] = partial(
-                measure_itself, READER, [programs["reader"]], server.command, streams, timings.alone
-            )
-    cases["sdk-100"] = partial(measure_itself, SDK, sdk, server.command, 100, timings.alone)
-    cases["sdk-400"] = partial(measure_itself, SDK, sdk, server.command, 400, timings.slow_start)
+    for streams in numbers:
+        cases[f"reader-{streams}"] = partial(measure_itself, READER, [reader], server, streams, timings.alone)
+    cases["sdk-100"] = partial(measure_itself, SDK, sdk, server, 100, timings.alone)
+    cases["sdk-400"] = partial(measure_itself, SDK, sdk, server, 400, timings.slow_start)
     cases[f"llm-locust-{IDLE}"] = partial(measure_llm_locust, server, Asked(IDLE), timings.swarm)
     for condition, streams in product((CALM, HOGS, HELD), numbers):
         asked = Asked(streams, condition)
@@ -197,15 +187,15 @@ def main() -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
-    BUILD.mkdir(exist_ok=True)
     numbers = options.streams or [400, 2000]
     raise_file_limit(max(FILES_NEEDED, *(2 * n for n in numbers)))
-    programs = compile_c(console)
     timings = QUICK if options.quick or options.truth else USUAL
-    server = server_of(programs, console, ["--gap-ms", options.gap_ms])
-    cases = all_cases(programs, server, timings, numbers)
-    if programs:
-        cases |= {f"{name}-400": partial(measure_tool, name, python, server) for name, python in options.tool}
+    try:
+        reader, server = compiled("reader"), server_of(console, ["--gap-ms", options.gap_ms])
+    except BenchError as e:
+        parser.error(str(e))
+    cases = all_cases(reader, server, timings, numbers)
+    cases |= {f"{name}-400": partial(measure_tool, name, python, server) for name, python in options.tool}
     unknown = sorted(set(options.only or []) - set(cases))
     if unknown:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(cases)}")

@@ -127,14 +127,6 @@ LOCUSTFILES = {CALM: LOCUSTFILE, HOGS: LOCUSTFILE, HELD: HERE / "held_loop.py"}
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The server of known times: its command, and whether it has a log (``server.c`` has)."""
-
-    command: Sequence[str | Path]
-    has_log: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
     """What a run is asked for: streams, condition, and further options."""
 
@@ -200,12 +192,11 @@ def hogs(stack: ExitStack, logs: Path, seconds: float) -> list[int]:
     ]
 
 
-def measure_llm_locust(server: Known, asked: Asked, timing: Timing, logs: Path) -> Figures:
+def measure_llm_locust(server: Sequence[str | Path], asked: Asked, timing: Timing, logs: Path) -> Figures:
     """Measure a real headless run; the worker's whole process is counted."""
     out, log = logs / "run", logs / "server.bin"
     with ExitStack() as stack:
-        options: list[str | Path] = ["--log", log] if server.has_log else []
-        port = stack.enter_context(serving(server.command, logs, options))
+        port = stack.enter_context(serving(server, logs, ["--log", log]))
         started = {
             name: stack.enter_context(running(command, logs / f"{name}.log"))
             for name, command in commands(port, asked, timing, out).items()
@@ -227,7 +218,7 @@ def measure_llm_locust(server: Known, asked: Asked, timing: Timing, logs: Path) 
         after_s = resource.getrusage(resource.RUSAGE_CHILDREN)
         whole_s = sum(after_s[:2]) - sum(before_s[:2])
     figures = _figures(asked, out, start, end, worker_s, whole_s)
-    return _with_log(figures, out, read_log(log, TOKENS)) if server.has_log else figures
+    return _with_log(figures, out, read_log(log, TOKENS))
 
 
 def _figures(asked: Asked, out: Path, start: Edge, end: Edge, worker_s: float, whole_s: float) -> Figures:

@@ -8,7 +8,7 @@ that of all its processes, some seconds after a quarter of the streams was under
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from harness import (
     running,
     serving,
 )
-from swarm import TOKENS, Known, read_log, true_times
+from swarm import TOKENS, read_log, true_times
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
@@ -185,11 +185,11 @@ def family(pid: int) -> list[int]:
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
-def measure_tool(name: str, python: Path, server: Known, logs: Path) -> Figures:
+def measure_tool(name: str, python: Path, server: Sequence[str | Path], logs: Path) -> Figures:
     """Measure a tool of :data:`TOOLS`, whose environment has this interpreter."""
     tool, log = TOOLS[name], logs / "server.bin"
     make_tokenizer(logs / "tokenizer")
-    with serving(server.command, logs, ["--log", log]) as port:
+    with serving(server, logs, ["--log", log]) as port:
         load = Load(python, f"http://127.0.0.1:{port}", logs)
         with running(tool.command(load), logs / "tool.log") as process:
             _wait_for_streams(port, process.poll, logs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
-from llm_locust.roofline.model import ModelShape, model_of, read_model as read_model
+from llm_locust.roofline.model import ModelShape, model_of
 
 # --- A model on its GPUs: upper bounds of a deployment
 
@@ -339,12 +339,12 @@ def answer(
         },
         "load": {"input_tokens": input_tokens, "output_tokens": output_tokens, "context": context},
         "kv_cache": {"memory_utilization": memory_utilization, "tokens": full.kv_cache_tokens},
-        "prefill": {"tokens": input_tokens, **_told("ttft", prefill_bound(roof, input_tokens))},
+        "prefill": {"tokens": input_tokens, **_step("ttft", prefill_bound(roof, input_tokens))},
         "decode": [_decode(roof, batch, context, full.batch) for batch in batches],
         "ridge_batch": ridge_batch(roof, context),
         "saturated": {
             "batch": full.batch,
-            **_told("tpot", full.step),
+            **_step("tpot", full.step),
             "output_tokens_per_s": full.output_tokens_per_s,
             "requests_per_s": full.requests_per_s,
         },
@@ -376,13 +376,13 @@ def _decode(roof: Roof, batch: int, context: float, most: int) -> dict[str, Any]
         "batch": batch,
         "fits": batch <= most,
         "experts_touched": roof.model.experts_touched(float(batch)) if roof.model.experts else None,
-        **_told("tpot", bound),
+        **_step("tpot", bound),
         "user_tps": 1 / bound.seconds,
         "output_tokens_per_s": batch / bound.seconds,
     }
 
 
-def _told(name: str, bound: Bound) -> dict[str, Any]:
+def _step(name: str, bound: Bound) -> dict[str, Any]:
     return {
         "weights_bytes": bound.weights_bytes,
         "kv_bytes": bound.kv_bytes,

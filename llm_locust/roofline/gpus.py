@@ -1,8 +1,9 @@
 """GPUs by their makers' data sheets: peaks that no program exceeds, and few reach."""
 
-import difflib
 import math
 from dataclasses import dataclass
+
+from llm_locust.core.texts import nearest
 
 # --- Error of this package
 
@@ -115,8 +116,7 @@ def gpu_named(name: str) -> Gpu:
     key = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
     gpu = GPUS.get(_ALIASES.get(key, key))
     if gpu is None:
-        near = difflib.get_close_matches(key, [*GPUS, *_ALIASES], n=1)
-        hint = f'did you mean "{near[0]}"? ' if near else ""
+        hint = nearest(key, [*GPUS, *_ALIASES])
         raise RooflineError(f'there is no GPU "{name}": {hint}known are {", ".join(GPUS)}; or {_BY_VALUES}')
     return gpu
 

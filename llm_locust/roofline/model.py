@@ -1,6 +1,5 @@
 """Memory and arithmetic of a decoder-only transformer."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.files import SmallYamlError, read_small_yaml
+from llm_locust.core.texts import nearest
 from llm_locust.roofline.gpus import RooflineError
 
 #: Bytes per value. Scales and zero points of quantised formats are left out: a few per cent.
@@ -234,9 +234,8 @@ def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
     """
     for key in document:
         if key not in _KEYS:
-            near = difflib.get_close_matches(str(key), _KEYS, n=1)
-            hint = f'did you mean "{near[0]}"? ' if near else ""
-            raise RooflineError(f"{where}: there is no key {_shown(key)}: {hint}known are {', '.join(_KEYS)}")
+            hint = f"{nearest(str(key), _KEYS)}known are {', '.join(_KEYS)}"
+            raise RooflineError(f"{where}: there is no key {_shown(key)}: {hint}")
     missing = [key for key in (*_REQUIRED, "name") if document.get(key) is None]
     if missing:
         raise RooflineError(f"{where}: {missing[0]} is missing: write it as in the model's config.json")
