@@ -26,7 +26,7 @@ from llm_locust.sim.settings import (
     read_profile,
 )
 from llm_locust.sim.stats import GpuKind
-from llm_locust.sim.truth import EventLog, TruthError, TruthLog, events_path
+from llm_locust.sim.truth import EventLog, JsonLines, TruthError, events_path
 from llm_locust.wire.foreign_text import one_line
 
 __all__ = ["DESCRIPTION", "add_arguments", "run"]
@@ -72,7 +72,7 @@ class Simulation:
 
     async def _open(self) -> None:
         settings, closing = self._settings, self._closing
-        truth = closing.enter_context(TruthLog(settings.truth))
+        truth = closing.enter_context(JsonLines(settings.truth, "truth log"))
         path = events_path(settings.truth) if settings.truth else None
         events = closing.enter_context(EventLog(path, self._say))
         gateway = Gateway(settings, truth, events)
@@ -112,23 +112,6 @@ class Simulation:
         yield self.fleet.check_health(settings.health_interval_ns)
 
 
-async def serve(
-    settings: SimSettings,
-    on_ready: Callable[[Addresses], None],
-    stop: asyncio.Event | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> None:
-    """Serve until ``stop`` is set, or until SIGINT or SIGTERM without one.
-
-    Raises:
-        PortError, TruthError: as :class:`Simulation`.
-    """
-    async with Simulation(settings, say) as simulation:
-        stop = stop or stop_on_signals()
-        on_ready(simulation.addresses)
-        await stop.wait()
-
-
 async def _end(task: asyncio.Task[None]) -> None:
     """Cancel a task that runs, or raise the exception of one that has failed."""
     task.cancel()
@@ -150,14 +133,6 @@ async def _refuse(front: Port, refusal: Refusal) -> None:
         await front.open()
     except PortError as e:
         print(f"llm-locust sim: the refusal does not end: {e}", file=sys.stderr)
-
-
-def stop_on_signals() -> asyncio.Event:
-    """Event that SIGINT and SIGTERM set from now on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 DESCRIPTION = "Serve a simulated deployment: a gateway and replicas that stream as vLLM does."
@@ -219,7 +194,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM. Return the exit code: 0, or 2 for invalid settings."""
     try:
         settings = settings_from(args)
-        _raise_open_files_limit()
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         asyncio.run(_serve(settings, args.end_with_stdin))
     except (FaultPlanError, PlanError, SettingsError, PortError, TruthError) as e:
         print(f"llm-locust sim: {one_line(str(e))}", file=sys.stderr)
@@ -228,10 +204,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(settings: SimSettings, end_with_stdin: bool) -> None:
-    stop = stop_on_signals()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if end_with_stdin:
         _stop_at_end_of_stdin(stop)
-    await serve(settings, lambda addresses: _announce(settings, addresses), stop, _say)
+    async with Simulation(settings, _say) as simulation:
+        _announce(settings, simulation.addresses)
+        await stop.wait()
 
 
 def _stop_at_end_of_stdin(stop: asyncio.Event) -> None:
@@ -271,9 +251,3 @@ def _say(line: str) -> None:
     # The process that started it may have closed the pipe; the deployment goes on.
     with contextlib.suppress(OSError):
         print(line, flush=True)
-
-
-def _raise_open_files_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

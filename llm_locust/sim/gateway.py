@@ -20,7 +20,7 @@ from llm_locust.sim.replica import Front, PortError, ReplicaState, Transfer, Ups
 from llm_locust.sim.routing import Policy, make_policy
 from llm_locust.sim.settings import SimSettings
 from llm_locust.sim.stats import GpuKind, ReplicaReading, exposition, gpu_exposition
-from llm_locust.sim.truth import EventLog, TruthEntry, TruthLog
+from llm_locust.sim.truth import EventLog, JsonLines, TruthEntry
 from llm_locust.wire.dialects.dialect import Dialect
 
 # --- Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints
@@ -130,7 +130,7 @@ class _Flight:
 class Gateway:
     """Serves the OpenAI and the messages API for a set of replicas; several ports may share one gateway."""
 
-    def __init__(self, settings: SimSettings, truth: TruthLog, events: EventLog) -> None:
+    def __init__(self, settings: SimSettings, truth: JsonLines, events: EventLog) -> None:
         self._settings = settings
         self._truth = truth
         self._events = events

@@ -94,13 +94,6 @@ class JsonLines:
             self._file.close()
 
 
-class TruthLog(JsonLines):
-    """Truth log with one line per request."""
-
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path, "truth log")
-
-
 # --- Log of the plan's actions on replicas and the gateway's reactions, as lines and JSON Lines
 
 
