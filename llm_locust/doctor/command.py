@@ -30,7 +30,7 @@ from llm_locust.workload.parts import parse_models
 class Seen:
     """All that was looked at; ``server`` is None without a URL, ``calibration`` if it was not asked for."""
 
-    asked: Examination
+    options: Examination
     host: HostSeen
     kubernetes: Access | None
     server: ServerSeen | None = None
@@ -55,9 +55,9 @@ class Result:
 
 
 HOST_CHECKS = (
-    Check("open_files", "Open files", lambda s: machine.judge_files(s.host.files, s.asked.users)),
-    Check("ports", "Local ports", lambda s: machine.judge_ports(s.host.ports, s.asked.users)),
-    Check("memory", "Memory", lambda s: machine.judge_memory(s.host.memory_bytes, s.asked.users)),
+    Check("open_files", "Open files", lambda s: machine.judge_files(s.host.files, s.options.users)),
+    Check("ports", "Local ports", lambda s: machine.judge_ports(s.host.ports, s.options.users)),
+    Check("memory", "Memory", lambda s: machine.judge_memory(s.host.memory_bytes, s.options.users)),
     Check("cpu_limit", "CPU", lambda s: machine.judge_quota(s.host.cpu)),
     Check("cpu_throttling", "CPU throttling", lambda s: machine.judge_throttling(s.host.cpu)),
     Check("cpu_steal", "CPU steal", lambda s: machine.judge_steal(s.host.cpu)),
@@ -75,13 +75,13 @@ CALIBRATION = Check("calibration", "Calibration", lambda s: judge_calibration(s.
 def _of_server(judge: Callable[[Examination, ServerSeen], Finding]) -> Callable[[Seen], Finding]:
     def check(seen: Seen) -> Finding:
         assert seen.server is not None  # such checks are made with a URL only
-        return judge(seen.asked, seen.server)
+        return judge(seen.options, seen.server)
 
     return check
 
 
-def _is_https(asked: Examination) -> bool:
-    return asked.target is not None and asked.target.scheme == "https"
+def _is_https(options: Examination) -> bool:
+    return options.target is not None and options.target.scheme == "https"
 
 
 #: Made with a URL only.
@@ -107,12 +107,12 @@ SERVER_CHECKS = (
 
 def judged(seen: Seen) -> Iterator[Result]:
     """Every check of what was seen."""
-    own = (*HOST_CHECKS, CALIBRATION) if seen.asked.calibrate else HOST_CHECKS
+    own = (*HOST_CHECKS, CALIBRATION) if seen.options.calibrate else HOST_CHECKS
     for check in (*own, *(SERVER_CHECKS if seen.server is not None else ())):
         yield Result(check, check.judge(seen))
 
 
-def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Result]:
+def examine(options: Examination, time_left: TimeLeft | None = None) -> list[Result]:
     """Look at this machine and at the target, if there is one, and judge what was seen.
 
     Takes under 30 s, with a calibration under 50.
@@ -125,16 +125,16 @@ def examine(asked: Examination, time_left: TimeLeft | None = None) -> list[Resul
     """
     stamping = hold_stamping()
     if time_left is None:
-        time_left = TimeLeft(WHOLE_S + (calibration.WHOLE_S if asked.calibrate else 0.0))
+        time_left = TimeLeft(WHOLE_S + (calibration.WHOLE_S if options.calibrate else 0.0))
     try:
         access = look_around(dict(os.environ), time_left)
         host = look_at_host()
-        calibrated = calibrate(asked.users, time_left) if asked.calibrate else None
-        server = None if asked.target is None else look_at_server(asked, asked.target, time_left)
+        calibrated = calibrate(options.users, time_left) if options.calibrate else None
+        server = None if options.target is None else look_at_server(options, options.target, time_left)
     finally:
         if stamping is not None:
             stamping.close()
-    return list(judged(Seen(asked, host, access, server, calibrated)))
+    return list(judged(Seen(options, host, access, server, calibrated)))
 
 
 # --- Results as a table of the console, and as JSON
@@ -277,8 +277,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the checks, and print their results. Return the exit code."""
     try:
-        asked = _examination(args)
-        results = examine(asked)
+        options = _examination(args)
+        results = examine(options)
     except (ValueError, OSError) as e:
         print(f"llm-locust doctor: {one_line(e)}", file=sys.stderr)
         return 2
@@ -286,7 +286,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(as_json(results))
         else:
-            print_results(results, None if asked.target is None else asked.target.url, sys.stdout)
+            print_results(results, None if options.target is None else options.target.url, sys.stdout)
     return exit_code(results)
 
 

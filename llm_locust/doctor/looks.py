@@ -136,29 +136,29 @@ class ServerSeen:
     others: Mapping[str, SeenStream | str] = field(default_factory=dict)
 
 
-def _tls(asked: Examination) -> ssl.SSLContext:
-    return tls_context(asked.ca_cert, asked.client_cert, insecure=asked.insecure)
+def _tls(options: Examination) -> ssl.SSLContext:
+    return tls_context(options.ca_cert, options.client_cert, insecure=options.insecure)
 
 
-def look_at_server(asked: Examination, target: Target, time_left: TimeLeft) -> ServerSeen:
+def look_at_server(options: Examination, target: Target, time_left: TimeLeft) -> ServerSeen:
     """Look at the server, as far as one look after another succeeds and time is left.
 
     Raises:
         TargetError: a certificate of this machine's cannot be used.
     """
-    tls = _tls(asked) if target.scheme == "https" else None
+    tls = _tls(options) if target.scheme == "https" else None
     seen = ServerSeen(resolved=_resolve(target, time_left))
     seen = replace(seen, attempts=_attempts(seen.resolved, time_left))
     reached = next((attempt.address for attempt in seen.attempts if attempt.seconds is not None), None)
     if reached is None:
         return seen
     if tls is not None:
-        seen = replace(seen, tls=_shake_hands(asked, target, reached, tls, time_left))
+        seen = replace(seen, tls=_shake_hands(options, target, reached, tls, time_left))
         if seen.tls is None or seen.tls.session is None:
             return seen
-    listing, clock = _list(asked, target, tls, time_left)
+    listing, clock = _list(options, target, tls, time_left)
     base = target.base if isinstance(listing, str) else listing.base
-    first, stream, others = _answers(asked, target.with_base(base), tls, listing, time_left)
+    first, stream, others = _answers(options, target.with_base(base), tls, listing, time_left)
     return replace(seen, listing=listing, clock=clock, first=first, stream=stream, others=others)
 
 
@@ -183,13 +183,13 @@ def _attempts(resolved: Resolved, time_left: TimeLeft) -> tuple[Attempt, ...]:
 
 
 def _shake_hands(
-    asked: Examination, target: Target, address: Address, tls: ssl.SSLContext, time_left: TimeLeft
+    options: Examination, target: Target, address: Address, tls: ssl.SSLContext, time_left: TimeLeft
 ) -> TlsSeen | None:
     """A verified handshake; if the certificate is not accepted, a second one that only reads it."""
 
     def handshake(context: ssl.SSLContext) -> probing.Session:
         return probing.handshake(
-            address, asked.tls_name or target.host, context, time_left.at_most(CONNECT_S)
+            address, options.tls_name or target.host, context, time_left.at_most(CONNECT_S)
         )
 
     now_s = time.time()
@@ -198,7 +198,7 @@ def _shake_hands(
         return TlsSeen(target.host, session, Certificate.of(session.certificate), None, now_s)
     except ssl.SSLCertVerificationError as e:
         try:
-            looked = handshake(probing.lenient(_tls(asked)))
+            looked = handshake(probing.lenient(_tls(options)))
             return TlsSeen(target.host, None, Certificate.of(looked.certificate), e, now_s)
         except (OSError, OutOfTimeError):
             return TlsSeen(target.host, None, None, e, now_s)
@@ -209,21 +209,23 @@ def _shake_hands(
 
 
 def _list(
-    asked: Examination, target: Target, tls: ssl.SSLContext | None, time_left: TimeLeft
+    options: Examination, target: Target, tls: ssl.SSLContext | None, time_left: TimeLeft
 ) -> tuple[Listing | str, ServerTime | None]:
     """The list of models, or why there is none; and the server's clock."""
     try:
-        pool = Pool(target, tls=tls, tls_name=asked.tls_name, connect_timeout_s=time_left.at_most(CONNECT_S))
+        pool = Pool(
+            target, tls=tls, tls_name=options.tls_name, connect_timeout_s=time_left.at_most(CONNECT_S)
+        )
     except OutOfTimeError:
         return NO_TIME, None
     before_s = time.time()
     try:
         limit_s = time_left.at_most(MODELS_S)
         listing = probing.within(
-            time_left.at_most(2 * MODELS_S), lambda: list_models(pool, asked.headers, limit_s)
+            time_left.at_most(2 * MODELS_S), lambda: list_models(pool, options.headers, limit_s)
         )
     except (ClientError, TimeoutError, OutOfTimeError) as e:
-        return blanked(_why(e), asked.secrets), None
+        return blanked(_why(e), options.secrets), None
     finally:
         pool.close()
     date = listing.answer.headers.get(b"date")
@@ -232,20 +234,20 @@ def _list(
 
 
 def _answers(
-    asked: Examination,
+    options: Examination,
     target: Target,
     tls: ssl.SSLContext | None,
     listing: Listing | str,
     time_left: TimeLeft,
 ) -> tuple[SeenStream | str, SeenStream | str, dict[str, SeenStream | str]]:
     """The answers of one token and of 32, the second only after the first; and those of the other models."""
-    model = chosen_model(listing, asked.model)
+    model = chosen_model(listing, options.model)
     if model is None:
         return "no model is known", "no model is known", {}
     try:
-        requester = DoctorRequester(asked, target, tls, time_left.at_most(REQUEST_CONNECT_S))
+        requester = DoctorRequester(options, target, tls, time_left.at_most(REQUEST_CONNECT_S))
     except OutOfTimeError:
-        return NO_TIME, NO_TIME, dict.fromkeys(asked.others, NO_TIME)
+        return NO_TIME, NO_TIME, dict.fromkeys(options.others, NO_TIME)
 
     def answer(tokens: int, model: str = model) -> SeenStream | str:
         try:
@@ -265,7 +267,7 @@ def _answers(
                 if isinstance(stream, str) or not was_read_late(stream, first):
                     break
                 stream = answer(TOKENS)
-        return first, stream, {name: answer(1, name) for name in asked.others}
+        return first, stream, {name: answer(1, name) for name in options.others}
     finally:
         requester.close()
 

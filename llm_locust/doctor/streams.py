@@ -61,15 +61,15 @@ class DoctorRequester:
     """
 
     def __init__(
-        self, asked: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
+        self, options: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
     ) -> None:
-        self._asked = asked
-        self._pool = Pool(target, tls=tls, tls_name=asked.tls_name, connect_timeout_s=connect_s)
+        self._asked = options
+        self._pool = Pool(target, tls=tls, tls_name=options.tls_name, connect_timeout_s=connect_s)
         self._client = LlmClient(
             self._pool,
             sink=_ignore,
-            headers=asked.headers,
-            secrets=asked.secrets,
+            headers=options.headers,
+            secrets=options.secrets,
             max_answer_bytes=MAX_ANSWER_BYTES,
             worker="doctor",
         )
@@ -83,19 +83,19 @@ class DoctorRequester:
 
         Failures are in the record. Raises BodyError or PromptError if the endpoint takes no such request.
         """
-        asked, client = self._asked, self._client
-        template = body_template(asked.endpoint, model, extra_body=asked.body)
+        options, client = self._asked, self._client
+        template = body_template(options.endpoint, model, extra_body=options.body)
         body = template.encode(Prompt(text=QUESTION, asked_output_tokens=tokens))
         call = Call(
             request_id=client.new_request_id(),
             name="doctor",
             scheduled_ns=0,
-            endpoint=asked.endpoint,
+            endpoint=options.endpoint,
             model=model,
             asked_output_tokens=tokens,
         )
         route = client.routes.choose(call)
-        request = client.request(route, asked.endpoint.path_to(model, stream=True), body, call)
+        request = client.request(route, options.endpoint.path_to(model, stream=True), body, call)
         bounds = Timeouts(first_s=limit_s, gap_s=limit_s, total_s=limit_s)
         live = LiveCall(client, route, request, call, timeouts=bounds)
         parts: list[bytes] = []
@@ -160,14 +160,14 @@ def sender(headers: Mapping[bytes, bytes]) -> str:
 _SHOWN = 3
 
 
-def chosen_model(listing: Listing | str, asked: str | None) -> str | None:
+def chosen_model(listing: Listing | str, options: str | None) -> str | None:
     """Model of the requests: the one that is asked for, else the first of the list."""
-    if asked is not None or isinstance(listing, str) or not listing.names:
-        return asked
+    if options is not None or isinstance(listing, str) or not listing.names:
+        return options
     return listing.names[0]
 
 
-def judge_models(listing: Listing | str | None, asked: Examination) -> Finding:
+def judge_models(listing: Listing | str | None, options: Examination) -> Finding:
     """The list of models, or why there is none, and whether the model asked for is in it."""
     if listing is None:
         return skipped("no connection")
@@ -178,12 +178,12 @@ def judge_models(listing: Listing | str | None, asked: Examination) -> Finding:
         return skipped(f"access refused (HTTP {status})")
     if listing.names is None:
         figure = f"{listing.base}/models gives no list (HTTP {status})"
-        if asked.model is None:
+        if options.model is None:
             return fail(figure, "give --model NAME, and check the path of the URL")
         return ok(f"{figure}; not needed, --model is given")
-    names = [short(clean_name(blanked_name(name, asked.secrets)), 60) for name in listing.names]
+    names = [short(clean_name(blanked_name(name, options.secrets)), 60) for name in listing.names]
     figure = f"{plural(len(names), 'model')}: {_shown(names)}" if names else "the list is empty"
-    if asked.model is None:
+    if options.model is None:
         if len(names) == 1:
             return ok(figure)
         return (
@@ -191,12 +191,12 @@ def judge_models(listing: Listing | str | None, asked: Examination) -> Finding:
             if names
             else fail(figure, "load a model, or give --model")
         )
-    if asked.model not in listing.names:
+    if options.model not in listing.names:
         return fail(
-            f"{asked.model!r} is not there; {figure}",
-            f"{nearest(asked.model, names)}give --model with one of the list",
+            f"{options.model!r} is not there; {figure}",
+            f"{nearest(options.model, names)}give --model with one of the list",
         )
-    return ok(f"{short(clean_name(asked.model), 60)!r} is one of {plural(len(names), 'model')}")
+    return ok(f"{short(clean_name(options.model), 60)!r} is one of {plural(len(names), 'model')}")
 
 
 def _shown(names: Sequence[str]) -> str:
