@@ -259,36 +259,29 @@ class CheckedSamples:
         return table if kept.all() else table.filter(from_numpy(kept))
 
 
-def _is_unnamed(table: pa.Table) -> Mask:
-    """A dictionary may have a null of its own, which no column counts."""
-    return ~(_where(table, "target", lambda _: True) & _where(table, "name", lambda _: True))
-
-
-def _is_too_large(table: pa.Table) -> Mask:
-    return ~_mask(pc.less_equal(pc.abs(table.column("value")), MOST_VALUE))  # NaN is not
-
-
-def _is_at_no_time(table: pa.Table) -> Mask:
-    at_ns = table.column("at_ns")
-    return ~_mask(pc.and_(pc.greater_equal(at_ns, 0), pc.less_equal(at_ns, _LAST_NS)))
-
-
-def _has_no_labels(table: pa.Table) -> Mask:
-    return ~_where(table, "labels", lambda text: _decoded(text) is not None)
-
-
-def _has_no_edge(table: pa.Table) -> Mask:
-    is_bucket = _where(table, "name", lambda name: name.endswith("_bucket"))
-    return is_bucket & ~_where(table, "labels", _is_with_edge)
-
-
 #: Why a sample cannot be used, and which are such.
 _RULES: dict[str, Callable[[pa.Table], Mask]] = {
-    "target or name is missing": _is_unnamed,
-    f"the value is not within ±{MOST_VALUE:.0e}": _is_too_large,
-    "the time is not between 1970 and 2116": _is_at_no_time,
-    "the labels are no JSON object of texts": _has_no_labels,
-    "a bucket's 'le' is no number": _has_no_edge,
+    # A dictionary may have a null of its own, which no column counts.
+    "target or name is missing": lambda table: (
+        ~(_where(table, "target", lambda _: True) & _where(table, "name", lambda _: True))
+    ),
+    # NaN is not less or equal.
+    f"the value is not within ±{MOST_VALUE:.0e}": lambda table: (
+        ~_mask(pc.less_equal(pc.abs(table.column("value")), MOST_VALUE))
+    ),
+    "the time is not between 1970 and 2116": lambda table: (
+        ~_mask(
+            pc.and_(
+                pc.greater_equal(table.column("at_ns"), 0), pc.less_equal(table.column("at_ns"), _LAST_NS)
+            )
+        )
+    ),
+    "the labels are no JSON object of texts": lambda table: (
+        ~_where(table, "labels", lambda text: _decoded(text) is not None)
+    ),
+    "a bucket's 'le' is no number": lambda table: (
+        _where(table, "name", lambda name: name.endswith("_bucket")) & ~_where(table, "labels", _is_with_edge)
+    ),
 }
 
 

@@ -245,7 +245,7 @@ class Scheduler:
             ValueError: the KV cache is smaller than one block.
         """
         self.counters = EngineCounters()
-        self._profile = profile
+        self.profile = profile
         self._cache = KvCache(profile.kv_blocks, profile.kv_block_tokens)
         self._waiting: deque[EngineSequence] = deque()
         # Dictionaries as ordered sets, both in the order of admission, removal in O(1). Prompts are finished
@@ -272,7 +272,15 @@ class Scheduler:
         return self._waiting[0].ready_ns if self._waiting else None
 
     def submit(self, sequence: EngineSequence) -> None:
-        """Queue a sequence that fits into the KV cache, behind those that are ready before it."""
+        """Queue a sequence behind those that are ready before it.
+
+        Raises:
+            ValueError: it is longer than the whole KV cache, and could never be finished.
+        """
+        length = sequence.prompt_tokens + sequence.output_tokens
+        longest = self.profile.longest_sequence_tokens
+        if length > longest:
+            raise ValueError(f"a sequence of {length} tokens does not fit into a KV cache of {longest}")
         place = len(self._waiting)
         while place and self._waiting[place - 1].ready_ns > sequence.ready_ns:
             place -= 1
@@ -285,15 +293,15 @@ class Scheduler:
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
-    def forget_prefixes(self) -> None:
-        """Empty the prefix cache. Running sequences keep their blocks."""
+    def reset_prefix_cache(self) -> None:
+        """Forget all prompts seen so far. Running sequences keep their blocks."""
         self._cache.forget()
 
     def schedule(self, now_ns: int) -> StepBatch:
         """Batch of a step that starts now."""
         preemptions = self.counters.preemptions
         decodes = self._take_decodes()
-        budget = self._profile.max_num_batched_tokens - len(decodes)
+        budget = self.profile.max_num_batched_tokens - len(decodes)
         chunks = self._take_chunks(budget)
         if self.counters.preemptions == preemptions:  # otherwise free blocks are for running sequences
             chunks += self._admit(budget - sum(tokens for _, tokens in chunks), now_ns)
@@ -343,7 +351,7 @@ class Scheduler:
     def _admit(self, budget: int, now_ns: int) -> list[Chunk]:
         """Start the prompts at the head of the queue, as far as tokens, places and blocks suffice."""
         chunks: list[Chunk] = []
-        while budget > 0 and self._waiting and self.num_running < self._profile.max_num_seqs:
+        while budget > 0 and self._waiting and self.num_running < self.profile.max_num_seqs:
             sequence = self._waiting[0]
             if sequence.ready_ns > now_ns or not self._cache.free:
                 break
@@ -363,7 +371,7 @@ class Scheduler:
         return chunks
 
     def _find(self, sequence: EngineSequence) -> list[Block]:
-        if not self._profile.prefix_cache or sequence.received:
+        if not self.profile.prefix_cache or sequence.received:
             return []
         # Without the block of the last token, whose output is needed to sample the next one.
         most = (sequence.tokens - 1) // self._cache.block_tokens
@@ -371,7 +379,7 @@ class Scheduler:
 
     def _note_schedule(self, sequence: EngineSequence, cached: int, now_ns: int) -> None:
         sequence.scheduled_ns = now_ns
-        if self._profile.prefix_cache and not sequence.received:
+        if self.profile.prefix_cache and not sequence.received:
             sequence.cached_tokens = cached
             self.counters.prefix_queries += sequence.prompt_tokens
             self.counters.prefix_hits += cached
@@ -379,7 +387,7 @@ class Scheduler:
     def _computed(self, sequence: EngineSequence, tokens: int) -> None:
         before = sequence.computed
         sequence.computed += tokens
-        if self._profile.prefix_cache:
+        if self.profile.prefix_cache:
             full = slice(before // self._cache.block_tokens, sequence.computed // self._cache.block_tokens)
             self._cache.publish(sequence.held, sequence.block_hashes[full])
 
@@ -409,76 +417,39 @@ class Scheduler:
         self._cache.release(sequence.held)
 
 
-class Engine:
-    """A scheduler, and the duration of its steps."""
+class Engine(Scheduler):
+    """A scheduler, and the duration of its steps.
+
+    Raises:
+        ValueError: the KV cache is smaller than one block.
+    """
 
     def __init__(self, profile: EngineProfile, seed: int | str) -> None:
-        """
-        Raises:
-            ValueError: the KV cache is smaller than one block.
-        """
-        self.profile = profile
+        super().__init__(profile)
         self.slow_factor = 1.0  # factor on the duration of every step that starts from now on
         self.busy_ns = 0  # virtual time in steps, with the whole of the current one
         self._random = random.Random(seed)
-        self._scheduler = Scheduler(profile)
         self._batch = StepBatch()  # batch of the current step
         self._began_ns = 0  # start of that step, or of the last one
         self._now_ns = 0  # its end
-
-    @property
-    def num_waiting(self) -> int:
-        return self._scheduler.num_waiting
-
-    @property
-    def num_running(self) -> int:
-        return self._scheduler.num_running
-
-    @property
-    def kv_cache_usage(self) -> float:
-        """Share of the KV cache's blocks that sequences hold, 0 to 1."""
-        return self._scheduler.kv_cache_usage
-
-    @property
-    def counters(self) -> EngineCounters:
-        return self._scheduler.counters
-
-    def submit(self, sequence: EngineSequence) -> None:
-        """Queue a sequence, in the order of ``ready_ns``.
-
-        Raises:
-            ValueError: it is longer than the whole KV cache, and could never be finished.
-        """
-        length = sequence.prompt_tokens + sequence.output_tokens
-        longest = self.profile.longest_sequence_tokens
-        if length > longest:
-            raise ValueError(f"a sequence of {length} tokens does not fit into a KV cache of {longest}")
-        self._scheduler.submit(sequence)
-
-    def cancel(self, sequence: EngineSequence) -> None:
-        """Free the sequence wherever it is; one that has ended is ignored."""
-        self._scheduler.cancel(sequence)
 
     def clear(self, at_ns: int) -> None:
         """Lose everything, as a process killed at that virtual time: sequences, cache, counters."""
         # The current step ends here.
         self.busy_ns -= max(0, self._now_ns - max(at_ns, self._began_ns))
         self._now_ns = min(self._now_ns, at_ns)
-        self._scheduler, self._batch = Scheduler(self.profile), StepBatch()
-
-    def reset_prefix_cache(self) -> None:
-        """Forget all prompts seen so far. Running sequences keep their blocks."""
-        self._scheduler.forget_prefixes()
+        self._batch = StepBatch()
+        super().__init__(self.profile)
 
     def start_step(self) -> int | None:
         """Form the next batch. Return the virtual time at which its step ends, None without work."""
-        if not self._scheduler.num_running:
-            ready_ns = self._scheduler.next_ready_ns
+        if not self.num_running:
+            ready_ns = self.next_ready_ns
             if ready_ns is None:
                 return None
             self._now_ns = max(self._now_ns, ready_ns)
         self._began_ns = self._now_ns
-        self._batch = self._scheduler.schedule(self._now_ns)
+        self._batch = self.schedule(self._now_ns)
         duration_ns = round(step_ns(self.profile, self._batch) * self._noise() * self.slow_factor)
         self._now_ns += duration_ns
         self.busy_ns += duration_ns
@@ -487,7 +458,7 @@ class Engine:
     def finish_step(self) -> list[EngineSequence]:
         """End the step; return the sequences that have one more token, in order of admission."""
         batch, self._batch = self._batch, StepBatch()
-        return self._scheduler.complete(batch)
+        return self.complete(batch)
 
     def _noise(self) -> float:
         sigma = self.profile.noise

@@ -5,10 +5,10 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -252,8 +252,17 @@ class _Body(msgspec.Struct, kw_only=True):
     min_tokens: int | None = 0
     n: _OneChoice | None = 1
 
+    def tokens(self) -> list[str]:
+        """Tokens of the prompt."""
+        raise NotImplementedError
 
-_AnyBody = TypeVar("_AnyBody", bound=_Body)
+    def limit(self) -> int | None:
+        """Limit of the answer's tokens; None without one."""
+        return 1  # of an answer with results
+
+    def results(self) -> ResultsAsked | None:
+        """What the answer is made of, unless it is a generated text."""
+        return None
 
 
 class _ChatBody(_Body, kw_only=True):
@@ -261,10 +270,29 @@ class _ChatBody(_Body, kw_only=True):
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
 
+    def tokens(self) -> list[str]:
+        return content_tokens(self.messages)
+
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
 
 class _CompletionBody(_Body, kw_only=True):
     prompt: str | list[str | int]
     max_tokens: _Positive | None = _COMPLETION_DEFAULT_TOKENS
+
+    def tokens(self) -> list[str]:
+        if isinstance(self.prompt, str):
+            return split_tokens(self.prompt)
+        texts = [part for part in self.prompt if isinstance(part, str)]
+        if not texts:
+            return list(map(str, self.prompt))  # token ids
+        if len(self.prompt) > 1:
+            raise RequestError(400, "BadRequestError", "One prompt a request: several are not simulated.")
+        return split_tokens(texts[0])
+
+    def limit(self) -> int | None:
+        return self.max_tokens
 
 
 class _ResponsesBody(_Body, kw_only=True):
@@ -272,11 +300,38 @@ class _ResponsesBody(_Body, kw_only=True):
     instructions: str | None = None
     max_output_tokens: _Positive | None = None
 
+    def tokens(self) -> list[str]:
+        messages = [PromptMessage(self.input)] if isinstance(self.input, str) else self.input
+        return content_tokens([PromptMessage(self.instructions), *messages])
+
+    def limit(self) -> int | None:
+        return self.max_output_tokens
+
+
+class _MessagesBody(_Body, kw_only=True):
+    messages: Annotated[list[PromptMessage], msgspec.Meta(min_length=1)]
+    max_tokens: _Positive
+    system: str | list[PromptPart] | None = None
+
+    def tokens(self) -> list[str]:
+        return content_tokens([PromptMessage(self.system), *self.messages])
+
+    def limit(self) -> int | None:
+        return self.max_tokens
+
 
 class _EmbeddingsBody(_Body, kw_only=True):
     input: str | Annotated[list[str | int | list[int]], msgspec.Meta(min_length=1, max_length=MAX_INPUTS)]
     dimensions: Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSIONS)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
+
+    def tokens(self) -> list[str]:
+        return [token for text in embedded(self.input) for token in split_tokens(text)]
+
+    def results(self) -> ResultsAsked:
+        in_base64 = self.encoding_format == "base64"
+        dimensions = self.dimensions or DIMENSIONS
+        return ResultsAsked(texts=embedded(self.input), dimensions=dimensions, in_base64=in_base64)
 
 
 class _RerankBody(_Body, kw_only=True):
@@ -284,11 +339,24 @@ class _RerankBody(_Body, kw_only=True):
     documents: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_INPUTS)]
     top_n: _Positive | None = None
 
+    def tokens(self) -> list[str]:
+        """Each document is read together with the query."""
+        query = split_tokens(self.query)
+        return [token for text in self.documents for token in (*query, *split_tokens(text))]
 
-class _MessagesBody(_Body, kw_only=True):
-    messages: Annotated[list[PromptMessage], msgspec.Meta(min_length=1)]
-    max_tokens: _Positive
-    system: str | list[PromptPart] | None = None
+    def results(self) -> ResultsAsked:
+        return ResultsAsked(texts=self.documents, query=self.query, top_n=self.top_n)
+
+
+#: Bodies of the APIs that are simulated.
+BODIES: Mapping[Dialect, type[_Body]] = {
+    CHAT: _ChatBody,
+    COMPLETIONS: _CompletionBody,
+    RESPONSES: _ResponsesBody,
+    MESSAGES: _MessagesBody,
+    EMBEDDINGS: _EmbeddingsBody,
+    RERANK: _RerankBody,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +425,13 @@ def resolve(
     Raises:
         RequestError: 400 for a body that the API does not accept, 404 for an unknown model.
     """
-    asked, tokens, max_tokens = READERS[endpoint](body)
+    try:
+        asked = msgspec.json.decode(body, type=BODIES[endpoint])
+    except msgspec.ValidationError as e:
+        raise RequestError(400, "BadRequestError", f"The body is not valid for this endpoint: {e}") from e
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise RequestError(400, "BadRequestError", f"The body is not JSON: {e}") from e
+    tokens, max_tokens, results = asked.tokens(), asked.limit(), asked.results()
     prompt_tokens = max(1, len(tokens))
     if asked.model is not None and asked.model not in limits.models:
         served = ", ".join(limits.models)
@@ -371,7 +445,6 @@ def resolve(
             f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
             f"{max_tokens or 1} output tokens and your prompt contains {prompt_tokens} tokens.",
         )
-    results = _results_of(asked)
     bound = 1 if results else max_tokens or room
     natural = bound
     ends = limits.eos and not asked.ignore_eos and results is None
@@ -403,87 +476,3 @@ def _geometric(mean: float, source: random.Random) -> int:
     if mean <= 1:
         return 1
     return 1 + int(math.log(1.0 - source.random()) / math.log1p(-1.0 / mean))
-
-
-def _decode(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.ValidationError as e:
-        raise RequestError(400, "BadRequestError", f"The body is not valid for this endpoint: {e}") from e
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise RequestError(400, "BadRequestError", f"The body is not JSON: {e}") from e
-
-
-#: The request, the prompt's tokens, and the limit of the answer's tokens.
-_Read = tuple[_Body, list[str], int | None]
-
-
-def _read_chat(body: bytes) -> _Read:
-    asked = _decode(body, _ChatBody)
-    return (
-        asked,
-        content_tokens(asked.messages),
-        asked.max_completion_tokens or asked.max_tokens,
-    )
-
-
-def _read_completion(body: bytes) -> _Read:
-    asked = _decode(body, _CompletionBody)
-    if isinstance(asked.prompt, str):
-        return asked, split_tokens(asked.prompt), asked.max_tokens
-    texts = [part for part in asked.prompt if isinstance(part, str)]
-    if not texts:
-        return asked, list(map(str, asked.prompt)), asked.max_tokens  # token ids
-    if len(asked.prompt) > 1:
-        raise RequestError(400, "BadRequestError", "One prompt a request: several are not simulated.")
-    return asked, _tokens(texts), asked.max_tokens
-
-
-def _read_responses(body: bytes) -> _Read:
-    asked = _decode(body, _ResponsesBody)
-    said = [PromptMessage(asked.input)] if isinstance(asked.input, str) else asked.input
-    return asked, content_tokens([PromptMessage(asked.instructions), *said]), asked.max_output_tokens
-
-
-def _read_messages(body: bytes) -> _Read:
-    asked = _decode(body, _MessagesBody)
-    tokens = content_tokens([PromptMessage(asked.system), *asked.messages])
-    return asked, tokens, asked.max_tokens
-
-
-def _read_embeddings(body: bytes) -> _Read:
-    asked = _decode(body, _EmbeddingsBody)
-    return asked, _tokens(embedded(asked.input)), 1
-
-
-def _read_rerank(body: bytes) -> _Read:
-    """Each document is read together with the query."""
-    asked = _decode(body, _RerankBody)
-    query = split_tokens(asked.query)
-    return asked, [token for text in asked.documents for token in (*query, *split_tokens(text))], 1
-
-
-def _results_of(asked: _Body) -> ResultsAsked | None:
-    if isinstance(asked, _RerankBody):
-        return ResultsAsked(texts=asked.documents, query=asked.query, top_n=asked.top_n)
-    if not isinstance(asked, _EmbeddingsBody):
-        return None
-    return ResultsAsked(
-        texts=embedded(asked.input),
-        dimensions=asked.dimensions or DIMENSIONS,
-        in_base64=asked.encoding_format == "base64",
-    )
-
-
-READERS = {
-    CHAT: _read_chat,
-    COMPLETIONS: _read_completion,
-    RESPONSES: _read_responses,
-    MESSAGES: _read_messages,
-    EMBEDDINGS: _read_embeddings,
-    RERANK: _read_rerank,
-}
-
-
-def _tokens(texts: Iterable[str]) -> list[str]:
-    return [token for text in texts for token in split_tokens(text)]

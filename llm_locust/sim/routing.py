@@ -139,21 +139,20 @@ class PrefixAware:
             routed.popitem(last=False)
 
 
-#: Names for ``make_policy``.
-POLICIES = ("round_robin", "random", "least_inflight", "least_request", "sticky", "prefix")
+#: Policies by name.
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "round_robin": RoundRobinRouting,
+    "random": RandomRouting,
+    "least_inflight": LeastInflightRouting,
+    "least_request": LeastRequest,
+    "sticky": StickyRouting,
+    "prefix": PrefixAware,
+}
 
 
 def make_policy(name: str, prefix_imbalance: int = PREFIX_IMBALANCE) -> Policy:
     """Create a policy by name, one of :data:`POLICIES`."""
-    policies: dict[str, Callable[[], Policy]] = {
-        "round_robin": RoundRobinRouting,
-        "random": RandomRouting,
-        "least_inflight": LeastInflightRouting,
-        "least_request": LeastRequest,
-        "sticky": StickyRouting,
-        "prefix": lambda: PrefixAware(prefix_imbalance),
-    }
-    return policies[name]()
+    return PrefixAware(prefix_imbalance) if name == "prefix" else POLICIES[name]()
 
 
 def _next_after(last: int, indices: Iterable[int]) -> int:
