@@ -26,19 +26,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 # --- Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints
 
 
-@dataclass(frozen=True, slots=True)
-class PageSettings:
-    """What metrics pages name, and whether they have KV ``transfers``."""
-
-    model: str
-    gpu: GpuKind
-    transfers: bool = False
-
-    def exposition(self, readings: Sequence[ReplicaReading]) -> str:
-        return exposition(self.model, readings, transfers=self.transfers)
-
-
-def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], settings: PageSettings) -> None:
+def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], settings: SimSettings) -> None:
     """``/health``: 200 while any replica is in rotation. ``/metrics``: those of all living replicas.
 
     The control endpoints are missing here (404), as at gateways that only know the API's routes: they act on
@@ -50,7 +38,7 @@ def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], setti
 
     async def metrics(request: web.Request) -> web.Response:
         living = [u.replica.reading() for u in upstreams if u.state is not ReplicaState.DOWN]
-        return _text(settings.exposition(living))
+        return _text(_exposition(settings, living))
 
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
@@ -58,7 +46,7 @@ def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], setti
 
 
 def add_replica_pages(
-    app: web.Application, upstream: Upstream, settings: PageSettings, events: EventLog
+    app: web.Application, upstream: Upstream, settings: SimSettings, events: EventLog
 ) -> None:
     """``/health``: 200, and 503 during a drain. ``/metrics``: as a separate server, ``engine="0"``."""
 
@@ -66,7 +54,7 @@ def add_replica_pages(
         return web.Response(status=200 if upstream.state is ReplicaState.UP else 503)
 
     async def metrics(request: web.Request) -> web.Response:
-        return _text(settings.exposition([replace(upstream.replica.reading(), engine="0")]))
+        return _text(_exposition(settings, [replace(upstream.replica.reading(), engine="0")]))
 
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
@@ -96,6 +84,10 @@ def _add_gpu_page(app: web.Application, upstreams: Sequence[Upstream], gpu: GpuK
         return _text(gpu_exposition([upstream.replica.gpu() for upstream in upstreams], gpu))
 
     app.router.add_get("/gpu/metrics", page)
+
+
+def _exposition(settings: SimSettings, readings: Sequence[ReplicaReading]) -> str:
+    return exposition(settings.limits.models[0], readings, transfers=settings.prefill_replicas > 0)
 
 
 def _text(page: str) -> web.Response:
@@ -147,13 +139,13 @@ class Gateway:
         if prefills:
             front = replace(front, prefill=Front(prefills, self._policy()))
         app = self._api(front)
-        add_gateway_pages(app, upstreams, self._pages)
+        add_gateway_pages(app, upstreams, settings)
         return app
 
     def replica_application(self, upstream: Upstream) -> web.Application:
         """Application of a replica's own port."""
         app = self._api(Front([upstream], None))
-        add_replica_pages(app, upstream, self._pages, self._events)
+        add_replica_pages(app, upstream, self._settings, self._events)
         return app
 
     def break_off(self, upstream: Upstream) -> None:
@@ -264,11 +256,6 @@ class Gateway:
 
     def _policy(self) -> Policy:
         return make_policy(self._settings.routing, self._settings.prefix_imbalance)
-
-    @property
-    def _pages(self) -> PageSettings:
-        settings = self._settings
-        return PageSettings(settings.limits.models[0], settings.gpu, transfers=settings.prefill_replicas > 0)
 
     def _check_access(self, request: web.Request) -> None:
         key = self._settings.api_key
