@@ -6,7 +6,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -54,28 +53,18 @@ _LOCUST_VARIABLES = {
 _ENDS = ("run_time", "num_requests", "sweep", "find")
 
 
-@dataclass(frozen=True, slots=True)
-class OtherSettings:
-    """What the environment and the scenario say, by the names of options.
+def settings_elsewhere(environ: Mapping[str, str], scenario: Scenario | None) -> Mapping[str, Any]:
+    """Options that the environment and the scenario set, by their names; the environment wins.
 
     Values of a scenario are as argparse would hold them, those of the environment are texts.
     """
-
-    values: Mapping[str, Any]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-
-def settings_elsewhere(environ: Mapping[str, str], scenario: Scenario | None) -> OtherSettings:
-    """Collect what is said by other means than the command line; the environment wins."""
     variables = {row.name: row.variable for row in OPTIONS} | _LOCUST_VARIABLES
     of_environ = {name: environ[variable] for name, variable in variables.items() if variable in environ}
     of_scenario = {} if scenario is None else {KEYS[key]: value for key, value in scenario.options.items()}
-    return OtherSettings({**of_scenario, **of_environ})
+    return {**of_scenario, **of_environ}
 
 
-def locust_arguments(given: argparse.Namespace, said: OtherSettings) -> list[str]:
+def locust_arguments(given: argparse.Namespace, elsewhere: Mapping[str, Any]) -> list[str]:
     """Arguments of ``locust`` for what was given to ``llm-locust run``.
 
     Args:
@@ -84,7 +73,7 @@ def locust_arguments(given: argparse.Namespace, said: OtherSettings) -> list[str
             where not given.
     """
     own = {row.name: getattr(given, row.name) for row in OPTIONS if hasattr(given, row.name)}
-    known = {**said.values, **own}
+    known = {**elsewhere, **own}
     words = [f"--locustfile={given.locustfile or LOCUSTFILES / _file(given.ui, known)}"]
     if not given.ui:
         words.append("--headless")
@@ -103,9 +92,9 @@ def locust_arguments(given: argparse.Namespace, said: OtherSettings) -> list[str
     return [*words, *given.rest]
 
 
-def help_arguments(given: argparse.Namespace, said: OtherSettings) -> list[str]:
+def help_arguments(given: argparse.Namespace, elsewhere: Mapping[str, Any]) -> list[str]:
     """Arguments with which ``locust`` answers ``--help`` and the like, for the locustfile of the run."""
-    return [f"--locustfile={given.locustfile or LOCUSTFILES / _file(given.ui, said.values)}", *given.rest]
+    return [f"--locustfile={given.locustfile or LOCUSTFILES / _file(given.ui, elsewhere)}", *given.rest]
 
 
 def _file(ui: bool, known: Mapping[str, Any]) -> str:
@@ -437,26 +426,26 @@ def run(args: argparse.Namespace) -> int:
 def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     """The program and its arguments; starts the simulator if it is asked for."""
     scenario = scenario_given(args, environ)
-    said = settings_elsewhere(environ, scenario)
+    elsewhere = settings_elsewhere(environ, scenario)
     if not _ASKS.isdisjoint(args.rest):
-        return [*_LOCUST, *help_arguments(args, said)]
+        return [*_LOCUST, *help_arguments(args, elsewhere)]
     if args.sim:
         if args.url is not None:
             raise ValueError(f"both {args.url!r} and --sim: give one of the two")
     elif args.url is not None:
         Target.parse(args.url)
-    elif args.locustfile is None and not args.ui and not _names_servers(args, said, scenario):
+    elif args.locustfile is None and not args.ui and not _names_servers(args, elsewhere, scenario):
         raise ValueError("no server: give its address, as in `llm-locust run http://HOST:8000`, or try --sim")
     if args.sim:
         model = getattr(args, "model", None)
         args.url = start_simulator([f"--model={model}"] if model else [])
-    return [*_LOCUST, *locust_arguments(args, said)]
+    return [*_LOCUST, *locust_arguments(args, elsewhere)]
 
 
-def _names_servers(args: argparse.Namespace, said: OtherSettings, scenario: Scenario | None) -> bool:
+def _names_servers(args: argparse.Namespace, elsewhere: Mapping[str, Any], scenario: Scenario | None) -> bool:
     """Whether something else than the address says where requests go."""
     described = () if scenario is None else scenario.arms
-    return any(name in said or hasattr(args, name) for name in _SERVERS) or (
+    return any(name in elsewhere or hasattr(args, name) for name in _SERVERS) or (
         bool(described) and all(arm.url for arm in described)
     )
 
@@ -520,9 +509,9 @@ def run_sweep(args: argparse.Namespace) -> int:
     """As :func:`run`, with the default loads where nothing else says them."""
     if not hasattr(args, "sweep") and not hasattr(args, "find"):
         try:
-            said = settings_elsewhere(os.environ, scenario_given(args, os.environ))
+            elsewhere = settings_elsewhere(os.environ, scenario_given(args, os.environ))
         except (ValueError, OSError):  # which the run itself reports
             return run(args)
-        if "sweep" not in said and "find" not in said:
+        if "sweep" not in elsewhere and "find" not in elsewhere:
             args.sweep = DEFAULT_SWEEP
     return run(args)

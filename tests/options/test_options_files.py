@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from parsed_settings import run_settings, settings_of
 
-from llm_locust.cli.run import OtherSettings, locust_arguments
+from llm_locust.cli.run import locust_arguments
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stages import prefixes_of
 from llm_locust.swarm.run.checks import check_load, checked_trace, tell_files
@@ -289,7 +289,7 @@ def test_the_command_line_starts_the_loop_that_the_sweep_is_of(
 ) -> None:
     rest = dict.fromkeys(("users", "for_", "workers", "url", "locustfile", "preset"))
     given = argparse.Namespace(sweep=sweep, ui=False, sim=False, rest=[], **rest)
-    words = locust_arguments(given, OtherSettings({}))
+    words = locust_arguments(given, {})
     assert words[0].endswith(file)
     assert next((word for word in words if word.startswith("--users")), None) == users
 
