@@ -1,1 +1,1 @@
-"""Messages between workers and master: their types, their checks, and the proof of their sender."""
+"""The channel between workers and master: its keys, its messages, and the delivery of batches."""

@@ -118,8 +118,8 @@ class GuardedServer(zmqrpc.Server):
             kind = UNREADABLE
             try:
                 message = unpacked(parts[1] if len(parts) > 1 else b"")
-                known = message.type in KINDS or message.type in self._guard.custom
-                kind = message.type if known else UNKNOWN
+                listened = message.type in KINDS or message.type in self._guard.custom
+                kind = message.type if listened else UNKNOWN
                 self._check(sender, message, kind)
             except MessageError as e:
                 self._guard.dropped.note(sender, kind, str(e))

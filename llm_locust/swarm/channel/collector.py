@@ -267,8 +267,8 @@ class EarlierParts:
     def done(self, worker: str, counts: CountsMessage) -> None:
         """Write a worker's final facts, so that it does not count as lost."""
         part = self._parts.get(counts.run)
-        known = None if part is None else next((w for w in part.manifest.workers if w.id == worker), None)
-        if part is None or known is None:
+        member = None if part is None else next((w for w in part.manifest.workers if w.id == worker), None)
+        if part is None or member is None:
             return
         if part.collector is not None:
             part.collector.settle()
@@ -276,7 +276,7 @@ class EarlierParts:
             place = part.path / LATE_DIR
             spool = Spool(place / check_folder_name(worker, "a worker's id"), place)
             off_the_hub(spool.write_facts, MANIFEST_FILE, part.manifest)
-            off_the_hub(spool.write_facts, WORKER_FILE, worker_facts(worker, known.index, counts))
+            off_the_hub(spool.write_facts, WORKER_FILE, worker_facts(worker, member.index, counts))
             logger.info("worker %s has delivered what it held of %s", worker, part.path.name)
         except (OSError, ValueError) as e:
             logger.error("the final counts of worker %s in %s are not kept: %s", worker, part.path.name, e)

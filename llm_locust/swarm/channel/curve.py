@@ -132,8 +132,8 @@ def _answer_zap(zap: Any, key: bytes) -> None:
         while True:
             version, number, domain, _address, _identity, mechanism, *credentials = zap.recv_multipart()
             offered = credentials[0] if len(credentials) == 1 else b""
-            known = mechanism == CURVE and domain == _DOMAIN and hmac.compare_digest(offered, key)
-            status = [b"200", b"known"] if known else [b"400", b"unknown"]
+            accepted = mechanism == CURVE and domain == _DOMAIN and hmac.compare_digest(offered, key)
+            status = [b"200", b"known"] if accepted else [b"400", b"unknown"]
             zap.send_multipart([version, number, *status, b"", b""])
 
 
@@ -236,15 +236,15 @@ def mechanism_at(host: str, port: int) -> bytes | None:
 
     Empty if another program answers; None if nobody does.
     """
-    said = b""
+    greeting = b""
     with (
         suppress(OSError, gevent.Timeout),
         gevent.Timeout(_ASK_WITHIN_S),
-        sockets.create_connection((host, port), _ASK_WITHIN_S) as asked,
+        sockets.create_connection((host, port), _ASK_WITHIN_S) as peer,
     ):
-        asked.sendall(_SIGNATURE + _VERSION)  # no more: it would close a connection of another mechanism
-        while len(said) < _GREETING_BYTES and (more := asked.recv(_GREETING_BYTES - len(said))):
-            said += more
-    if len(said) == _GREETING_BYTES and said[0] == _SIGNATURE[0] and said[9] == _SIGNATURE[9]:
-        return said[_MECHANISM].rstrip(b"\0")
-    return b"" if said and said[0] != _SIGNATURE[0] else None
+        peer.sendall(_SIGNATURE + _VERSION)  # no more: it would close a connection of another mechanism
+        while len(greeting) < _GREETING_BYTES and (more := peer.recv(_GREETING_BYTES - len(greeting))):
+            greeting += more
+    if len(greeting) == _GREETING_BYTES and greeting[0] == _SIGNATURE[0] and greeting[9] == _SIGNATURE[9]:
+        return greeting[_MECHANISM].rstrip(b"\0")
+    return b"" if greeting and greeting[0] != _SIGNATURE[0] else None

@@ -145,8 +145,8 @@ def check(message: Message) -> None:
     data: Any = message.data
     struct = _OF_KIND.get(message.type)
     if struct is not None:
-        found = read(data, struct)
-        if isinstance(found, _Logs) and found.worker_id != message.node_id:
+        content = read(data, struct)
+        if isinstance(content, _Logs) and content.worker_id != message.node_id:
             raise MessageError("it carries the log of another worker")
     elif message.type in _BARE:
         if data is not None:
@@ -217,8 +217,8 @@ class Reported:
         """Bound an exception of a user in place."""
         data["msg"] = _cut(data["msg"], LONGEST_TEXT)
         data["traceback"] = _cut(data["traceback"], 4 * LONGEST_TEXT)
-        known = self._runner.exceptions
-        if len(known) >= MOST_ERRORS and hash(data["traceback"]) not in known:
+        exceptions = self._runner.exceptions
+        if len(exceptions) >= MOST_ERRORS and hash(data["traceback"]) not in exceptions:
             data["msg"], data["traceback"] = _OTHER_EXCEPTIONS, ""
 
     def after(self) -> None:
@@ -258,21 +258,21 @@ def _times(stats: RequestStats) -> int:
     return sum(len(entry.response_times) for entry in stats.entries.values())
 
 
-def _bound_times(entries: Sequence[dict[str, Any]], known: int) -> None:
-    """Round response times if, with ``known`` ones, they may exceed :data:`MOST_TIMES`."""
-    if known + sum(len(entry.get("response_times", ())) for entry in entries) > MOST_TIMES:
+def _bound_times(entries: Sequence[dict[str, Any]], present: int) -> None:
+    """Round response times if, with ``present`` ones, they may exceed :data:`MOST_TIMES`."""
+    if present + sum(len(entry.get("response_times", ())) for entry in entries) > MOST_TIMES:
         for entry in entries:
             entry["response_times"] = coarse(entry.get("response_times", {}))
 
 
 def coarse(times: Mapping[float, int]) -> dict[int, int]:
     """Response times in ms rounded to two digits, 0 .. 12 days: at most 731 different values."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for time_ms, count in times.items():
         whole = round(min(time_ms, _MOST_MS)) if time_ms > 0 else 0  # NaN too
         rounded = round(whole, 2 - len(str(whole)))
-        found[rounded] = found.get(rounded, 0) + count
-    return found
+        counts[rounded] = counts.get(rounded, 0) + count
+    return counts
 
 
 def _cut(text: str, longest: int = LONGEST_NAME) -> str:

@@ -374,5 +374,5 @@ class DroppedMessages:
 
 def printable(text: str, longest: int = _LONGEST_NAME) -> str:
     """Untrusted text as one bounded line."""
-    shown = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
-    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+    line = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -95,7 +95,7 @@ class UnackedBatches:
         self._memory_mib = memory_mib
         self._to_store: deque[UnackedBatch] = deque()
         self._refused: dict[int, UnackedBatch] = {}  # batches that the disk did not take
-        self._said_refused = False
+        self._refusal_logged = False
         self._to_remove: list[int] = []  # acknowledged, still on disk
 
     def add(self, header: FrameHeader, frame: bytes) -> UnackedBatch:
@@ -218,8 +218,8 @@ class UnackedBatches:
             return
         batch.stored = True
         self.spooled_bytes += batch.size
-        if self._said_refused:
-            self._said_refused = False
+        if self._refusal_logged:
+            self._refusal_logged = False
             logger.warning("the spool %s can be written again", spool.folder)
         self._to_store.extendleft(reversed(self._refused.values()))
         self._refused.clear()
@@ -239,8 +239,8 @@ class UnackedBatches:
             logger.error("%s could not be written into %s: %s", WORKER_FILE, spool.folder, reason_of(e))
 
     def _say_refused(self, spool: Spool, error: OSError) -> None:
-        if not self._said_refused and self._log_limit.ready():
-            self._said_refused = True
+        if not self._refusal_logged and self._log_limit.ready():
+            self._refusal_logged = True
             logger.warning(
                 "the spool %s cannot be written: %s; batches are kept in memory until the master has them, "
                 "up to %d MiB, and the disk is tried again with each",

@@ -207,7 +207,7 @@ class DiskWatch:
         self._where = where
         self._kept_s = kept_s
         self._first: tuple[float, int] | None = None
-        self._told = False
+        self._growth_logged = False
         self._warned = False
 
     def look(self, now_s: float) -> None:
@@ -231,14 +231,14 @@ class DiskWatch:
         an_hour = size_text(rate * _HOUR_S)
         text = f"disk: records take {an_hour} an hour as measured, {size_text(free)} are free"
         if is_short and not self._warned:
-            self._warned = self._told = True
+            self._warned = self._growth_logged = True
             filled = f"full in {lasts_s / 60:.0f} min"
             end = filled if lasts_s < left_s else "too little for the report at its end"
             logger.warning("%s on the disk of %r: %s. Free some, or end the run", text, self._where, end)
         elif not is_short:
             self._warned = False
-            if not self._told:
-                self._told = True
+            if not self._growth_logged:
+                self._growth_logged = True
                 logger.info("%s on the disk of %r, enough for %.0f h", text, self._where, lasts_s / _HOUR_S)
 
 

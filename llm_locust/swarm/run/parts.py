@@ -33,7 +33,7 @@ def input_files(settings: Settings, locustfiles: Sequence[str]) -> dict[str, Pat
     others have the name that they were given by.
     """
     start = os.path.dirname(os.path.abspath(locustfiles[0])) if locustfiles else ""
-    found = {os.path.relpath(file, start): Path(file) for file in locustfiles if os.path.isfile(file)}
+    files = {os.path.relpath(file, start): Path(file) for file in locustfiles if os.path.isfile(file)}
     specs = [kind.spec for kind in settings.kinds]
     laws = [law.text for spec in specs for law in (spec.input_tokens, spec.output_tokens) if law is not None]
     given = [
@@ -41,7 +41,7 @@ def input_files(settings: Settings, locustfiles: Sequence[str]) -> dict[str, Pat
         *(rest for name, _, rest in (text.strip().partition(":") for text in laws) if name == "file"),
         *(text for text in (settings.text.get("trajectories"), settings.load.trace) if text),
     ]
-    return found | {str(file): Path(file) for file in given}
+    return files | {str(file): Path(file) for file in given}
 
 
 def digests(files: Mapping[str, Path]) -> dict[str, str]:
@@ -55,15 +55,15 @@ def digests(files: Mapping[str, Path]) -> dict[str, str]:
 
 def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """A text for each file that is not what it was."""
-    found = []
+    texts = []
     for name in sorted(then.keys() | now.keys()):
         if name not in now:
-            found.append(f"the file {name!r} is not read any more")
+            texts.append(f"the file {name!r} is not read any more")
         elif name not in then:
-            found.append(f"the file {name!r} was not read then")
+            texts.append(f"the file {name!r} was not read then")
         elif then[name] != now[name]:
-            found.append(f"the content of {name!r} is another one")
-    return found
+            texts.append(f"the content of {name!r} is another one")
+    return texts
 
 
 def _of_file(path: Path) -> str:
@@ -115,8 +115,8 @@ def resume(options: Namespace, locustfiles: Sequence[str]) -> bool:
         return False
     settings = with_roofline(parse_settings(options))
     files = off_the_hub(digests, input_files(settings, locustfiles))
-    if found := differences(manifests[-1], settings, files):
-        raise UsageError(f"--resume: not the sweep in {str(folder)!r}: {'; '.join(found)}")
+    if texts := differences(manifests[-1], settings, files):
+        raise UsageError(f"--resume: not the sweep in {str(folder)!r}: {'; '.join(texts)}")
     complete = is_complete(manifests, settings.load)
     if complete and not parts:
         raise UsageError(
@@ -146,20 +146,20 @@ def differences(manifest: Manifest, settings: Settings, files: Mapping[str, str]
     then, now = _given(manifest.options), _given(settings.text)
     sweep = settings.load.sweep
     own_users = {"num_users"} if sweep is not None and not sweep.values else set()
-    found = [
+    texts = [
         f"--{name.replace('_', '-')} was {_shown(then, name)}, now {_shown(now, name)}"
         for name in sorted((then.keys() | now.keys()) - (MAY_DIFFER - own_users))
         if then.get(name) != now.get(name)
     ]
     document = {} if settings.scenario is None else settings.scenario.public_document
     if _plain(manifest.scenario_document) != _plain(document):
-        found.append("the scenario's content is another one")
+        texts.append("the scenario's content is another one")
     if manifest.files:  # else it is of a version that kept none
-        found += changed(manifest.files, files)
+        texts += changed(manifest.files, files)
     was, is_now = manifest.versions.get("llm-locust"), versions()["llm-locust"]
     if was not in (None, is_now):
-        found.append(f"llm-locust was {was}, now {is_now}: install {was} again, or name another --out")
-    return found
+        texts.append(f"llm-locust was {was}, now {is_now}: install {was} again, or name another --out")
+    return texts
 
 
 def check_server(parts: Sequence[Path], info: RunInfo) -> None:

@@ -1,1 +1,1 @@
-"""Locust user classes, and what the users of one process share during a run."""
+"""Locust user classes, what the users of one process share, and what sets the load: schedules and stages."""

@@ -670,19 +670,19 @@ class OpenLoad:
 
     def counts(self) -> LoadCounts:
         """Counts of the load so far, without the outcomes of its requests."""
-        found = self._dispatcher
-        if found is None:
+        dispatcher = self._dispatcher
+        if dispatcher is None:
             return NO_LOAD if self._stopped_s is None else LoadCounts(until_ns=0)
-        unsent = found.unsent
+        unsent = dispatcher.unsent
         warmup, by_class = self._unsent_parts(unsent)
         return LoadCounts(
-            waiting=found.waiting,
-            held_back=found.held_back,
-            longest_held_ns=round(found.longest_wait_s * 1e9),
+            waiting=dispatcher.waiting,
+            held_back=dispatcher.held_back,
+            longest_held_ns=round(dispatcher.longest_wait_s * 1e9),
             unsent=len(unsent),
             unsent_warmup=warmup,
             unsent_by_class=by_class,
-            until_ns=None if found.stopped_s is None else max(0, round(found.stopped_s * 1e9)),
+            until_ns=None if dispatcher.stopped_s is None else max(0, round(dispatcher.stopped_s * 1e9)),
         )
 
     def _unsent_parts(self, unsent: Sequence[Item]) -> tuple[int, dict[str, int]]:
@@ -761,14 +761,14 @@ def scheduled(
     """
     requests = warmup = 0
     try:
-        found = timetable(load, run, index)
+        arrivals = timetable(load, run, index)
         for at_ns, rate in sorted(rates.items()):
-            if isinstance(found, Schedule):
-                found.change_rate((at_ns - run["origin_ns"]) * 1e-9, rate)
+            if isinstance(arrivals, Schedule):
+                arrivals.change_rate((at_ns - run["origin_ns"]) * 1e-9, rate)
         until_s = 0.0
-        while until_s < span.until_s and not found.ended:
+        while until_s < span.until_s and not arrivals.ended:
             until_s = min(until_s + _SPAN_S, span.until_s)
-            due_s = [at_s for at_s in _due(found, until_s) if at_s > span.from_s]
+            due_s = [at_s for at_s in _due(arrivals, until_s) if at_s > span.from_s]
             requests += len(due_s)
             warmup += sum(at_s < measured_s for at_s in due_s)
     except TraceError:
@@ -776,8 +776,8 @@ def scheduled(
     return Scheduled(requests, warmup)
 
 
-def _due(found: Timetable[Any], until_s: float) -> Sequence[float]:
-    if isinstance(found, Schedule):
-        due_s: list[float] = found.times(until_s).at_s.tolist()
+def _due(arrivals: Timetable[Any], until_s: float) -> Sequence[float]:
+    if isinstance(arrivals, Schedule):
+        due_s: list[float] = arrivals.times(until_s).at_s.tolist()
         return due_s
-    return [arrival.at_s for arrival in found.before(until_s)]
+    return [arrival.at_s for arrival in arrivals.before(until_s)]

@@ -88,8 +88,8 @@ class Requester:
         if gate.prefix is not None:  # which the warm-up has too: its texts are in the servers' caches
             return self.traffic.workload.of_prefix(*gate.prefix)
         early = gate.is_warm_up_now if warm_up is None else warm_up
-        found = self.traffic.warm_up if early else self.traffic.workload
-        return found if gate.lengths is None else found.of_lengths(gate.lengths)
+        workload = self.traffic.warm_up if early else self.traffic.workload
+        return workload if gate.lengths is None else workload.of_lengths(gate.lengths)
 
     def next_prompt(self, warm_up: bool | None = None) -> Prompt:
         """The next prompt of the workload."""
@@ -121,9 +121,9 @@ class Requester:
             own = client.new_request_id() if form.prefix == "cold" else ""
             prompt = with_words(prompt, head_words(self._session.run["salt"], form.prefix, own))
         fields, judge = form.template.fields(prompt), traffic.judge
-        body, asked = encoded(fields), form.template.asked(fields)
-        if asked is not None:  # there is no text to judge
-            return Prepared(form, target, prompt, body, asked, prompt.id, None)
+        body, results = encoded(fields), form.template.asked(fields)
+        if results is not None:  # there is no text to judge
+            return Prepared(form, target, prompt, body, results, prompt.id, None)
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
         return Prepared(form, target, prompt, body, None, prompt_id, check)
@@ -183,10 +183,10 @@ class Requester:
         gate = self._session.gate
         while True:
             self._session.enter()  # in a sweep it waits for the next stage, which is no delay of the request
-            scheduled_ns, asked = time.time_ns(), (gate.lengths, gate.prefix)
+            scheduled_ns, stage_prompts = time.time_ns(), (gate.lengths, gate.prefix)
             ready = self.prepared(self.next_prompt() if prompt is None else self.bounded(prompt), session_id)
             self._session.enter()
-            if (gate.lengths, gate.prefix) == asked:
+            if (gate.lengths, gate.prefix) == stage_prompts:
                 return ready, scheduled_ns
 
     def send(
@@ -207,7 +207,7 @@ class Requester:
             may_wait: the answer may get its record after the return.
         """
         session, traffic, prompt = self.session, self.traffic, ready.prompt
-        shown = None if prompt.messages is None else images_in(prompt.messages)
+        image_facts = None if prompt.messages is None else images_in(prompt.messages)
         call = Call(
             request_id=session.client.new_request_id(),
             name=name or prompt.name or traffic.name,
@@ -227,8 +227,8 @@ class Requester:
             counted_input_tokens=prompt.counted_input_tokens,
             check=ready.check,
             asked=ready.asked,
-            images=shown and shown.images,
-            pixels=shown and shown.pixels,
+            images=image_facts and image_facts.images,
+            pixels=image_facts and image_facts.pixels,
         )
 
         def recorded(answer: Answer) -> None:
@@ -281,12 +281,12 @@ class Dialogue:
         self._turns = self._turn_count()
         self._id = session_name(session.client.new_request_id(), self._turns)
         self._manner = manner(plan, self._place)
-        self._said = islice(self._sayings(), self._turns)
+        self._texts = islice(self._new_prompts(), self._turns)
 
     def opening(self) -> Prepared:
         """Prepare the first turn, for :meth:`hold`."""
         requester = self._requester
-        prompt = requester.bounded(with_history(next(self._said), (), self._script.lead))
+        prompt = requester.bounded(with_history(next(self._texts), (), self._script.lead))
         return requester.prepared(prompt, self._id)
 
     def hold(
@@ -308,7 +308,7 @@ class Dialogue:
             opened = open_with(self._id, self._manner.patience_s)
             answers.append(opened)
             past = self._carried(past, self._script.turns[0], opened)
-        for turn, new in enumerate(self._said, len(answers)):
+        for turn, new in enumerate(self._texts, len(answers)):
             if answers and answers[-1].record.outcome is not Outcome.OK:
                 break
             if turn:
@@ -322,9 +322,9 @@ class Dialogue:
         return answers
 
     def _carried(
-        self, past: tuple[AnsweredTurn, ...], said: Prompt, answer: Answer
+        self, past: tuple[AnsweredTurn, ...], new: Prompt, answer: Answer
     ) -> tuple[AnsweredTurn, ...]:
-        return carry_on(past, exchange(said, answer.reply.text, _answer_tokens(answer)), self._plan.carried)
+        return carry_on(past, exchange(new, answer.reply.text, _answer_tokens(answer)), self._plan.carried)
 
     def _first_script(self) -> Script:
         if not self._dialogues:
@@ -340,7 +340,7 @@ class Dialogue:
         of_dataset = self._workload.spec.dataset is not None
         return turn_count(self._plan, self._place, own if of_dataset else DEFAULT_TURNS)
 
-    def _sayings(self) -> Iterator[Prompt]:
+    def _new_prompts(self) -> Iterator[Prompt]:
         """New prompt of each turn, in order; at least as many as a conversation needs."""
         if self._workload.spec.dataset is None or self._dialogues:
             more = follow_ups(self._workload, self._place)

@@ -267,12 +267,12 @@ class LoadSession:
         """Users whose request has long been silent, the longest first; none of a schedule or a drain."""
         if self.load is not None or self.stopping:
             return []
-        found = [
+        calls = [
             Waiting(call.name[:MOST_NAME], call.slo_class[:MOST_NAME], call.streamed, silent_s)
             for call, silent_s in self.client.silences()
             if silent_s > LEAST_SILENT_S
         ]
-        return sorted(found, key=lambda each: -each.silent_s)[:MOST_WAITING]
+        return sorted(calls, key=lambda each: -each.silent_s)[:MOST_WAITING]
 
     @property
     def exhausted(self) -> bool:

@@ -153,15 +153,12 @@ def stages_of(
 
 def closed(stages: Sequence[StageFacts], stopped_ns: int | None) -> list[StageFacts]:
     """A sweep's stages; the one that the end of the run's load interrupted is marked so."""
-    found = list(stages)
-    if found and stopped_ns is not None and found[-1].drained_ns is None and not found[-1].fault:
-        what = "the stage did" if found[-1].ended_ns is None else "its requests had"
-        found[-1] = replace(
-            found[-1],
-            ended_ns=stopped_ns if found[-1].ended_ns is None else found[-1].ended_ns,
-            fault=f"the run ended before {what}",
-        )
-    return found
+    last = stages[-1] if stages else None
+    if last is None or stopped_ns is None or last.drained_ns is not None or last.fault:
+        return list(stages)
+    what = "the stage did" if last.ended_ns is None else "its requests had"
+    ended_ns = stopped_ns if last.ended_ns is None else last.ended_ns
+    return [*stages[:-1], replace(last, ended_ns=ended_ns, fault=f"the run ended before {what}")]
 
 
 # --- Which load a sweep applies next
@@ -463,8 +460,8 @@ class SweepDriver:
             left_s = (planned_ns - swarm.now_ns()) * 1e-9 - NOTICE_S
             if swarm.is_over() or left_s <= 0:
                 break
-            shown = [*self.stages[:-1], replace(stage, ended_ns=swarm.now_ns())]
-            if swarm.is_enough(shown, left_s) and swarm.now_ns() + _ns(NOTICE_S) < planned_ns:
+            stages = [*self.stages[:-1], replace(stage, ended_ns=swarm.now_ns())]
+            if swarm.is_enough(stages, left_s) and swarm.now_ns() + _ns(NOTICE_S) < planned_ns:
                 return replace(stage, is_early=True), swarm.now_ns() + _ns(NOTICE_S)
         self._wait_to(planned_ns - _ns(NOTICE_S))
         return stage, planned_ns

@@ -147,19 +147,19 @@ def judged(
     record, text = answer.record, answer.reply.text
     if record.outcome is not Outcome.OK:
         return record
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if expected is not None:
-        found["correct"] = is_correct(text, expected)
+        changes["correct"] = is_correct(text, expected)
     if hashed:
-        found["answer_hash"] = answer_hash(text)
+        changes["answer_hash"] = answer_hash(text)
     if refusal := _first_refusal(text, validators, prompt, failed):
         check, why_not = refusal
-        found |= {
+        changes |= {
             "outcome": Outcome.REJECTED,
             "rejected_by": check.name,
             "error": f"{check.name}: {why_not}"[:_REASON_LENGTH],
         }
-    return replace(record, **found) if found else record
+    return replace(record, **changes) if changes else record
 
 
 def _first_refusal(
@@ -201,7 +201,7 @@ class Judge:
     validators: tuple[CompiledValidator, ...] = ()
     match: str | None = None
     consistency: bool = False
-    _said: set[str] = field(default_factory=set)
+    _logged: set[str] = field(default_factory=set)
 
     def check(
         self, prompt: Prompt | None, expected: object = None, *, hashed: bool = False
@@ -233,26 +233,26 @@ class Judge:
         try:
             return expected_answer(expected, self.match)
         except ExpectedError as e:
-            self._say_once("expected", f"answers are not compared: {e}")
+            self._log_once("expected", f"answers are not compared: {e}")
             return None
 
     def _own_code_failed(self, check: CompiledValidator, error: Exception) -> None:
-        self._say_once(
+        self._log_once(
             check.name, f"validator {check.name!r} raised {error!r}: its answers count as rejected"
         )
 
     def _mind_the_time(self, took_s: float) -> None:
         """Warn of slow checks. Our own are bounded; a user's function, or an overloaded machine, is not."""
         if took_s > SLOW_S:
-            self._say_once(
+            self._log_once(
                 "slow",
                 f"the validators of an answer took {took_s * 1e3:.0f} ms, in which nothing else could be "
                 "read; a function of your own must neither wait nor compute for long",
             )
 
-    def _say_once(self, key: str, text: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
+    def _log_once(self, key: str, text: str) -> None:
+        if key not in self._logged:
+            self._logged.add(key)
             logger.warning("%s", text)
 
 
@@ -323,7 +323,7 @@ class TrafficTable:
         self._settings = settings
         self._client = client
         self._place = place
-        self._hidden: set[str] = set(client.secrets)
+        self._secrets: set[str] = set(client.secrets)
         hide(client.secrets)
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
@@ -390,10 +390,10 @@ class TrafficTable:
 
     def _heads(self, kind: RequestKind) -> Heads:
         own = dict(kind.headers)
-        hidden = [text for text in secret_texts(own) if text not in self._hidden]
-        self._hidden.update(hidden)
-        self._client.secrets += tuple(hidden)
-        self._hide(hidden)
+        new = [text for text in secret_texts(own) if text not in self._secrets]
+        self._secrets.update(new)
+        self._client.secrets += tuple(new)
+        self._hide(new)
         ours = kind_headers(self._settings, kind, self._client.pool.target)
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:

@@ -499,20 +499,14 @@ def send_scheduled(
 ) -> None:
     """Send what was prepared for an arrival, and wait for its end."""
     entry = arrival if isinstance(arrival, TraceEntry) else None
+    waited = entry is not None and entry.after  # for others that it depends on
     requester.send(
         prepared,
         clock.realtime_ns(arrival.at_s),
         session_id=session_of_arrival(arrival),
         turn=None if entry is None else entry.turn,
-        blocked_ns=_blocked_ns(arrival, due_s),
+        blocked_ns=round((due_s - arrival.at_s) * 1e9) if waited else None,
     )
-
-
-def _blocked_ns(arrival: Item, due_s: float) -> int | None:
-    """How long the arrival waited for others that it depends on; None if it depends on none."""
-    if not isinstance(arrival, TraceEntry) or not arrival.after:
-        return None
-    return round((due_s - arrival.at_s) * 1e9)
 
 
 # --- User of a scenario: sends the requests of its classes, in a closed or an open loop
