@@ -51,10 +51,9 @@ test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI; browsers, up
 	$(MAKE) --no-print-directory test-waiting test-sanitized
 	$(MAKE) --no-print-directory test-alone ALONE="run and alone and not everyday"
 
-# Whole runs wait for events much of the time, but not for long: with three at once some were late. The long ones, of
-# docs, come first.
+# Whole runs wait for events most of the time; four at once were late on two cores that others kept busy.
 test-waiting:
-	tests/again.sh runs $(PYTEST) --forks 2 -m "run and not everyday and not alone and not e2e" --ignore $(SANITIZED)
+	tests/again.sh runs $(PYTEST) --forks 3 -m "run and not everyday and not alone and not e2e" --ignore $(SANITIZED)
 
 # It computes and waits for nothing, so it is no part of those.
 SANITIZED := tests/client/http/test_client_reader_sanitized.py

@@ -51,6 +51,17 @@ _NAMED = {
     ),
 }
 
+#: The files of whole runs that take longest, which come first: no fork is left with one at the end.
+_LONG = (
+    "test_docs_blocks",
+    "test_swarm_search",
+    "test_swarm_web_stages_run",
+    "test_protocols_run",
+    "test_swarm_chaos_workers",
+    "test_swarm_web_browser",
+    "test_swarm_soak",
+)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import only files with tests of the kind that is asked for first: that takes a fifth of the time."""
@@ -90,6 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for kind, text in _NAMED.items():
             if item.get_closest_marker(kind):
                 assert text.search(item.path.read_bytes()), f"{item.path} must name what makes it {kind}"
+    items.sort(key=lambda item: item.path.stem not in _LONG)
 
 
 @pytest.hookimpl(tryfirst=True)

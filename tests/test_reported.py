@@ -200,7 +200,7 @@ TROUBLES: dict[int, Trouble] = {
         (
             "swarm/web/test_swarm_web_pages.py::test_with_a_login_every_page_asks_for_it_and_is_below_the_path",
             "swarm/web/test_swarm_web_pages.py::test_locusts_page_is_below_the_path_too",
-            "swarm/process/test_swarm_run_time_e2e.py::test_an_end_by_the_run_time_needs_no_reason_and_is_in_the_manifest"
+            "swarm/process/test_swarm_signals.py::test_an_end_by_the_run_time_needs_no_reason_and_is_in_the_manifest"
             "_as_it_was_given[--autostart --autoquit]",
         ),
     ),

@@ -52,9 +52,9 @@ def _run(page: Path, deployment: Simulation, first: Session | None, folder: Path
 def pages(
     deployment: Simulation, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[Path, Future[Session]]]:
-    """README.md, and then all others, two at a time: their blocks mostly wait for short runs."""
+    """README.md, and then all others, three at a time: their blocks mostly wait for short runs."""
     first, *others = RUN
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         begun = {first: pool.submit(_run, first, deployment, None, tmp_path_factory.mktemp(first.stem))}
         for page in others:
             folder = tmp_path_factory.mktemp(page.stem)

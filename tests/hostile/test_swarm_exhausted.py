@@ -1,5 +1,4 @@
-"""A process that runs out of files, disk, memory or threads, before, in and after its load: it says the true
-reason, and each record is kept or counted as lost."""
+"""A process that runs out of something says so; a worker uses only code that is its own or proven."""
 
 import re
 from collections.abc import Callable
@@ -7,10 +6,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chaos import NoSmallDiskError, merge, small_disk
-from swarm_process import Result, in_parallel, locust, simulation
+from swarm_process import LOCUSTFILES, Result, as_worker, free_port, in_parallel, locust, simulation
+
+# --- A process that runs out of files, disk, memory or threads, before, in and after its load
+
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -104,3 +107,121 @@ def test_in_the_load_the_cause_is_said_and_no_record_is_lost_silently(ran_out: R
     assert ran_out.sent >= 20
     # What was not acknowledged may have reached the disk all the same.
     assert ran_out.kept <= ran_out.sent <= ran_out.kept + sum(lost)
+
+
+# --- Whole runs with few open files: refused before the load, or ended as asked. They never ended before
+
+
+OPEN_LOOP = LOCUSTFILES / "open_loop.py"
+
+
+def refused(folder: Path) -> Any:
+    load = ["--headless", "-u", "400", "-r", "400", "--num-requests", "800", "--out", "run"]
+    with (
+        simulation(folder / "sim") as sim,
+        locust(folder, *load, "-H", sim.url, most_open_files=256) as process,
+    ):
+        return process.exit_code(), process.said, len(sim.entries())
+
+
+def exhausted(folder: Path) -> Any:
+    """An open loop, of which nobody knows before how many connections it takes."""
+    load = ["--headless", "-u", "200", "-r", "200", "--num-requests", "200", "--out", "run"]
+    load += ["--arrival", "constant", "--output-tokens", "20", "--body", '{"ignore_eos": true}']
+    with (
+        simulation(folder / "sim", "--step-base", "60ms") as sim,
+        locust(folder, *load, "-H", sim.url, locustfile=OPEN_LOOP, most_open_files=128) as process,
+    ):
+        return process.exit_code(), Result.read(folder / "run"), process.stderr
+
+
+@pytest.fixture(scope="module")
+def files_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    scenarios = {"refused": refused, "exhausted": exhausted}
+    return in_parallel(tmp_path_factory.mktemp("files"), scenarios, at_once=2)
+
+
+def test_a_load_with_too_few_open_files_is_refused_with_number_and_command(
+    files_runs: dict[str, Any],
+) -> None:
+    code, said, sent = files_runs["refused"]
+    assert code == 2
+    assert "400 users need 464 open files" in "\n".join(said)
+    assert "`ulimit -n 464`" in "\n".join(said)
+    assert sent == 0
+
+
+def test_a_run_without_a_file_left_ends_with_a_record_of_every_request(
+    files_runs: dict[str, Any],
+) -> None:
+    _code, result, stderr = files_runs["exhausted"]
+    assert len(result.requests) == 200
+    outcomes = result.requests.table.column("outcome").to_pylist()
+    assert 0 < sum(outcome == "ok" for outcome in outcomes) < 200
+    assert "raise `ulimit -n`" in str(result.requests.table.column("error").to_pylist())
+    assert result.summary["completeness"]["complete"] is True, stderr
+
+
+# --- A worker and the validators that its master names, as whole runs
+
+
+CHECK = "def fine(answer, prompt):\n    return True\n"
+SCENARIO = """
+users: 2
+num_requests: 10
+output_tokens: 2
+input_tokens: 10
+classes: {{a: {{validators: [{{function: "{named}"}}]}}}}
+"""
+SECRET = ["--swarm-secret-env", "RUN_SECRET"]
+
+
+def run(folder: Path, named: str, *options: str) -> tuple[int, str]:
+    """The master's exit code, and what master and worker said. They have one locustfile, and one library."""
+    project, library, port = folder / "project", folder / "library", free_port()
+    for place in (project, library):
+        place.mkdir()
+    (project / "locustfile.py").write_text((LOCUSTFILES / "scenario.py").read_text())
+    (project / "ownchecks.py").write_text(CHECK)
+    (library / "librarychecks.py").write_text(CHECK)
+    (folder / "mix.yaml").write_text(SCENARIO.format(named=named))
+    environ = {"PYTHONPATH": f"{library}:{LOCUSTFILES.parent}", "RUN_SECRET": "a secret for this test"}
+    found = {"locustfile": project / "locustfile.py", "environ": environ}
+    as_master = ["--master", "--expect-workers", "1", "--master-bind-port", str(port), "--headless"]
+    asked = ["--scenario", str(folder / "mix.yaml"), "--out", str(folder / "run")]
+    with (
+        simulation(folder / "sim") as sim,
+        locust(project, *as_master, *asked, *options, "-H", sim.url, **found) as master,  # type: ignore[arg-type]
+        locust(project, *as_worker(port), *options, stdout="worker", **found) as worker,  # type: ignore[arg-type]
+    ):
+        return master.exit_code(), f"{master.stderr}\n{worker.stderr}"
+
+
+RUNS: dict[str, Callable[[Path], tuple[int, str]]] = {
+    "next to the locustfile": lambda folder: run(folder, "ownchecks:fine"),
+    "elsewhere": lambda folder: run(folder, "librarychecks:fine"),
+    "elsewhere with a secret": lambda folder: run(folder, "librarychecks:fine", *SECRET),
+}
+
+
+@pytest.fixture(scope="module")
+def code_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    return in_parallel(tmp_path_factory.mktemp("named"), RUNS, at_once=2)
+
+
+@pytest.mark.parametrize("name", ["next to the locustfile", "elsewhere with a secret"])
+def test_a_worker_uses_its_own_code_and_that_of_a_master_that_knows_the_secret(
+    code_runs: dict[str, tuple[int, str]], name: str
+) -> None:
+    code, said = code_runs[name]
+    assert code == 0, said
+    assert "not imported" not in said
+
+
+def test_a_worker_imports_no_other_code_that_a_master_names(code_runs: dict[str, tuple[int, str]]) -> None:
+    code, said = code_runs["elsewhere"]
+    assert code == 2, said
+    (line,) = [line for line in said.splitlines() if "is not imported" in line and " ERROR: " in line]
+    assert "validator 'librarychecks:fine' of the master's scenario is not imported" in line
+    assert "--swarm-secret-env" in line
+    assert "Traceback" not in said

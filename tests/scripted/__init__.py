@@ -9,17 +9,21 @@ A request carries its own script, so one server serves any number of tests, in a
         assert served.write_ns  # when each write of the script truly was made
 """
 
-from scripted.certificates import TlsFiles, make_tls_files
-from scripted.options import RefuseBy, SlowRead
-from scripted.ports import refusing_port, silent_port
-from scripted.process import ScriptedServer, scripted_server
+from scripted.process import ScriptedServer, refusing_port, scripted_server, silent_port
 from scripted.script import (
+    RefuseBy,
     Script,
+    ServedConnection,
+    ServedRequest,
+    SlowRead,
     Step,
+    TlsFiles,
+    Write,
     chat_chunk,
     chunk,
     json_response,
     last_chunk,
+    make_tls_files,
     response_head,
     script_header,
     sse,
@@ -27,7 +31,6 @@ from scripted.script import (
     usage_counts,
     write,
 )
-from scripted.truth import ServedConnection, ServedRequest, Write
 
 __all__ = [
     "RefuseBy",

@@ -1,5 +1,9 @@
-"""One connection: reads requests, plays their scripts one after the other, and says what happened."""
+"""One connection: its bytes, requests and scripts, played one after the other on a precise loop."""
 
+import contextlib
+import functools
+import heapq
+import itertools
 import select
 import socket
 import ssl
@@ -7,18 +11,241 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import httptools
+import msgspec
 
-from scripted.http1 import Message, RequestReader
-from scripted.lookup import script_of
-from scripted.loop import Loop
-from scripted.options import SlowRead
-from scripted.script import SCRIPT_HEADER, Step
-from scripted.transport import Transport
-from scripted.truth import ClosedBy, ServedConnection, ServedRequest, Write
+from scripted.script import (
+    SCRIPT_HEADER,
+    ClosedBy,
+    ServedConnection,
+    ServedRequest,
+    SlowRead,
+    Step,
+    Write,
+    decode_script,
+    json_response,
+    write,
+)
+
+#: The kernel wakes a sleeper late by up to some tenths of a millisecond: the last stretch is spun.
+SPIN_NS = 300_000
+
+
+class Loop:
+    """Calls back when a file is ready and when a time has come; a due timer goes before any file."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def watch(self, fd: int, events: int, handler: Callable[[int], None]) -> None:
+        self._epoll.register(fd, events)
+        self._handlers[fd] = handler
+
+    def rewatch(self, fd: int, events: int) -> None:
+        self._epoll.modify(fd, events)
+
+    def unwatch(self, fd: int) -> None:
+        self._epoll.unregister(fd)
+        del self._handlers[fd]
+
+    def call_at(self, due_ns: int, callback: Callable[[], None]) -> None:
+        """Call at this time of ``time.monotonic_ns``."""
+        heapq.heappush(self._timers, (due_ns, next(self._order), callback))
+
+    def run_once(self) -> None:
+        """Wait for the next thing, and do it."""
+        for fd, events in self._wait():
+            self._run_due()
+            if handler := self._handlers.get(fd):
+                handler(events)
+        self._run_due()
+
+    def _wait(self) -> list[tuple[int, int]]:
+        if not self._timers:
+            return self._epoll.poll()
+        if (wait_ns := self._timers[0][0] - time.monotonic_ns()) > SPIN_NS:
+            # select() sleeps to the microsecond, epoll_wait() to the millisecond only.
+            select.select([self._epoll], [], [], (wait_ns - SPIN_NS) * 1e-9)
+        return self._epoll.poll(0)
+
+    def _run_due(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic_ns():
+            heapq.heappop(self._timers)[2]()
+
+
+class Transport(Protocol):
+    """Bytes in, bytes out; it never touches a socket."""
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """(what the peer says, what has to be sent back) for bytes off the wire."""
+
+    def encode(self, data: bytes) -> bytes:
+        """The wire's form of our bytes."""
+
+    def farewell(self) -> bytes:
+        """What goes on the wire before an orderly close."""
+
+    def pending(self) -> bytes:
+        """What the transport itself wants to send."""
+
+    def peer_name(self) -> str | None:
+        """The common name of the peer's certificate."""
+
+
+class Plain:
+    """The wire's bytes are HTTP's."""
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        return data, b""
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def farewell(self) -> bytes:
+        return b""
+
+    def pending(self) -> bytes:
+        return b""
+
+    def peer_name(self) -> str | None:
+        return None
+
+
+class Tls:
+    """A server's side of TLS. ``receive`` raises ``ssl.SSLError`` where the peer breaks it, and
+    ``pending`` then gives the alert for the wire."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._ready = False
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        self._incoming.write(data)
+        said = bytearray()
+        try:
+            if not self._ready:
+                self._tls.do_handshake()
+                self._ready = True
+            while part := self._tls.read(65536):
+                said += part
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            pass  # the rest is not here yet; or close_notify, which a FIN follows
+        return bytes(said), self.pending()
+
+    def encode(self, data: bytes) -> bytes:
+        self._tls.write(data)
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer's own close_notify is not waited for
+            self._tls.unwrap()
+        return self._outgoing.read()
+
+    def pending(self) -> bytes:
+        return self._outgoing.read()
+
+    def peer_name(self) -> str | None:
+        certificate = self._tls.getpeercert() if self._ready else None
+        return _common_name(certificate) if certificate else None
+
+
+def _common_name(certificate: Mapping[str, Any]) -> str | None:
+    pairs = (pair for part in certificate.get("subject", ()) for pair in part)
+    return next((value for key, value in pairs if key == "commonName"), None)
+
+
+@dataclass(slots=True)
+class Message:
+    """One request as it was sent."""
+
+    method: str = ""
+    path: str = ""
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytearray = field(default_factory=bytearray)
+    keep_alive: bool = True
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, whatever its case."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+
+class RequestReader:
+    """Feeds on the bytes of one connection, split anywhere."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._message = Message()
+        self._complete: list[Message] = []
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The requests that these bytes completed.
+
+        Raises:
+            httptools.HttpParserError: this is not HTTP/1.1.
+        """
+        self._parser.feed_data(data)
+        complete, self._complete = self._complete, []
+        return complete
+
+    # httptools calls these by name.
+
+    def on_message_begin(self) -> None:
+        self._message = Message()
+
+    def on_url(self, url: bytes) -> None:
+        self._message.path += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._message.headers.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def on_body(self, body: bytes) -> None:
+        self._message.body += body
+
+    def on_message_complete(self) -> None:
+        self._message.method = self._parser.get_method().decode()
+        self._message.keep_alive = self._parser.should_keep_alive()
+        self._complete.append(self._message)
+
+
+_cached_script = functools.lru_cache(maxsize=256)(decode_script)
+
+
+def script_of(message: Message, routes: Mapping[str, list[Step]]) -> list[Step]:
+    """The script of a request: from its header, its JSON body, or the routes (path, else ``*``)."""
+    header = message.header(SCRIPT_HEADER)
+    try:
+        if header is not None:
+            return _cached_script(header)
+        if (inside := _script_in(bytes(message.body))) is not None:
+            return inside
+    except ValueError as e:
+        return _complaint(f"the script of this request is not one: {e}")
+    path = message.path.partition("?")[0]
+    found = routes.get(path, routes.get("*"))
+    if found is None:
+        return _complaint(f"no script came with this request, and there is no route for {path}")
+    return found
+
+
+def _script_in(body: bytes) -> list[Step] | None:
+    if b'"script"' not in body:
+        return None
+    content = msgspec.json.decode(body)
+    if not isinstance(content, dict) or "script" not in content:
+        return None
+    return msgspec.convert(content["script"], list[Step])
+
+
+def _complaint(text: str) -> list[Step]:
+    return [write(0, json_response({"error": {"message": text, "type": "scripted_server"}}, 500))]
+
 
 _READ_BYTES = 1 << 18
 _LINGER_0 = struct.pack("ii", 1, 0)

@@ -10,8 +10,7 @@ import pytest
 
 from llm_locust.host import CpuTaken
 from scripted.process import ScriptedServer
-from scripted.script import Script, script_header
-from scripted.truth import ServedRequest
+from scripted.script import Script, ServedRequest, script_header
 
 #: Percentage of the time in which CPUs are short, above which a late moment is the machine's doing.
 MOST_PRESSURE = 60.0

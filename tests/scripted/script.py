@@ -1,9 +1,12 @@
-"""Scripts: what the server does in answer to one request, and when. Builders of the usual bytes."""
+"""What a test tells its server, and what that tells of it: scripts, options, certificates, the truth."""
 
 import base64
+import ssl
+import subprocess
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -173,3 +176,176 @@ def stream_script(
         tail += chunk(sse("[DONE]"))
     last_token_ms = ttft_ms + (tokens - 1) * gap_ms if tokens else ttft_ms
     return [*steps, write(last_token_ms + tail_ms, tail + last_chunk())]
+
+
+_DAYS = "30"
+_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+_LEAF = "basicConstraints=critical,CA:FALSE\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+_SERVER = (
+    _LEAF + "extendedKeyUsage=serverAuth\nsubjectAltName=DNS:localhost,IP:127.0.0.1,IP:127.0.0.2,IP:::1\n"
+)
+_CLIENT = _LEAF + "extendedKeyUsage=clientAuth\n"
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """Paths of PEM files. The server's certificate is for localhost, 127.0.0.1, 127.0.0.2 and ::1."""
+
+    ca: str
+    server_cert: str
+    server_key: str
+    client_cert: str  # common name "scripted-client"
+    client_key: str
+
+    def client_context(self, *, mutual: bool = False) -> ssl.SSLContext:
+        """A client's context that trusts the authority, with the client's certificate if ``mutual``."""
+        context = ssl.create_default_context(cafile=self.ca)
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF  # which Python before 3.11.4 sets
+        if mutual:
+            context.load_cert_chain(self.client_cert, self.client_key)
+        return context
+
+    def server_context(self, *, mutual: bool = False) -> ssl.SSLContext:
+        """The server's context; with ``mutual`` it asks for a certificate of the authority's."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
+        context.load_cert_chain(self.server_cert, self.server_key)
+        context.verify_mode = ssl.CERT_REQUIRED if mutual else ssl.CERT_NONE
+        return context
+
+
+def make_tls_files(folder: Path) -> TlsFiles:
+    """Make the authority and both certificates in ``folder`` with the ``openssl`` program.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+        subprocess.CalledProcessError: it failed; its words are in ``stderr``.
+    """
+    _openssl(
+        folder,
+        *("req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", _DAYS),
+        *("-subj", "/CN=scripted test authority", "-addext", "keyUsage=critical,keyCertSign,cRLSign"),
+    )
+    _issue(folder, "server", "localhost", _SERVER)
+    _issue(folder, "client", "scripted-client", _CLIENT)
+    names = ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+    return TlsFiles(*(str(folder / name) for name in names))
+
+
+def _issue(folder: Path, stem: str, common_name: str, extensions: str) -> None:
+    """A key and a certificate ``stem.{key,pem}``, signed by the authority in the same folder."""
+    (folder / f"{stem}.ext").write_text(extensions)
+    request = ("-keyout", f"{stem}.key", "-out", f"{stem}.csr", "-subj", f"/CN={common_name}")
+    _openssl(folder, "req", "-new", *_KEY, *request)
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{stem}.ext")
+    _openssl(folder, "x509", "-req", "-in", f"{stem}.csr", "-out", f"{stem}.pem", "-days", _DAYS, *signing)
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+RefuseBy = Literal["reset", "close", "stall"]
+
+
+class SlowRead(msgspec.Struct, frozen=True):
+    """Requests are read slowly: at most ``read_bytes`` each ``every_ms``, behind a small kernel buffer."""
+
+    buffer_bytes: int = 4096
+    read_bytes: int = 65536
+    every_ms: float = 5
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How one server listens; the arguments of ``scripted_server``."""
+
+    host: str
+    port: int
+    tls: TlsFiles | None
+    mutual: bool
+    routes: dict[str, list[Step]]
+    refuse: int
+    refuse_by: RefuseBy
+    slow_read: SlowRead | None
+    nodelay: bool = True
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One line on the server's standard input; each is answered by one line of JSON.
+
+    ``log`` is answered at once; ``wait`` when so many requests have ended and connections are closed,
+    or after ``timeout_s``; both with the log. ``forget`` closes all connections and empties the log.
+    """
+
+    do: Literal["log", "wait", "forget"]
+    ended: int = 0
+    closed: int = 0
+    timeout_s: float = 5
+
+
+ClosedBy = Literal["client", "server"]
+
+
+class Write(msgspec.Struct):
+    """One write of a script: begun at ``write_ns``, its last byte taken by the kernel at ``done_ns``."""
+
+    step: int  # index into the script
+    write_ns: int
+    size: int  # bytes of the script, before any TLS
+    done_ns: int | None = None
+
+
+class ServedRequest(msgspec.Struct):
+    """One request that was read completely, and how it was answered.
+
+    ``received_ns`` is when the read of its last byte returned. ``ended_ns`` is when its script had
+    ended or its connection was closed, whichever came first; ``None`` while neither has.
+    """
+
+    connection: int
+    number: int  # on its connection, from 1
+    method: str
+    path: str
+    headers: list[tuple[str, str]]  # as sent, in order, without X-Script
+    body: bytes
+    received_ns: int
+    writes: list[Write] = []
+    ended_ns: int | None = None
+    ended_by: Literal["script"] | ClosedBy | None = None
+
+    @property
+    def write_ns(self) -> list[int]:
+        """When each write was begun, in order."""
+        return [w.write_ns for w in self.writes]
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, whatever its case."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return msgspec.json.decode(self.body)
+
+
+class ServedConnection(msgspec.Struct):
+    """One accepted connection. ``error`` is why the server gave it up (TLS failed, not HTTP)."""
+
+    id: int  # from 1, in order of acceptance
+    accepted_ns: int
+    client_name: str | None = None  # common name of the client's certificate
+    closed_ns: int | None = None
+    closed_by: ClosedBy | None = None
+    error: str | None = None
+
+
+class Log(msgspec.Struct):
+    """Requests in the order of their completion, connections in the order of acceptance."""
+
+    requests: list[ServedRequest] = []
+    connections: list[ServedConnection] = []
+
+    @property
+    def ended(self) -> int:
+        return sum(r.ended_ns is not None for r in self.requests)
+
+    @property
+    def closed(self) -> int:
+        return sum(c.closed_ns is not None for c in self.connections)

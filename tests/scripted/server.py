@@ -14,11 +14,8 @@ import time
 
 import msgspec
 
-from scripted.connection import Connection
-from scripted.loop import Loop
-from scripted.options import Command, Options
-from scripted.transport import Plain, Tls
-from scripted.truth import Log, ServedConnection
+from scripted.connection import Connection, Loop, Plain, Tls
+from scripted.script import Command, Log, Options, ServedConnection
 
 
 class Server:

@@ -163,7 +163,7 @@ class Ended:
 def _run(folder: Path, locustfile: str, *options: str) -> Ended:
     path = folder / "locustfile.py"
     path.write_text(LISTENERS + locustfile)
-    usual = ["--headless", "-r", "100", "-t", "2s", "--out", "run", "--output-tokens", "10"]
+    usual = ["--headless", "-r", "100", "-t", "4s", "--out", "run", "--output-tokens", "10"]
     with (
         simulation(folder) as sim,
         locust(folder, *usual, *options, "-H", sim.url, locustfile=path) as process,

@@ -20,7 +20,18 @@ from web_browser import ARGUMENTS, CHROMIUM, Watch
 #: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")
 OBJECTIVE = "max concurrency under p50_tpot<48ms"
-SEARCH = ("--find", OBJECTIVE, "--first-load", "2", "--stage-time", "4s", "--warmup", "0.5s")
+SEARCH = (
+    "--find",
+    OBJECTIVE,
+    "--first-load",
+    "2",
+    "--stage-time",
+    "4s",
+    "--warmup",
+    "0.5s",
+    "--max-stages",
+    "3",
+)
 LENGTHS = ("--input-tokens", "16", "--output-tokens", "4", "--slo", "ttft=2s")
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
