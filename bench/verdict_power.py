@@ -9,12 +9,15 @@ import argparse
 import heapq
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from llm_locust.figures.gates import GateEvidence, evaluate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
+from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.run import ErrorRate, Oversaturation, StopRule, StopWatch, Totals
 
 SHARES = [
@@ -27,19 +30,18 @@ NORMAL = {"p50": 0.0, "p95": 1.6448536}
 
 def judged(gate: str, bad: int, n: int, ttft_s: np.ndarray) -> tuple[str, bool]:
     """What a gate says of n requests of which some are bad, and whether the figure alone would hold."""
-    figures = summarise(Durations.of(ttft_s), 1e3)
-    summary = {
-        "requests": {"population": n, "scheduled": n, "ok": n - bad, "failed": bad, "cancelled": 0}
-        | {"error_rate": bad / n},
-        "goodput": {"ratio": 1 - bad / n, "judged": n, "slo": {}, "slo_by_class": {}},
-        "latency_ms": {"ttft": figures},
-        "latency_ms_adjusted": {"ttft": figures},
-        "window": {"seconds": 60.0},
-    }
+    figures = LatencyTable(summarise(Durations.of(ttft_s), 1e3))
+    counts = {"population": n, "scheduled": n, "ok": n - bad, "failed": bad, "cancelled": 0}
+    part: Any = SimpleNamespace(  # all that gates on these figures look at
+        requests=SimpleNamespace(**counts, error_rate=bad / n),
+        goodput=SimpleNamespace(ratio=1 - bad / n, judged=n, slo={}, slo_by_class={}),
+        latency_ms={"ttft": figures},
+        latency_ms_adjusted={"ttft": figures},
+    )
     (asked,) = parse_gates(gate)
-    (found,) = evaluate((asked,), summary, GateEvidence(lambda _: Durations.of(ttft_s)))
-    word = "holds" if found["passed"] else "cannot tell" if found["undecided"] else "breaks"
-    value = found["value"]
+    (found,) = evaluate((asked,), part, GateEvidence(lambda _: Durations.of(ttft_s), seconds=60.0))
+    word = "holds" if found.passed else "cannot tell" if found.undecided else "breaks"
+    value = found.value
     below = value is not None and (value < asked.limit if asked.op == "<" else value >= asked.limit)
     return word, below
 

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 from golden_frame import at, frame
 from metrics_cases import plain
+from summaries import summarise
 
 from llm_locust.figures import compat
 from llm_locust.figures.figure import Run
-from llm_locust.figures.summarise import summarise
+from llm_locust.figures.parts import part_of_all
+from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.goodput import Missing
 
 _TAKEN = ("steal_percent", "throttled_percent", "run_queue_percent")
 
@@ -306,7 +309,18 @@ def test_the_words_of_other_tools_are_by_their_formulas(made: Any, df: Any) -> N
     rows, question = run.batch(made), Question(warmup_s=run.WARMUP_S)
     m = measure(rows, manifest, question)
     found = plain(
-        compat.compute(Run(requests=rows, m=m, manifest=manifest, question=question, rows=len(rows)))
+        compat.compute(
+            Run(
+                requests=rows,
+                m=m,
+                manifest=manifest,
+                question=question,
+                rows=len(rows),
+                answers=Answers.of(rows),
+                missing=Missing(),
+                whole=part_of_all(m, question.places, Missing()),
+            )
+        )
     )
     assert not differences({"compat": found}, {"compat": by_pandas.compat(df)})
     # The same word is not the same number.

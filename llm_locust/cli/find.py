@@ -5,23 +5,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from msgspec import to_builtins
 
 from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.compare.comparison import unlike_beside_load
 from llm_locust.figures.compare.sides import Compared, measure_for_comparison
-from llm_locust.figures.edge import Bounds
-from llm_locust.figures.objective import Objective, Probe, parse_objective, probes
+from llm_locust.figures.edge import Bounds, NextStage, SearchResult
+from llm_locust.figures.objective import UNITS, Objective, Probe, parse_objective, probes
 from llm_locust.figures.search import (
-    SearchAnswer,
     SearchStage,
     answer,
     next_step,
     parse_share,
     readings,
-    told,
+    search_answer,
+    search_stages,
 )
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import clean, number
@@ -87,13 +86,16 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         print(f"llm-locust find: {one_line(e)}", file=sys.stderr)
         return 2
-    shown = {"next": None, "answer": None, "warnings": warnings}
-    shown |= told(objective, found, step, [None] * len(found))
+    stages = search_stages(objective, found, [None] * len(found))
     with printing():
         if args.json:
-            print(shown_json(shown, indent=2))
+            unit = UNITS[objective.axis]
+            facts = {"warnings": warnings, "objective": objective.text, "unit": unit, "stages": stages}
+            result = search_answer(step) if isinstance(step, SearchResult) else None
+            ends = {"next": step if result is None else None, "answer": result}
+            print(shown_json(to_builtins(ends | facts), indent=2))
         else:
-            print_sections(_sections(shown), sys.stdout)
+            print_sections(_sections(objective, stages, step, warnings), sys.stdout)
     return 0
 
 
@@ -130,14 +132,18 @@ def _probes(
     return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found], warnings
 
 
-def _sections(found: dict[str, Any]) -> list[Section]:
-    unit = found["unit"]
-    stages = msgspec.convert(found["stages"], list[SearchStage])
-    shown = [readings(clean(found["objective"]), unit, stages)]
-    if found["warnings"]:
-        lines = tuple(Line(clean(text), Tone.WARN) for text in found["warnings"])
+def _sections(
+    objective: Objective,
+    stages: Sequence[SearchStage],
+    step: NextStage | SearchResult,
+    warnings: Sequence[str],
+) -> list[Section]:
+    unit = UNITS[objective.axis]
+    shown = [readings(clean(objective.text), unit, stages)]
+    if warnings:
+        lines = tuple(Line(clean(text), Tone.WARN) for text in warnings)
         shown.insert(0, Section("The runs differ in more than their load", lines, stacked=True))
-    if found["next"] is None:
-        return [*shown, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
-    line = f"{number(found['next']['load'])} {unit}: {clean(found['next']['why'])}"
+    if isinstance(step, SearchResult):
+        return [*shown, answer(unit, search_answer(step))]
+    line = f"{number(step.load)} {unit}: {clean(step.why)}"
     return [*shown, Section("Run next", (Line(line, Tone.WARN),))]

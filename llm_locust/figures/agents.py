@@ -479,7 +479,7 @@ def agents_by_load(summary: "Summary") -> Section | None:
         Column("cached"),
         Column("possible"),
     )
-    return Section("Agents by load", table=Table(columns, tuple(rows)))
+    return Section("Agents by load", table=Table(columns, tuple(rows)), key="agents_by_load")
 
 
 def _jobs(part: Agents) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
-from llm_locust.core.manifest import ArmFacts, Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.compare.comparison import Row, Verdict, explained, joint_confidence, verdict_on
 from llm_locust.figures.compare.sides import (
@@ -22,6 +22,7 @@ from llm_locust.figures.compare.sides import (
     figure_label,
     table_metrics,
 )
+from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.goodput import unplaced
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
@@ -33,8 +34,7 @@ from llm_locust.figures.parts import (
 )
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, sentence
-from llm_locust.figures.tokens import faults
-from llm_locust.figures.user_time import user_time
+from llm_locust.figures.user_time import UserTime, user_time
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Floats, Mask, Rows
 from llm_locust.metrics.gates import MetricKind
@@ -397,10 +397,14 @@ def _samples(arm: MeasuredArm, rows: Rows, values: NDArray[np.float64]) -> ArmSa
 # --- The ``arms`` of a summary: the figures of each arm, and how they differ from those of the first
 
 
-_UNITS = {MetricKind.LATENCY: "ms", MetricKind.SHARE: "share", MetricKind.NUMBER: "number"}
+_UNITS: dict[MetricKind, Literal["ms", "share", "number"]] = {
+    MetricKind.LATENCY: "ms",
+    MetricKind.SHARE: "share",
+    MetricKind.NUMBER: "number",
+}
 
 #: Gates on the figures of one arm.
-ArmGates = Callable[[Mapping[str, Any], Measured], list[dict[str, Any]]]
+ArmGates = Callable[[StageFigures, Measured, UserTime | None], list[GateOutcome]]
 
 
 def arms(
@@ -412,7 +416,7 @@ def arms(
     *,
     of_selection: bool,
     gates: ArmGates,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[ArmSummary], list[GateOutcome]]:
     """Each arm of a run in the order of its options, and the gates of all of them.
 
     Every arm is measured in a pass of its own, in the window of the run. Of a request without a record nobody
@@ -427,52 +431,37 @@ def arms(
     masks = _masks(stored, [arm.name for arm in manifest.arms])
     shown = [arm for arm in manifest.arms if not of_selection or masks[arm.name].any()]
     plain = replace(question, window=window, where=None)
-    measured, found, judged = [], [], []
+    measured, figures, judged = [], [], []
     for arm in shown:
         requests_of = Selected(stored, masks[arm.name])
         run, sessions = _measured(requests_of, manifest, plain)
-        figures = part_of_all(run.measured, question.places, missing.of_part)
+        m = run.measured
         measured.append((run, sessions))
-        found.append(_told(arm, figures))
-        of_arm = gates(_gated(run.measured, figures, requests_of, manifest), run.measured)
-        judged += [each | {"arm": arm.name} for each in of_arm]
+        figures.append(part_of_all(m, question.places, missing.of_part))
+        times = None if manifest.open_loop else user_time(without_first_tries(requests_of), m, are_all=False)
+        judged += [structs.replace(each, arm=arm.name) for each in gates(figures[-1], m, times)]
     of = sum(len(run.c) for run, _ in measured)
-    for part, (run, _) in zip(found, measured, strict=True):
-        part["share"] = len(run.c) / of if of else None
+    against: list[ArmDifferences | None] = [None] * len(shown)
     if len(shown) > 1:
         compared, confidence = compare_arms(measured, open_loop=manifest.open_loop)
-        for part, rows in zip(found[1:], compared, strict=True):
-            part["against"] = {
-                "arm": shown[0].name,
-                "confidence": confidence,
-                "rows": [_figures_row(row) for row in rows],
-            }
+        against[1:] = [
+            ArmDifferences(arm=shown[0].name, confidence=confidence, rows=[_figures_row(row) for row in rows])
+            for rows in compared
+        ]
+    found = [
+        ArmSummary(
+            name=arm.name,
+            host=arm.url,
+            model=arm.model or None,
+            differs_in=list(arm.differs_in),
+            share_asked=arm.share,
+            share=len(run.c) / of if of else None,
+            figures=part,
+            against=beside,
+        )
+        for arm, (run, _), part, beside in zip(shown, measured, figures, against, strict=True)
+    ]
     return found, judged
-
-
-def _gated(m: Measured, figures: dict[str, Any], requests: Requests, manifest: Manifest) -> dict[str, Any]:
-    """What gates may ask of an arm beside its ``figures``: its tokens, and its part of the users' time."""
-    ok = m.population(np.arange(len(m.c))).ok
-    times = None if manifest.open_loop else user_time(without_first_tries(requests), m, are_all=False)
-    return {
-        "window": {"seconds": m.window.seconds},
-        "tokens": {"faults": structs.asdict(faults(m.c, ok))},
-        "user_time": times,
-        **figures,
-    }
-
-
-def _told(arm: ArmFacts, figures: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": arm.name,
-        "host": arm.url,
-        "model": arm.model or None,
-        "differs_in": list(arm.differs_in),
-        "share_asked": arm.share,
-        "share": None,
-        "figures": figures,
-        "against": None,
-    }
 
 
 def _masks(stored: Requests, names: list[str]) -> dict[str, Mask]:
@@ -511,24 +500,26 @@ def _sessions(requests: Requests) -> NDArray[np.int64]:
     return found
 
 
-def _figures_row(row: Row) -> dict[str, Any]:
+def _figures_row(row: Row) -> ArmRow:
     scale = 1e3 if row.metric.kind is MetricKind.LATENCY else 1.0
-    return {
-        "metric": row.metric.name,
-        "unit": _UNITS[row.metric.kind],
-        "base": None if row.base is None else row.base * scale,
-        "new": None if row.new is None else row.new * scale,
-        **dict(_interval("difference", row.difference, scale)),
-        **dict(_interval("change", row.change, 1.0)),
-        "verdict": str(row.verdict),
-        "reason": row.why_open,
-    }
+    return ArmRow(
+        metric=row.metric.name,
+        unit=_UNITS[row.metric.kind],
+        base=None if row.base is None else row.base * scale,
+        new=None if row.new is None else row.new * scale,
+        difference=None if row.difference is None else rounded(row.difference.value * scale),
+        difference_interval=_interval(row.difference, scale),
+        change=None if row.change is None else rounded(row.change.value),
+        change_interval=_interval(row.change, 1.0),
+        verdict=str(row.verdict),
+        reason=row.why_open,
+    )
 
 
-def _interval(key: str, found: Any, scale: float) -> Iterator[tuple[str, Any]]:
-    yield key, None if found is None else rounded(found.value * scale)
-    known = found is not None and found.is_known
-    yield f"{key}_interval", [rounded(found.low * scale), rounded(found.high * scale)] if known else None
+def _interval(found: Difference | None, scale: float) -> Interval:
+    if found is None or not found.is_known:
+        return None
+    return rounded(found.low * scale), rounded(found.high * scale)
 
 
 _TONES = {Verdict.BETTER: Tone.GOOD, Verdict.WORSE: Tone.BAD, Verdict.UNDETERMINED: Tone.WARN}

@@ -192,8 +192,8 @@ def _throughput(stages: Sequence[Stage]) -> tuple[float | None, float | None, fl
     if len(parts) == 1:
         return (parts[0].requests_per_s, *(parts[0].intervals().get("requests_per_s") or (None, None)))
     found = over([part.requests_per_s for part in parts])
-    low, high = found["ci95"] or (None, None)
-    return found["mean"], None if low is None else max(0.0, low), high
+    low, high = found.ci95 or (None, None)
+    return found.mean, None if low is None else max(0.0, low), high
 
 
 def _bracket(edge: float, probes: Sequence[Probe], required: float) -> tuple[float, float | None]:

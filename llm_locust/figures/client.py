@@ -69,10 +69,13 @@ class ClientCalibration(SummaryPart, frozen=True):
     ]
 
 
+ClientVerdict = Literal["ok", "suspect", "invalid"]
+
+
 class ClientFacts(SummaryPart, frozen=True):
     """Whether the client made these numbers."""
 
-    verdict: Annotated[Literal["ok", "suspect", "invalid"], key("`ok`, `suspect` or `invalid`")]
+    verdict: Annotated[ClientVerdict, key("`ok`, `suspect` or `invalid`")]
     reasons: Annotated[list[str], key("why, worst first")]
     cause: Annotated[
         Literal["starved", "busy", "late"] | None,
@@ -795,7 +798,7 @@ class _Requests:
 
 def compute(run: Run) -> ClientFacts:
     m = run.m
-    medians_ms = {metric: run.latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
+    medians_ms = {metric: run.whole.latency_ms[metric].known.p50 for metric in ("itl", "ttft", "e2el")}
     scale = Scale.of(m.window, medians_ms)
     return client_validity(m.c, run.population.judged, run.manifest, scale, m.judgement, run.figure(law_of))
 

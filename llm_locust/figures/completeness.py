@@ -274,7 +274,7 @@ def show(summary: "Summary") -> Section:
         )
         short = list(_cut_short(summary, part))
         lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []), *_backoff_remark(part))
-        return Section("Records", lines, alarm=bool(short))
+        return Section("Records", lines, alarm=bool(short), key="records")
     facts = [
         *_records(summary, part),
         *_workers(part),
@@ -289,6 +289,7 @@ def show(summary: "Summary") -> Section:
         "Records",
         (headline, *_cut_short(summary, part), *(fact for fact in facts if fact.text)),
         alarm=True,
+        key="records",
     )
 
 
@@ -438,9 +439,8 @@ def nodes(summary: "Summary") -> Section | None:
     if not rows:
         return None
     notes = _notes(len(rows) - MOST_ROWS, len(workers) - len(found))
-    return Section(
-        "Nodes", table=Table(_COLUMNS, tuple(rows[:MOST_ROWS])).without_empty(), notes=tuple(notes)
-    )
+    table = Table(_COLUMNS, tuple(rows[:MOST_ROWS])).without_empty()
+    return Section("Nodes", table=table, notes=tuple(notes), key="nodes")
 
 
 def _is_notable(node: Node) -> bool:

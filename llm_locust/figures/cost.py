@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.figures import sessions
 from llm_locust.figures.figure import Run
+from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.sessions import Sessions
 from llm_locust.figures.text import number, plural, seconds, sentence
+from llm_locust.figures.throughput import Throughput
 from llm_locust.metrics.question import Prices
 from llm_locust.metrics.structs import SummaryPart, key
 
@@ -67,16 +69,15 @@ _SHARED = "only some of the requests are looked at, and what GPUs cost cannot be
 
 def compute(run: Run) -> Cost | None:
     prices, served = run.question.prices_of(run.manifest), run.figure(sessions.compute)
-    return cost(
-        prices, run.m.window.seconds, run.throughput, run.goodput, served, of_selection=run.of_selection
-    )
+    rates = run.whole.throughput, run.whole.goodput
+    return cost(prices, run.m.window.seconds, *rates, served, of_selection=run.of_selection)
 
 
 def cost(
     prices: Prices,
     seconds: float,
-    throughput: Mapping[str, Any],
-    goodput: Mapping[str, Any],
+    throughput: Throughput,
+    goodput: Goodput,
     served: Sessions | None,
     *,
     of_selection: bool = False,
@@ -105,9 +106,9 @@ def cost(
         prices, bases["per_million_input_tokens"].amount, bases["per_million_output_tokens"].amount
     )
     per_gpu = {
-        "output_tokens_per_s": throughput["output_tokens_per_s"],
-        "goodput_requests_per_s": goodput["requests_per_s"],
-        "goodput_output_tokens_per_s": goodput["output_tokens_per_s"],
+        "output_tokens_per_s": throughput.output_tokens_per_s,
+        "goodput_requests_per_s": goodput.requests_per_s,
+        "goodput_output_tokens_per_s": goodput.output_tokens_per_s,
     }
     return Cost(
         prices=GivenPrices(**asdict(prices)),
@@ -139,16 +140,16 @@ class _Base:
 
 
 def _bases(
-    seconds: float, throughput: Mapping[str, Any], goodput: Mapping[str, Any], ended: Sessions | None
+    seconds: float, throughput: Throughput, goodput: Goodput, ended: Sessions | None
 ) -> dict[str, _Base]:
     def count(rate: float | None) -> float | None:
         return None if rate is None else rate * seconds
 
     served = None if ended is None else float(ended.completed + ended.cut)
-    no_slo = "" if goodput["slo"] or goodput["slo_by_class"] else "no SLO was given"
-    requests, good = count(throughput["requests_per_s"]), count(goodput["requests_per_s"])
-    inputs, outputs = (count(throughput[f"{kind}_tokens_per_s"]) for kind in ("input", "output"))
-    good_outputs = count(goodput["output_tokens_per_s"])
+    no_slo = "" if goodput.slo or goodput.slo_by_class else "no SLO was given"
+    requests, good = count(throughput.requests_per_s), count(goodput.requests_per_s)
+    inputs, outputs = count(throughput.input_tokens_per_s), count(throughput.output_tokens_per_s)
+    good_outputs = count(goodput.output_tokens_per_s)
     unknown = "output tokens are unknown"
     return {
         "per_request": _Base(requests, "the window is empty", "no request ended ok"),

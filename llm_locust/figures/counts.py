@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import count, is_cut, percent, plural, sentence
 from llm_locust.metrics.structs import SummaryPart, key
@@ -112,6 +113,10 @@ class RequestCounts(SummaryPart, frozen=True):
     ]
 
 
+def compute(run: Run) -> RequestCounts:
+    return run.whole.requests
+
+
 def show(summary: "Summary") -> Section:
     """How many requests there were, and how they ended."""
     part = summary.requests
@@ -146,7 +151,7 @@ def left_open(summary: "Summary") -> Section | None:
         f"{plural(n, 'response')} ({share}) left open by the server after the answer's end: its user waited, "
         "and the connection was lost"
     )
-    return Section("Left open", (Line(text, Tone.WARN),))
+    return Section("Left open", (Line(text, Tone.WARN),), key="left_open")
 
 
 def _given_up(part: RequestCounts) -> Iterator[Line]:

@@ -1,12 +1,13 @@
 """Energy: what the answers took of electrical energy, by the GPUs' own counters or their power samples."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.figures.figure import Run
+from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.server_metrics import gpu_of
 from llm_locust.figures.text import clean, number, plural, sentence
+from llm_locust.figures.throughput import Throughput
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.structs import SummaryPart, key
 
@@ -49,12 +50,10 @@ LEAST_COVERED = 0.9
 
 
 def compute(run: Run) -> Energy | str | None:
-    return energy(run.server, run.throughput, run.goodput) if run.server else None
+    return energy(run.server, run.whole.throughput, run.whole.goodput) if run.server else None
 
 
-def energy(
-    series: ServerSeries, throughput: Mapping[str, Any], goodput: Mapping[str, Any]
-) -> Energy | str | None:
+def energy(series: ServerSeries, throughput: Throughput, goodput: Goodput) -> Energy | str | None:
     """What the answers took.
 
     ``joules`` is of all GPUs over the window: of each its mean power while it was watched × the window, by
@@ -78,11 +77,11 @@ def energy(
         return f"observed for less than {100 * LEAST_COVERED:.0f} % of the window: {names}"
     power_w, seconds = sum(powers.values()), series.seconds
     rates = {
-        "output_tokens_per_s": throughput["output_tokens_per_s"],
-        "total_tokens_per_s": throughput["total_tokens_per_s"],
-        "requests_per_s": throughput["requests_per_s"],
-        "goodput_requests_per_s": goodput["requests_per_s"],
-        "goodput_output_tokens_per_s": goodput["output_tokens_per_s"],
+        "output_tokens_per_s": throughput.output_tokens_per_s,
+        "total_tokens_per_s": throughput.total_tokens_per_s,
+        "requests_per_s": throughput.requests_per_s,
+        "goodput_requests_per_s": goodput.requests_per_s,
+        "goodput_output_tokens_per_s": goodput.output_tokens_per_s,
     }
     return Energy(
         gpus=len(powers),

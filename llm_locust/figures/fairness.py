@@ -381,7 +381,7 @@ class Deployment:
 
 
 def compute(run: Run) -> Deployment:
-    return deployment(run.requests, run.m, run.manifest, None if run.of_selection else run.unrecorded)
+    return deployment(run.requests, run.m, run.manifest, None if run.of_selection else run.missing.known)
 
 
 def replicas_of(run: Run) -> list[ReplicaFigures]:

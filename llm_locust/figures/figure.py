@@ -1,6 +1,6 @@
 """A figure of a run: how it is computed from the run, and how a report shows it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,12 +13,14 @@ from llm_locust.figures.section import Section
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.standstill import Silences
 from llm_locust.metrics.window import Population
 
 if TYPE_CHECKING:
     from llm_locust.figures.live_check import LiveEnd
+    from llm_locust.figures.parts import StageFigures
     from llm_locust.figures.summary import Summary
 
 T = TypeVar("T")
@@ -38,8 +40,8 @@ class Run:
         server: what was scraped of the servers, in the same window; None of a selection.
         live: the run's last live figures; None where they are of other requests.
         answers: what the answers were worth.
-        whole: the latencies, counts, rates and goodput of all requests, and those of names and classes.
-        unrecorded: requests without a record that belong to these.
+        missing: requests without a record that belong to these.
+        whole: the counts, latencies, rates and goodput of all requests.
     """
 
     requests: Requests
@@ -50,9 +52,9 @@ class Run:
     of_selection: bool = False
     server: ServerSeries | None = None
     live: "LiveEnd | None" = None
-    answers: Answers | None = None
-    whole: Mapping[str, Any] = field(default_factory=dict)
-    unrecorded: int = 0
+    answers: Answers
+    missing: Missing
+    whole: "StageFigures"
     _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -62,22 +64,6 @@ class Run:
     @cached_property
     def population(self) -> Population:
         return self.m.population(np.arange(len(self.m.c)))
-
-    @property
-    def latency_ms(self) -> Mapping[str, Mapping[str, Any]]:
-        """The figures of each latency, by its key."""
-        found: Mapping[str, Mapping[str, Any]] = self.whole["latency_ms"]
-        return found
-
-    @property
-    def throughput(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.whole["throughput"]
-        return found
-
-    @property
-    def goodput(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.whole["goodput"]
-        return found
 
     @cached_property
     def silences(self) -> Silences:
@@ -92,13 +78,19 @@ class Run:
         return found
 
 
-@dataclass(frozen=True, slots=True)
 class Figure:
     """How a key of ``summary.json`` is computed, and what a report shows of it.
 
-    ``compute`` returns None where a run has nothing of the kind, or a text that says why. Each ``show``
-    takes its figures from the summary. A section has the key of its figure, if it names no other.
+    ``compute`` returns None where a run has nothing of the kind, or a text that says why; without it the
+    figure is known later, or by a report only. ``shows`` take their figures from the summary. A section has
+    the key of its figure, if it names no other.
     """
 
-    compute: Callable[[Run], Any]
-    show: Callable[["Summary"], Made] | None = None
+    def __init__(self, compute: Callable[[Run], Any] | None, *shows: "Callable[[Summary], Made]") -> None:
+        self.compute = compute
+        self._shows = shows
+
+    def sections(self, summary: "Summary") -> Iterator[Section]:
+        for show in self._shows:
+            made = show(summary)
+            yield from (made,) if isinstance(made, Section) else made or ()

@@ -1,18 +1,20 @@
 """What a run's figures say of its gates."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.parts import StageFigures
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, mark, meaning_in, number, percent, plural, sentence
+from llm_locust.figures.tokens import ODD_COUNTS
+from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.gates import (
@@ -25,11 +27,9 @@ from llm_locust.metrics.gates import (
     STANDSTILL,
     Gate,
     MetricKind,
-    came_at_once,
-    counted_otherwise,
     parse_gates,
 )
-from llm_locust.metrics.requests.throughput import LawRate
+from llm_locust.metrics.requests.throughput import NO_GAP_MS, LawRate
 from llm_locust.metrics.stats.censoring import (
     PERCENTILES,
     Durations,
@@ -38,9 +38,10 @@ from llm_locust.metrics.stats.censoring import (
     fewest_samples,
     summarise,
 )
-from llm_locust.metrics.structs import SummaryPart, key
+from llm_locust.metrics.structs import LatencyTable, SummaryPart, key
 
 if TYPE_CHECKING:
+    from llm_locust.figures.search import SearchFacts
     from llm_locust.figures.summary import Summary
 
 
@@ -93,11 +94,8 @@ _BEYOND_CHANCE = 0.95
 #: Rates that Little's law gives: of a gate's metric.
 RATES = ("rps", "goodput_rps", "input_tps", "output_tps", "total_tps", "inputs_per_s", "images_per_s")
 
-#: What is told of a gate, in the order of a summary.
-OUTCOME_KEYS = ("text", "value", "at_least", "passed", "reason", "note", "undecided", "for_good")
-
-#: Of a share the part and the key of the summary with the number of requests that it is of.
-_COUNTED = {"goodput": ("goodput", "judged"), "error_rate": ("requests", "population")}
+#: Answers that take so small a part of their time between their first token and their last came at once.
+_AT_ONCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +120,9 @@ class GateEvidence:
         rate: of a gate's metric the same rate by Little's law; None where that cannot be told.
         ramp: see :class:`Ramp`; None without one.
         done: the share of the load that was asked for that the run had; None if that is not known, or all.
+        seconds: length of the window.
+        not_used: share of the answers whose count by the server is not used.
+        times: the time of the users, None where it is not known.
     """
 
     durations_of: Callable[[Gate], Durations]
@@ -129,6 +130,9 @@ class GateEvidence:
     rate: Callable[[str], LawRate | None] = lambda _: None
     ramp: "Ramp | None" = None
     done: float | None = None
+    seconds: float = 0.0
+    not_used: float | None = None
+    times: UserTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +146,9 @@ class Ramp:
 
 
 def evaluate(
-    gates: tuple[Gate, ...], summary: Mapping[str, Any], evidence: GateEvidence
-) -> list[dict[str, Any]]:
-    """Each gate against a summary, with :data:`OUTCOME_KEYS`.
+    gates: Sequence[Gate], part: "Summary | StageFigures", evidence: GateEvidence
+) -> list[GateOutcome]:
+    """Each gate against the figures of a run, or of one of its arms.
 
     ``value`` is what the summary holds, in its unit. An upper limit on a percentile or the maximum of an
     answer's latency is on the adjusted one: a failed request is above any limit. With more than
@@ -166,19 +170,20 @@ def evaluate(
     A certified gate is on the bound of its percentile, computed from the durations of the gate. It fails if
     there are too few samples for a bound, or if the bound falls on a request that failed or was given up.
     """
-    found = []
-    for gate in gates:
-        case = _Case(gate, summary, evidence)
-        outcome = {"undecided": False, "note": _note(case), **_outcome(case)}
-        broken = not (outcome["passed"] or outcome["undecided"])
-        outcome["for_good"] = broken and evidence.done is not None and _is_for_good(case)
-        found.append({key: outcome[key] for key in OUTCOME_KEYS})
+    return [_evaluated(_Case(gate, part, evidence)) for gate in gates]
+
+
+def _evaluated(case: "_Case") -> GateOutcome:
+    found = _outcome(case)
+    broken = not (found.passed or found.undecided)
+    if broken and case.evidence.done is not None and _is_for_good(case):
+        return structs.replace(found, for_good=True)
     return found
 
 
-def _outcome(case: "_Case") -> dict[str, Any]:
+def _outcome(case: "_Case") -> GateOutcome:
     if case.gate.metric == EDGE:
-        return _edge(case.gate, case.summary.get("search"))
+        return _edge(case, getattr(case.part, "search", None))
     if case.gate.is_certified:
         return _certified(case)
     if case.gate.metric in RATES:
@@ -186,37 +191,32 @@ def _outcome(case: "_Case") -> dict[str, Any]:
     return _result(case)
 
 
-def _edge(gate: Gate, search: Mapping[str, Any] | None) -> dict[str, Any]:
+def _edge(case: "_Case", search: "SearchFacts | None") -> GateOutcome:
     """A lower limit on the edge of a search: what is shown of it is the lower end of its interval."""
-    found: dict[str, Any] = {"text": gate.text, "value": None, "at_least": None, "passed": False}
     if search is None:
-        return found | {"reason": "cannot tell: the run is not a search (--find)"}
-    answer = search["answer"]
-    is_bound = answer["load"] is None and answer["at_least"] is not None
-    value = answer["at_least"] if is_bound else answer["low"]
+        return case.broken("cannot tell: the run is not a search (--find)")
+    answer = search.answer
+    is_bound = answer.load is None and answer.at_least is not None
+    value = answer.at_least if is_bound else answer.low
     if value is None:
-        return found | {"reason": f"cannot tell: the search has no lower end: {answer['why']}"}
-    passed = bool(OPERATORS[gate.op](round(value, DIGITS), gate.limit))
-    why = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
-    if is_bound:
-        why = f"cannot tell: the edge is only known to be at least {_shown(gate, value)}"
-    return found | {"value": value, "passed": passed, "reason": None if passed else why}
+        return case.broken(f"cannot tell: the search has no lower end: {answer.why}")
+    if is_bound and not case.holds(value):
+        bound = _shown(case.gate, value)
+        return case.broken(f"cannot tell: the edge is only known to be at least {bound}", value)
+    return case.compared(value)
 
 
-def _certified(case: "_Case") -> dict[str, Any]:
+def _certified(case: "_Case") -> GateOutcome:
     gate, durations = case.gate, _with_left_out(case)
     percent = PERCENTILES[gate.statistic]
     bound_ms = certified(durations, percent) * 1e3
     n = len(durations.observed) + len(durations.censored) + durations.infinite
-    found: dict[str, Any] = {"text": gate.text, "value": None, "at_least": None, "passed": False}
     if math.isnan(bound_ms):
         fewest = fewest_samples(percent)
-        return found | case.unknown(case.too_few(f"a certified {gate.statistic}", "samples", n, fewest))
+        return case.unknown(case.too_few(f"a certified {gate.statistic}", "samples", n, fewest))
     if math.isinf(bound_ms):
-        return found | {"reason": "the certified bound falls on a request that failed or was given up"}
-    passed = bool(OPERATORS[gate.op](round(bound_ms, DIGITS), gate.limit))
-    why = None if passed else f"{_shown(gate, bound_ms)} is not {gate.op} {_shown(gate, gate.limit)}"
-    return found | {"value": bound_ms, "passed": passed, "reason": why}
+        return case.broken("the certified bound falls on a request that failed or was given up")
+    return case.compared(bound_ms)
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class _Case:
     """A gate, and what it is judged by."""
 
     gate: Gate
-    summary: Mapping[str, Any]
+    part: "Summary | StageFigures"
     evidence: GateEvidence
 
     @cached_property
@@ -245,30 +245,33 @@ class _Case:
         return replace(found, observed=np.sort(np.append(found.observed, self.cut.values_s)), course=None)
 
     @cached_property
-    def figures(self) -> Mapping[str, Any]:
+    def figures(self) -> LatencyTable:
         """The figures of the gate's latency, of all requests or of those with an answer."""
         if self.cut is not None and len(self.cut.values_s):
-            return summarise(self.durations, 1e3)
-        table = "latency_ms_adjusted" if self.gate.is_adjusted else "latency_ms"
-        figures: Mapping[str, Any] = self.summary[table][self.gate.path[1]]
-        return figures
+            return LatencyTable(summarise(self.durations, 1e3))
+        tables = self.part.latency_ms_adjusted if self.gate.is_adjusted else self.part.latency_ms
+        return tables[self.gate.path[1]]
 
     @cached_property
     def value(self) -> float | None:
         """The figure, None where there is none. A rate of no requests at all shows nothing."""
-        gate, summary = self.gate, self.summary
-        asked = (
-            summary["goodput"]["judged"] if gate.metric == "goodput" else summary["requests"]["population"]
-        )
+        gate, part = self.gate, self.part
+        asked = part.goodput.judged if gate.metric == "goodput" else part.requests.population
         if gate.metric != "requests" and not asked:
             return None
         if gate.kind is MetricKind.LATENCY:
-            found = self.figures[gate.statistic]
-        else:
-            found = summary
-            for key in gate.path:  # a run without images has no such part
-                found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
+            return self.figures.figure(gate.statistic)
+        found: Any = part
+        for name in gate.path:  # a run without images has no such part
+            found = getattr(found, name, None)
         return None if found is None else float(found)
+
+    @property
+    def counted(self) -> int | None:
+        """Number of requests that a share is of; None of other figures."""
+        if self.gate.metric == "goodput":
+            return self.part.goodput.judged
+        return self.part.requests.population if self.gate.metric == "error_rate" else None
 
     def holds(self, value: float) -> bool:
         return bool(OPERATORS[self.gate.op](round(value, DIGITS), self.gate.limit))
@@ -278,14 +281,46 @@ class _Case:
 
     def too_few(self, what: str, unit: str, n: int, fewest: int) -> str:
         """That there are fewer samples than are needed, and how long those would take."""
-        seconds = self.summary["window"]["seconds"]
+        seconds = self.evidence.seconds
         long = f": run for about {_rounded(seconds * fewest / n)}" if n and seconds > 0 else ""
         return f"cannot tell: {what} needs {fewest:,} {unit}, there are {n:,}{long}"
 
-    @staticmethod
-    def unknown(reason: str) -> dict[str, Any]:
+    def held(self, value: float | None, *, at_least: float | None = None, note: str = "") -> GateOutcome:
+        return self._made(value, at_least, passed=True, note=note)
+
+    def broken(
+        self, reason: str, value: float | None = None, *, at_least: float | None = None, note: str = ""
+    ) -> GateOutcome:
+        return self._made(value, at_least, reason=reason, note=note)
+
+    def unknown(
+        self, reason: str, value: float | None = None, *, at_least: float | None = None
+    ) -> GateOutcome:
         """An outcome of a gate that neither holds nor is broken."""
-        return {"passed": False, "undecided": True, "reason": reason}
+        return self._made(value, at_least, reason=reason, undecided=True)
+
+    def compared(self, value: float) -> GateOutcome:
+        return self.held(value) if self.holds(value) else self.broken(self.is_not(value), value)
+
+    def _made(
+        self,
+        value: float | None,
+        at_least: float | None,
+        *,
+        passed: bool = False,
+        reason: str | None = None,
+        note: str = "",
+        undecided: bool = False,
+    ) -> GateOutcome:
+        return GateOutcome(
+            text=self.gate.text,
+            value=value,
+            at_least=at_least,
+            passed=passed,
+            reason=reason,
+            note=note or _note(self),
+            undecided=undecided,
+        )
 
 
 def _rounded(seconds: float) -> str:
@@ -300,12 +335,12 @@ def _rounded(seconds: float) -> str:
 
 def _failed(case: _Case) -> str | None:
     """The share of requests that failed, and so have no such latency; None where none did."""
-    rate = case.summary["requests"]["error_rate"]
+    rate = case.part.requests.error_rate
     return f"{rate * 100:.3g} % failed" if rate and case.gate.latency in OF_ANSWERS else None
 
 
 def _note(case: _Case) -> str | None:
-    found = [counted] if (counted := counted_otherwise(case.gate, case.summary)) is not None else []
+    found = [counted] if (counted := _counted_otherwise(case)) is not None else []
     if (failed := _failed(case)) is not None:
         of_all = case.gate.is_adjusted
         found.append(f"over all requests: {failed}" if of_all else f"of requests with an answer: {failed}")
@@ -314,25 +349,49 @@ def _note(case: _Case) -> str | None:
     return "; ".join(found) or None
 
 
-def _result(case: _Case) -> dict[str, Any]:
-    gate, value = case.gate, case.value
-    found = {"text": gate.text, "value": value, "at_least": None}
+def _result(case: _Case) -> GateOutcome:
+    value = case.value
     if value is None:
-        return found | _undetermined(case)
+        return _undetermined(case)
     if not case.holds(value):
-        if (chance := _by_chance(case, value)) is not None:
-            return found | case.unknown(chance)
-        return found | {"passed": False, "reason": case.is_not(value)}
+        chance = _by_chance(case, value)
+        return case.broken(case.is_not(value), value) if chance is None else case.unknown(chance, value)
     if (lost := _not_by_time(case)) is not None:
-        return found | {"passed": False, "reason": lost}
-    if (why := _too_few(case) or _left_open(case) or _at_once(case)) is not None:
-        return found | case.unknown(why)
-    return found | _of_failures(case, value)
-
-
-def _at_once(case: _Case) -> str | None:
+        return case.broken(lost, value)
     is_upper = case.gate.is_upper or case.gate.kind is not MetricKind.LATENCY
-    return came_at_once(case.gate, case.summary) if is_upper else None
+    why = _too_few(case) or _left_open(case) or (_came_at_once(case) if is_upper else None)
+    return _of_failures(case, value) if why is None else case.unknown(why, value)
+
+
+def _counted_otherwise(case: _Case) -> str | None:
+    """That the tokens which a gate depends on are not those of the server, whose counts contradict them."""
+    depends = case.gate.metric in ("output_tps", "total_tps") or _is_of_tpot(case)
+    share = case.evidence.not_used if depends else None
+    if share is None or share < ODD_COUNTS:
+        return None
+    return f"tokens of {share * 100:.3g} % of the answers by what came: the server's counts contradict them"
+
+
+def _came_at_once(case: _Case) -> str | None:
+    """Why a limit on a pace that holds shows nothing: whole answers came at once, after a silence."""
+    if case.gate.latency != "itl" and not _is_of_tpot(case):
+        return None
+    gap_ms, first_ms, last_ms = (case.part.latency_ms[key]["p50"] for key in ("itl", "ttft", "e2el"))
+    if first_ms is None or last_ms is None or last_ms - first_ms >= _AT_ONCE * last_ms:
+        return None
+    tokens = None if isinstance(case.part, StageFigures) else case.part.tokens.output.p50
+    if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= NO_GAP_MS):
+        return None
+    return (
+        "cannot tell: answers came at once, as from a buffer on the way, and their pace is not the server's"
+    )
+
+
+def _is_of_tpot(case: _Case) -> bool:
+    if case.gate.metric in ("goodput", "goodput_rps"):
+        part = case.part.goodput
+        return any("tpot" in slo for slo in (part.slo, *part.slo_by_class.values()))
+    return case.gate.latency == "tpot"
 
 
 def _not_by_time(case: _Case) -> str | None:
@@ -341,7 +400,7 @@ def _not_by_time(case: _Case) -> str | None:
     Bad requests are longer ones too where they are so by chance: the limit is broken only if the bad time
     keeps together, in some users or at some times.
     """
-    times = case.summary.get("user_time") if case.gate.metric == "goodput" else None
+    times = case.evidence.times if case.gate.metric == "goodput" else None
     if times is None or times.good_share is None or case.holds(times.good_share):
         return None
     ends = (times.by_user_at_most, times.by_moment_at_most)
@@ -357,10 +416,7 @@ def _by_chance(case: _Case, value: float) -> str | None:
     """Why a share over its limit does not break it: of fewer requests than the limit needs, as many beyond it
     come by chance in 5 % of cases or more; None where that is plain, as where all failed."""
     gate = case.gate
-    if gate.kind is not MetricKind.SHARE or gate.metric not in _COUNTED:
-        return None
-    part, key = _COUNTED[gate.metric]
-    n, fewest = case.summary[part][key], fewest_for_share(gate)
+    n, fewest = case.counted, fewest_for_share(gate)
     if n is None or n >= fewest:
         return None
     limit, beyond = (gate.limit, value) if gate.is_upper else (1 - gate.limit, 1 - value)
@@ -376,13 +432,11 @@ def _too_few(case: _Case) -> str | None:
     the limit; None where there are enough."""
     gate = case.gate
     if gate.kind is MetricKind.SHARE:
-        part, key = _COUNTED.get(gate.metric, ("", ""))
-        n = case.summary.get(part, {}).get(key)
-        fewest = fewest_for_share(gate)
+        n, fewest = case.counted, fewest_for_share(gate)
         return case.too_few("the limit", "requests", n, fewest) if n is not None and n < fewest else None
     if not gate.is_upper or gate.statistic not in PERCENTILES:
         return None
-    n, fewest = case.figures["n"] + case.figures["censored"], fewest_for(gate.statistic)
+    n, fewest = case.figures.known.n + case.figures.known.censored, fewest_for(gate.statistic)
     return case.too_few(gate.statistic, "samples", n, fewest) if n < fewest else None
 
 
@@ -396,7 +450,7 @@ def _left_open(case: _Case) -> str | None:
     gate = case.gate
     if gate.kind is not MetricKind.LATENCY or not gate.is_upper:
         return None
-    censored = case.figures["censored"]
+    censored = case.figures.known.censored
     left_out, share = _left_out(case)
     if gate.statistic == "max" and censored:
         given_up = f"{censored} requests were given up before they ended"
@@ -409,32 +463,32 @@ def _left_open(case: _Case) -> str | None:
     return None
 
 
-def _of_failures(case: _Case, value: float) -> dict[str, Any]:
+def _of_failures(case: _Case, value: float) -> GateOutcome:
     """Whether a figure within its limit holds although a mean is of the requests that have one alone.
 
     With more than :data:`MOST_FAILED` without, each of them is taken to be as slow as the slowest that has
     one. No mean says anything of the requests where more failed than that, beyond chance, or where more than
     :data:`MOST_BOUNDED` were given up.
     """
-    gate, requests = case.gate, case.summary["requests"]
+    gate, requests = case.gate, case.part.requests
     if gate.kind is not MetricKind.LATENCY or not gate.is_upper or gate.statistic != "mean":
-        return {"passed": True, "reason": None}
+        return case.held(value)
     failed = _failed(case)
-    rate = requests["error_rate"] if failed else 0.0
+    rate = requests.error_rate or 0.0 if failed else 0.0
     left_out, share = _left_out(case)
     share = max(share, rate)
     if share <= MOST_FAILED:
-        return {"passed": True, "reason": None}
-    if failed and at_most(requests["failed"] - 1, requests["population"], MOST_FAILED) > _BEYOND_CHANCE:
-        return {"passed": False, "reason": f"{failed}, and a mean cannot include them; limit a percentile"}
+        return case.held(value)
+    if failed and at_most(requests.failed - 1, requests.population, MOST_FAILED) > _BEYOND_CHANCE:
+        return case.broken(f"{failed}, and a mean cannot include them; limit a percentile", value)
     text = failed if failed and rate > MOST_FAILED else _left_out_text(gate, left_out)
-    longest = case.figures["max"]
+    longest = case.figures.known.max
     if share <= MOST_BOUNDED and longest is not None:
         bound = (1 - share) * value + share * longest
         if case.holds(bound):
             note = f"{text}: {_shown(gate, bound)} if each had been as slow as the slowest"
-            return {"passed": True, "reason": None, "note": note}
-    return case.unknown(f"cannot tell: {text}, and a mean cannot include them; limit a percentile")
+            return case.held(value, note=note)
+    return case.unknown(f"cannot tell: {text}, and a mean cannot include them; limit a percentile", value)
 
 
 def _left_out(case: _Case) -> tuple[int, float]:
@@ -445,19 +499,19 @@ def _left_out(case: _Case) -> tuple[int, float]:
     failed ones too, where it is no latency of an answer. The share is that of all scheduled requests; failed
     ones, which count as above any limit of an answer's latency, are in it.
     """
-    requests, metric = case.summary["requests"], LATENCY[str(case.gate.latency)]
+    requests, metric = case.part.requests, LATENCY[str(case.gate.latency)]
     if not metric.is_of_answer:
-        left_out = beyond = requests["failed"] + requests["cancelled"]
+        left_out = beyond = requests.failed + requests.cancelled
     elif metric.end is None:
-        left_out = requests["cancelled"] if case.cut is None else case.cut.unknown
-        beyond = left_out + requests["failed"]
+        left_out = requests.cancelled if case.cut is None else case.cut.unknown
+        beyond = left_out + requests.failed
     elif metric.per is not None:
-        adjusted = case.summary["latency_ms_adjusted"]
-        left_out = max(0, adjusted["ttft"]["censored"] - adjusted[metric.key]["censored"])
-        beyond = left_out + requests["failed"]
+        adjusted = case.part.latency_ms_adjusted
+        left_out = max(0, adjusted["ttft"].known.censored - adjusted[metric.key].known.censored)
+        beyond = left_out + requests.failed
     else:
         return 0, 0.0
-    return left_out, beyond / requests["scheduled"] if left_out else 0.0
+    return left_out, beyond / requests.scheduled if left_out else 0.0
 
 
 def _left_out_text(gate: Gate, left_out: int) -> str:
@@ -471,7 +525,7 @@ def _with_left_out(case: _Case) -> Durations:
     found = case.durations
     if not left_out:
         return found
-    an_answer = math.ceil(len(found.observed) / max(1, case.summary["requests"]["ok"]))  # of itl many
+    an_answer = math.ceil(len(found.observed) / max(1, case.part.requests.ok))  # of itl many
     unknown = np.zeros(left_out * max(1, an_answer))
     return replace(found, censored=np.append(unknown, found.censored), trend=True)
 
@@ -496,7 +550,7 @@ def fewest_for_share(gate: Gate) -> int:
     return math.ceil(round(1 / beyond, 6)) if beyond > 0 else 1
 
 
-def _of_rate(case: _Case) -> dict[str, Any] | None:
+def _of_rate(case: _Case) -> GateOutcome | None:
     """A rate that the edges of a short window make, by Little's law; None where it is as counted.
 
     Where a window holds fewer than :data:`FEW_ANSWERS` mean times of a request, the count of those that ended
@@ -508,37 +562,37 @@ def _of_rate(case: _Case) -> dict[str, Any] | None:
     law = None if value is None else case.evidence.rate(gate.metric)
     if value is None or law is None or law.answers >= FEW_ANSWERS:
         return None
-    found: dict[str, Any] = {"text": gate.text, "value": value, "at_least": None}
     short = f"the window is {law.answers:.2g} answers long, and what ends in it depends on where it begins"
     if math.isnan(law.rate):
-        return found | case.unknown(f"cannot tell: {short}: run for longer")
+        return case.unknown(f"cannot tell: {short}: run for longer", value)
     if abs(law.rate - value) <= RATES_DIFFER * max(law.rate, value):
         return None
     low, high = (law.rate + sign * _OF_99 * law.error for sign in (-1, 1))
     by_law = f"{_shown(gate, value)} was counted, {_shown(gate, law.rate)} is in flight / time"
     if case.holds(low) != case.holds(high):
-        return found | case.unknown(f"cannot tell: {short} ({by_law}): run for longer")
-    found |= {"value": law.rate, "note": f"by requests in flight / time; {_shown(gate, value)} was counted"}
+        return case.unknown(f"cannot tell: {short} ({by_law}): run for longer", value)
+    note = f"by requests in flight / time; {_shown(gate, value)} was counted"
     if case.holds(low):
-        return found | {"passed": True, "reason": None}
-    return found | {"passed": False, "reason": f"{case.is_not(law.rate)}: {short} ({by_law})"}
+        return case.held(law.rate, note=note)
+    return case.broken(f"{case.is_not(law.rate)}: {short} ({by_law})", law.rate, note=note)
 
 
-def _of_ramp(case: _Case, found: dict[str, Any]) -> dict[str, Any]:
+def _of_ramp(case: _Case, found: GateOutcome) -> GateOutcome:
     """A rate below its limit in a window that the ramp of the load fills: it may hold at the whole load.
 
     A server that is no faster with more load gives at most the rate × plateau / mean load.
     """
     ramp, gate, value = case.evidence.ramp, case.gate, case.value
-    if found["passed"] or ramp is None or gate.is_upper or value is None or ramp.mean <= 0:
+    if found.passed or ramp is None or gate.is_upper or value is None or ramp.mean <= 0:
         return found
     if ramp.share >= MOSTLY_STEADY or not case.holds(value * max(1.0, ramp.plateau / ramp.mean)):
         return found
     on = f"{ramp.plateau:.4g} {ramp.unit} for {100 * ramp.share:.0f} % of the window"
-    return found | case.unknown(
+    why = (
         f"cannot tell: the load was {on}, and {ramp.mean:.3g} on average: start it faster, run for longer, "
         "or use --window steady"
     )
+    return structs.replace(found, reason=why, undecided=True)
 
 
 def _is_for_good(case: _Case) -> bool:
@@ -567,57 +621,57 @@ def _is_for_good(case: _Case) -> bool:
     return n > 0 and over / n * part > 1 - PERCENTILES[gate.statistic] / 100
 
 
-def _undetermined(case: _Case) -> dict[str, Any]:
+def _undetermined(case: _Case) -> GateOutcome:
     """A gate on a figure that the run has not."""
-    gate, summary = case.gate, case.summary
+    gate, part = case.gate, case.part
     if gate.kind is MetricKind.LATENCY:
         return _latency_undetermined(case)
-    if not summary["requests"]["population"]:
-        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
-    if gate.metric in ("goodput", "goodput_rps") and summary["goodput"]["judged"] is None:
-        return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
-    if not summary["window"]["seconds"] > 0:
-        return {"passed": False, "reason": "the window is empty"}
+    if not part.requests.population:
+        return case.broken(f"no samples: the run has no value for {gate.metric}")
+    if gate.metric in ("goodput", "goodput_rps") and part.goodput.judged is None:
+        return case.broken("no SLO was given: nothing is good or bad")
+    if not case.evidence.seconds > 0:
+        return case.broken("the window is empty")
     whys = {
         "inputs_per_s": "no request has inputs",
         "images_per_s": "no request has images",
         STANDSTILL: "its window is too short, or it is one arm of several",
         "kv_transfer_failures": "no server counted KV transfers, or one did not tell those that failed",
     }
-    why = whys.get(gate.metric, "tokens are unknown")
-    return {"passed": False, "reason": f"the run has no value for {gate.metric}: {why}"}
+    return case.broken(
+        f"the run has no value for {gate.metric}: {whys.get(gate.metric, 'tokens are unknown')}"
+    )
 
 
-def _latency_undetermined(case: _Case) -> dict[str, Any]:
+def _latency_undetermined(case: _Case) -> GateOutcome:
     gate, stats = case.gate, case.figures
     _, latency, statistic = gate.path
-    if statistic in stats["beyond"]:
-        return {"passed": False, "reason": _on_a_failure(case)}
-    bound = stats["at_least"].get(statistic)
-    if bound is None and gate.is_upper and (why := came_at_once(gate, case.summary)) is not None:
+    if statistic in stats.known.beyond:
+        return case.broken(_on_a_failure(case))
+    bound = stats.bound(statistic)
+    if bound is None and gate.is_upper and (why := _came_at_once(case)) is not None:
         return case.unknown(why)
     if bound is None:
-        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
+        return case.broken(f"no samples: the run has no value for {gate.metric}")
     unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""
-    cut = f"{stats['censored']} requests were given up before they ended{unsent}"
+    cut = f"{stats.known.censored} requests were given up before they ended{unsent}"
     least = f"at least {_shown(gate, bound)}"
     limit = f"{gate.op} {_shown(gate, gate.limit)}"
-    found: dict[str, Any] = {"at_least": bound}
     # The figure may be the bound itself: only what that breaks, too, is decided.
     holds = case.holds(bound)
     if gate.op in (">", ">="):
         if holds:
-            return found | {"passed": True, "reason": None}
-        return found | case.unknown(f"undetermined: {cut}, so it is {least}: that may not be {limit}")
+            return case.held(None, at_least=bound)
+        return case.unknown(f"undetermined: {cut}, so it is {least}: that may not be {limit}", at_least=bound)
     if holds:
-        return found | case.unknown(f"undetermined: {cut}, so it is only known to be {least}")
-    return found | {"passed": False, "reason": f"{least} is not {limit}: {cut}"}
+        return case.unknown(f"undetermined: {cut}, so it is only known to be {least}", at_least=bound)
+    return case.broken(f"{least} is not {limit}: {cut}", at_least=bound)
 
 
 def _on_a_failure(case: _Case) -> str:
     """What a percentile of all requests that falls on a failed one says."""
     _, latency, statistic = case.gate.path
-    of_others = case.summary["latency_ms"][latency][statistic]
+    of_others = case.part.latency_ms[latency].figure(statistic)
     beside = "" if of_others is None else f"; of the others it is {_shown(case.gate, of_others)}"
     return f"{_failed(case)}: the {statistic} of all requests falls on a failed one{beside}"
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.core.record import Doubt
 from llm_locust.figures.counts import RequestCounts
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, mark, meaning, number, percent, plural, sentence
 from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
@@ -96,6 +97,10 @@ class Goodput(GroupGoodput, frozen=True):
         ),
     ]
     on_time: OnTime
+
+
+def compute(run: Run) -> Goodput:
+    return run.whole.goodput
 
 
 def show(summary: "Summary") -> Section:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.figure import Run
 from llm_locust.figures.live_check import remarks as live_check
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import (
@@ -44,6 +45,14 @@ _STATISTICS: tuple[_Statistic, ...] = (
 )
 
 
+def compute(run: Run) -> dict[str, LatencyTable]:
+    return run.whole.latency_ms
+
+
+def adjusted(run: Run) -> dict[str, LatencyTable]:
+    return run.whole.latency_ms_adjusted
+
+
 def show(summary: "Summary") -> Section | None:
     """The latency table in milliseconds, of ``ok`` requests; a percentile of too few is marked. None where
     no request has a latency."""
@@ -69,7 +78,7 @@ def show(summary: "Summary") -> Section | None:
         *live_check(summary.live_check),
         *marks(table),
     ]
-    return Section("Latency", table=table, notes=tuple(notes))
+    return Section("Latency", table=table, notes=tuple(notes), key="latency")
 
 
 def marks(table: Table) -> tuple[Line, ...]:
@@ -89,7 +98,7 @@ def intervals(summary: "Summary") -> Section | None:
     if not rows:
         return None
     columns = (Column("95 %, ms", left=True), *(Column(head, wide=wide) for _, head, wide in places))
-    return Section("Intervals", table=Table(columns, rows).without_empty(UNDEFINED))
+    return Section("Intervals", table=Table(columns, rows).without_empty(UNDEFINED), key="intervals")
 
 
 def _statistics(summary: "Summary") -> tuple[_Statistic, ...]:

@@ -458,7 +458,7 @@ def _probe(m: Measured, objective: Objective, load: float, missing: Missing, cli
 
 def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:
     """Why the client is invalid in the window; empty where it is not."""
-    latency_ms = part_of_all(m, PERCENTILES, missing)["latency_ms"]
+    latency_ms = part_of_all(m, PERCENTILES, missing).latency_ms
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
     judged = m.population(np.arange(len(m.c))).judged
     found = client_validity(m.c, judged, manifest, Scale.of(m.window, medians_ms), m.judgement)

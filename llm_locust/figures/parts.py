@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.core.texts import UNDEFINED, listed, nearest
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.counts import GroupRequests, RequestCounts
-from llm_locust.figures.goodput import Goodput, GroupGoodput
+from llm_locust.figures.figure import Run
+from llm_locust.figures.goodput import Goodput, GroupGoodput, OnTime
 from llm_locust.figures.quality import PartQuality, quality_of_part
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, short
 from llm_locust.figures.throughput import Throughput
-from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups, read_whole
 from llm_locust.metrics.measured import Measured
@@ -49,6 +50,17 @@ class StageFigures(SummaryPart, frozen=True):
     agents: Agents | None = None
 
 
+class RequestPart(SummaryPart, frozen=True):
+    """What a summary has of all requests, and again of those of one name or of one class."""
+
+    latency_ms: dict[str, LatencyTable]
+    latency_ms_adjusted: dict[str, LatencyTable]
+    throughput: Throughput
+    requests: RequestCounts
+    goodput: Goodput
+    quality: PartQuality
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Requests that a part of the summary is of, what gives their gaps, how many more are bad, and how many
@@ -63,69 +75,59 @@ class Group:
     missing: Missing
     resent: int
 
+    @classmethod
+    def of(cls, m: Measured, rows: Rows, missing: Missing, resent: int, **label: str) -> "Group":
+        """``missing`` are those without a record; the stuck ones have one. ``label`` is that of the rows."""
 
-def whole_and_parts(
-    m: Measured,
-    answers: Answers,
-    percentiles: Mapping[str, float],
-    missing: Missing,
-    unsent_by_class: Mapping[str, int] | None,
-) -> dict[str, Any]:
-    """What :func:`parts` has of all requests, and ``by_name`` and ``by_class`` of theirs.
+        def gaps() -> Durations:
+            return Durations(m.gaps.ascending(**label), course=m.gaps.course(**label))
 
-    Args:
-        percentiles: of the latencies, key to percent.
-        missing: requests without a record that belong to them.
-        unsent_by_class: the unsent ones among them, where their class is known.
-    """
-    of_part = missing.of_part
-    whole = part_of_all(m, percentiles, missing)
-
-    def of_class(label: str) -> Missing:
-        if unsent_by_class is None:
-            return of_part
-        return Missing(of_part.lost, unsent_by_class.get(label, 0))
-
-    by_name = parts_by(m, answers, "name", whole, lambda _: of_part, percentiles)
-    by_class = parts_by(m, answers, "slo_class", whole, of_class, percentiles)
-    return {**whole, "by_name": by_name, "by_class": by_class if by_class.keys() - {""} else {}}
+        return cls(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))), resent)
 
 
-def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> dict[str, Any]:
+def of_names(run: Run) -> dict[str, RequestPart]:
+    return _parts_by(run, "name", lambda _: run.missing.of_part)
+
+
+def of_classes(run: Run) -> dict[str, RequestPart]:
+    """Nothing of a run without classes."""
+    of_part = run.missing.of_part
+    unsent = None if run.of_selection else run.manifest.unsent_by_class(run.warmup_s)
+
+    def missing(label: str) -> Missing:
+        return of_part if unsent is None else Missing(of_part.lost, unsent.get(label, 0))
+
+    found = _parts_by(run, "slo_class", missing)
+    return found if found.keys() - {""} else {}
+
+
+def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> StageFigures:
     """What :func:`parts` has of all requests."""
-    everything = _group(m, np.arange(len(m.c)), partial(_gaps, m), missing, m.first_tries.count())
-    (whole,) = parts(m, [everything], percentiles)
+    (whole,) = parts(m, [Group.of(m, np.arange(len(m.c)), missing, m.first_tries.count())], percentiles)
     return whole
 
 
-def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[dict[str, Any]]:
-    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of each group.
+def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[StageFigures]:
+    """The figures of each group.
 
     Args:
         percentiles: of the latencies, key to percent.
     """
     populations = [m.population(group.rows) for group in groups_]
-    of_groups = zip(populations, groups_, strict=True)
+    of_groups = list(zip(populations, groups_, strict=True))
     tables = latency_tables(
         m.c, [_measurable(m, population, group) for population, group in of_groups], percentiles
     )
     return [
-        {
-            **_latencies(plain, adjusted, m.gaps.relative_error),
-            "throughput": throughput(m.c, m.credits, group.rows),
-            **_counted(m, population, group),
-        }
-        for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
+        StageFigures(
+            requests=_requests(m, population, group),
+            latency_ms=_latencies(plain, m.gaps.relative_error),
+            latency_ms_adjusted=_latencies(adjusted, m.gaps.relative_error),
+            throughput=Throughput(**throughput(m.c, m.credits, group.rows)),
+            goodput=_goodput(m, population, group),
+        )
+        for (population, group), (plain, adjusted) in zip(of_groups, tables, strict=True)
     ]
-
-
-def _group(m: Measured, rows: Rows, gaps: Callable[[], Durations], missing: Missing, resent: int) -> Group:
-    """``missing`` are those without a record; the stuck ones have one."""
-    return Group(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))), resent)
-
-
-def _gaps(m: Measured, **of: str) -> Durations:
-    return Durations(m.gaps.ascending(**of), course=m.gaps.course(**of))
 
 
 def _measurable(m: Measured, population: Population, group: Group) -> Measurable:
@@ -139,93 +141,88 @@ def _measurable(m: Measured, population: Population, group: Group) -> Measurable
     )
 
 
-def parts_by(
-    m: Measured,
-    answers: Answers,
-    by: Label,
-    whole: dict[str, Any],
-    missing: Callable[[str], Missing],
-    percentiles: Mapping[str, float],
-) -> dict[str, Any]:
-    """The same parts for each name or class, with the quality of its answers.
+def _parts_by(run: Run, by: Label, missing: Callable[[str], Missing]) -> dict[str, RequestPart]:
+    """The same for each name or class, with the quality of its answers.
 
     Of a text that all requests have they are the whole's, but for what counts missing ones.
     """
-    labels: Labels = getattr(m.c, by)
-    texts, found = [], []
-    for text, rows in groups(labels):
-        texts.append(text)
-        gaps = partial(_gaps, m, **{by: text})
-        found.append(_group(m, rows, gaps, missing(text), m.first_tries.among(by, text)))
-    if len(texts) == 1 and len(found[0].rows) == len(m.c):
-        shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
-        made = [_copied(shared) | _counted(m, m.population(found[0].rows), found[0])]
+    m, labels = run.m, getattr(run.m.c, by)
+    found = {
+        text: Group.of(m, rows, missing(text), m.first_tries.among(by, text), **{by: text})
+        for text, rows in groups(labels)
+    }
+    of_groups = list(found.values())
+    populations = [m.population(group.rows) for group in of_groups]
+    if len(found) == 1 and len(of_groups[0].rows) == len(m.c):
+        counted = _requests(m, populations[0], of_groups[0]), _goodput(m, populations[0], of_groups[0])
+        made = [structs.replace(run.whole, requests=counted[0], goodput=counted[1])]
     else:
-        made = parts(m, found, percentiles)
-    for part, group in zip(made, found, strict=True):
-        part["quality"] = quality_of_part(answers, m.c, m.population(group.rows).judged)
-    return dict(zip(texts, made, strict=True))
+        made = parts(m, of_groups, run.question.places)
+    return {
+        text: RequestPart(
+            latency_ms=part.latency_ms,
+            latency_ms_adjusted=part.latency_ms_adjusted,
+            throughput=part.throughput,
+            requests=part.requests,
+            goodput=part.goodput,
+            quality=quality_of_part(run.answers, m.c, population.judged),
+        )
+        for text, part, population in zip(found, made, populations, strict=True)
+    }
 
 
-def _copied(figures: Any) -> Any:
-    """Dictionaries and lists of their own, with the same figures, in a fifth of the time of ``deepcopy``."""
-    if isinstance(figures, dict):
-        return {key: _copied(value) for key, value in figures.items()}
-    return [*map(_copied, figures)] if isinstance(figures, list) else figures
-
-
-def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any]:
-    judged = goodput(m.judgement, m.c, population.all, group.missing)
-    rates = good_rates(m.judgement, m.credits, group.rows)
-    sure = goodput_intervals(m, population.all, group.rows, group.missing.known)
+def _goodput(m: Measured, population: Population, group: Group) -> Goodput:
     on_time = summarise_on_time(None)
     if m.on_time is not None:
         on_time = summarise_on_time(m.on_time[population.ok], order_cells(m.c, population.ok))
+    return Goodput(
+        **goodput(m.judgement, m.c, population.all, group.missing),
+        **good_rates(m.judgement, m.credits, group.rows),
+        **goodput_intervals(m, population.all, group.rows, group.missing.known),
+        on_time_ratio=on_time["on_time_ratio"],
+        on_time=OnTime(**on_time["on_time"]),
+    )
+
+
+def _latencies(tables: Mapping[str, dict[str, Any]], itl_error: float) -> dict[str, LatencyTable]:
+    """What is told of ``itl`` may be off by this share of it."""
     return {
-        "requests": _requests(m, population, group) | {"resent": group.resent},
-        "goodput": judged | rates | sure | on_time,
+        metric: LatencyTable(table | {"relative_error": itl_error} if metric == "itl" else table)
+        for metric, table in tables.items()
     }
 
 
-def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float) -> dict[str, Any]:
-    """Both tables; what is told of ``itl`` may be off by this share of it."""
-    return {
-        key: table | {"itl": table["itl"] | {"relative_error": itl_error}}
-        for key, table in (("latency_ms", plain), ("latency_ms_adjusted", adjusted))
-    }
-
-
-def _requests(m: Measured, population: Population, group: Group) -> dict[str, Any]:
+def _requests(m: Measured, population: Population, group: Group) -> RequestCounts:
     c, scheduled, missing = m.c, population.all, group.missing
     of_all = int((~(c.ok | c.cancelled)[group.rows]).sum())
     judged = len(population.judged)
-    abandoned = c.abandoned[population.cancelled]
     cut = population.cut(c)
     counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
     doubts = np.bincount(c.doubt[population.ok] + 1, minlength=len(DOUBTS) + 1)[1:]
-    return {
-        "scheduled": len(scheduled),
-        "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
-        "ok": len(population.ok),
-        "failed": len(population.failed),
-        "failed_outside": of_all - len(population.failed),
-        "cancelled": len(population.cancelled),
-        "cut": len(cut),
-        "cut_broken": None if m.judgement is None else int(m.judgement.judged[cut].sum()),
-        "cut_share": len(cut) / (judged + len(cut)) if judged + len(cut) else None,
-        "abandoned": int(abandoned.sum()),
-        "lost": missing.lost,
-        "unsent": missing.unsent,
-        "stuck": missing.stuck,
-        "population": judged,
-        "error_rate": len(population.failed) / judged if judged else None,
-        "doubtful": {doubt.value: int(n) for doubt, n in zip(DOUBTS, doubts, strict=True)},
-        "doubtful_rate": int(doubts.sum()) / judged if judged else None,
-        "left_open": int(c.left_open[population.judged].sum()),
-        "by_outcome": {
+    return RequestCounts(
+        scheduled=len(scheduled),
+        sent=int((~np.isnan(c.sent_s[scheduled])).sum()),
+        ok=len(population.ok),
+        failed=len(population.failed),
+        failed_outside=of_all - len(population.failed),
+        cancelled=len(population.cancelled),
+        cut=len(cut),
+        cut_broken=None if m.judgement is None else int(m.judgement.judged[cut].sum()),
+        cut_share=len(cut) / (judged + len(cut)) if judged + len(cut) else None,
+        abandoned=int(c.abandoned[population.cancelled].sum()),
+        lost=missing.lost,
+        unsent=missing.unsent,
+        stuck=missing.stuck,
+        population=judged,
+        error_rate=len(population.failed) / judged if judged else None,
+        doubtful={doubt.value: int(n) for doubt, n in zip(DOUBTS, doubts, strict=True)},
+        doubtful_rate=int(doubts.sum()) / judged if judged else None,
+        left_open=int(c.left_open[population.judged].sum()),
+        by_outcome={
             o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True) if o is not Outcome.RESENT
         },
-    }
+        resent=group.resent,
+    )
 
 
 # --- The figures of a run by any label of its requests: by worker, by turn, by replica
@@ -244,15 +241,26 @@ MOST_GROUPS = 200
 _SHOWN = tuple(metric.key for metric in shown_in(View.GROUPS))
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
-    """``groups`` has each label's figures, by label; ``left_out`` counts the smallest groups beyond 200.
+class GroupPart(SummaryPart, frozen=True):
+    """What a report has of the requests with one label of a dimension."""
 
-    Requests without a label are those of the label "".
-    """
+    requests: GroupRequests
+    latency_ms: dict[str, LatencyTable]
+    throughput: Throughput
+    goodput: GroupGoodput
 
-    groups: dict[str, dict[str, Any]]
-    left_out: int
+
+class BreakdownPart(SummaryPart, frozen=True):
+    """The groups of one dimension; requests without a label are those of the label ""."""
+
+    groups: Annotated[
+        dict[str, GroupPart],
+        key(
+            "`requests`, `latency_ms` (of ttft, tpot, e2el), `throughput` and `goodput` of each label, those "
+            "of most requests"
+        ),
+    ]
+    left_out: Annotated[int, key("number of groups that are not among them")]
 
 
 def parse_dimensions(text: str) -> tuple[str, ...]:
@@ -272,7 +280,7 @@ def parse_dimensions(text: str) -> tuple[str, ...]:
 
 def breakdown(
     m: Measured, requests: Requests, dimension: str, places: Mapping[str, float] = PERCENTILES
-) -> Breakdown:
+) -> BreakdownPart:
     """requests, latency_ms (of the latencies that groups have), throughput and goodput of each label.
 
     Of requests without a record no label is known: shares are of the recorded ones.
@@ -290,7 +298,7 @@ def breakdown(
         label: _figures(m, rows, population, latency_ms)
         for (label, rows), population, latency_ms in zip(told, populations, latencies, strict=True)
     }
-    return Breakdown(figures, len(found) - len(told))
+    return BreakdownPart(groups=figures, left_out=len(found) - len(told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,59 +319,29 @@ def _order(label: str) -> tuple[bool, int, str]:
     return (False, int(label), "") if label.isdecimal() else (True, 0, label)
 
 
-def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[str, Any]) -> dict[str, Any]:
-    judged, stuck = population.judged, len(m.stuck.among(rows))
-    cut = len(population.cut(m.c))
-    return {
-        "requests": {
-            "scheduled": len(population.all),
-            "ok": len(population.ok),
-            "failed": len(population.failed),
-            "cancelled": len(population.cancelled),
-            "cut": cut,
-            "cut_share": cut / (len(judged) + cut) if len(judged) + cut else None,
-            "population": len(judged),
-            "error_rate": len(population.failed) / len(judged) if len(judged) else None,
-        },
-        "latency_ms": latency_ms,
-        "throughput": throughput(m.c, m.credits, rows),
-        "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None, stuck))
-        | good_rates(m.judgement, m.credits, rows)
-        | goodput_intervals(m, population.all, rows, stuck),
-    }
-
-
-class RequestPart(SummaryPart, frozen=True):
-    """What a summary has of all requests, and again of those of one name or of one class."""
-
-    latency_ms: dict[str, LatencyTable]
-    latency_ms_adjusted: dict[str, LatencyTable]
-    throughput: Throughput
-    requests: RequestCounts
-    goodput: Goodput
-    quality: PartQuality
-
-
-class GroupPart(SummaryPart, frozen=True):
-    """What a report has of the requests with one label of a dimension."""
-
-    requests: GroupRequests
-    latency_ms: dict[str, LatencyTable]
-    throughput: Throughput
-    goodput: GroupGoodput
-
-
-class BreakdownPart(SummaryPart, frozen=True):
-    """The groups of one dimension."""
-
-    groups: Annotated[
-        dict[str, GroupPart],
-        key(
-            "`requests`, `latency_ms` (of ttft, tpot, e2el), `throughput` and `goodput` of each label, those "
-            "of most requests"
+def _figures(
+    m: Measured, rows: Rows, population: Population, latency_ms: Mapping[str, dict[str, Any]]
+) -> GroupPart:
+    judged, cut, stuck = len(population.judged), len(population.cut(m.c)), len(m.stuck.among(rows))
+    return GroupPart(
+        requests=GroupRequests(
+            scheduled=len(population.all),
+            ok=len(population.ok),
+            failed=len(population.failed),
+            cancelled=len(population.cancelled),
+            cut=cut,
+            cut_share=cut / (judged + cut) if judged + cut else None,
+            population=judged,
+            error_rate=len(population.failed) / judged if judged else None,
         ),
-    ]
-    left_out: Annotated[int, key("number of groups that are not among them")]
+        latency_ms={metric: LatencyTable(table) for metric, table in latency_ms.items()},
+        throughput=Throughput(**throughput(m.c, m.credits, rows)),
+        goodput=GroupGoodput(
+            **goodput(m.judgement, m.c, population.all, Missing(None, None, stuck)),
+            **good_rates(m.judgement, m.credits, rows),
+            **goodput_intervals(m, population.all, rows, stuck),
+        ),
+    )
 
 
 #: Rows of one table; a note says how many more are in summary.json.

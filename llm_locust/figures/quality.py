@@ -257,7 +257,7 @@ def compute(run: Run) -> Quality:
     were scheduled before the window and had the server for themselves, if there are such.
     """
     c, judged, window, baseline = run.m.c, run.population.judged, run.m.window, run.question.quality_baseline
-    answers = run.answers or Answers.of(run.requests)
+    answers = run.answers
     rows = judged[complete(c)[judged]]
     right = answers.right(rows)
     over_time, by_load, effect, beside = [], [], None, None

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import convert
+
 from llm_locust.core.batch import Requests
-from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished
+from llm_locust.figures import stages
 from llm_locust.figures.edge import (
     GROWTH,
     Bounds,
@@ -26,6 +29,7 @@ from llm_locust.figures.edge import (
     possible,
     said,
 )
+from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import UNITS, Axis, Objective, Probe, Shown, parse_objective, probes
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, load, number, percent
@@ -301,11 +305,6 @@ class _Search:
 #: Kind of the stages of each axis.
 KINDS: dict[Axis, Any] = {"rate": "rate", "concurrency": "users"}
 
-_ANSWER = (
-    *("load", "low", "high", "at_least", "at_most", "limit", "is_resolved", "why"),
-    *("good_per_s", "good_low", "good_high"),
-)
-
 DEFAULT_FIRST_LOAD, DEFAULT_PRECISION, DEFAULT_MOST_STAGES = 4.0, 0.05, 12
 
 
@@ -374,7 +373,11 @@ def search_of(manifest: Manifest) -> tuple[Objective, Bounds] | None:
     return objective, replace(found, seed=manifest.seed)
 
 
-def search(requests: Requests, manifest: Manifest, question: Question) -> dict[str, Any] | None:
+def compute(run: Run) -> SearchFacts | None:
+    return search(run.requests, run.manifest, run.question) if run.figure(stages.compute) else None
+
+
+def search(requests: Requests, manifest: Manifest, question: Question) -> SearchFacts | None:
     """The ``search`` of a summary, from the records of its stages; None in a run without a search.
 
     Options that cannot be read, as another version wrote them, leave the rest of the summary as it is.
@@ -388,75 +391,58 @@ def search(requests: Requests, manifest: Manifest, question: Question) -> dict[s
     objective, bounds = asked
     found = probes(requests, manifest, question, objective) if manifest.stages else []
     step = last_answer(objective, bounds, found) if found else SearchResult("no stage has begun")
-    return told(objective, found, step, [stage.number for stage in _of_axis(objective, manifest)])
+    numbers = [each.number for each in finished(manifest.stages) if each.kind == KINDS[objective.axis]]
+    return SearchFacts(
+        objective=objective.text,
+        unit=UNITS[objective.axis],
+        stages=search_stages(objective, found, numbers),
+        answer=search_answer(step),
+    )
 
 
-def _unread(manifest: Manifest, why: str) -> dict[str, Any]:
+def _unread(manifest: Manifest, why: str) -> SearchFacts:
     """A search that this version cannot read: its words, and no answer."""
     kinds = {KINDS[axis]: UNITS[axis] for axis in UNITS}
     unit = next((kinds[stage.kind] for stage in manifest.stages), UNITS["rate"])
-    answer = _shown(SearchResult(f"this version cannot read what was asked for: {why}"))
-    return {"objective": str(manifest.options["find"]), "unit": unit, "stages": [], "answer": answer}
+    answer = search_answer(SearchResult(f"this version cannot read what was asked for: {why}"))
+    return SearchFacts(objective=str(manifest.options["find"]), unit=unit, stages=[], answer=answer)
 
 
-def _shown(found: SearchResult) -> dict[str, Any]:
-    return {key: getattr(found, key) for key in _ANSWER}
+def search_answer(found: SearchResult) -> SearchAnswer:
+    return convert(found, SearchAnswer, from_attributes=True)
 
 
-def _of_axis(objective: Objective, manifest: Manifest) -> list[StageFacts]:
-    return [stage for stage in finished(manifest.stages) if stage.kind == KINDS[objective.axis]]
+def search_stages(
+    objective: Objective, found: Sequence[Probe], numbers: Sequence[int | None]
+) -> list[SearchStage]:
+    """What each probe shows; ``numbers`` are those of the stages in their run."""
+    required = tuple(limit.required for limit in objective.limits)
+    return [
+        SearchStage(
+            stage=number,
+            load=probe.load,
+            shows=str(probe.shows(required)) if probe.counts and not objective.is_maximum else None,
+            good_per_s=None if probe.good is None or not objective.is_maximum else probe.good.value,
+            no_result=probe.no_result or None,
+            client=probe.client or None,
+            limits=[
+                LimitReading(
+                    gate=limit.text,
+                    required=limit.required if r.certified is None else r.certified,
+                    share=r.share,
+                    ci95=list(r.ends),
+                    n=r.n,
+                    n_effective=r.n_eff,
+                )
+                for limit, r in zip(objective.limits, probe.readings, strict=False)
+            ],
+        )
+        for probe, number in zip(found, numbers, strict=True)
+    ]
 
 
 def _parsed(parse: Any, value: Any) -> Any:
     return None if value in (None, "") else parse(str(value))
-
-
-def told(
-    objective: Objective,
-    found: Sequence[Probe],
-    step: NextStage | SearchResult,
-    numbers: Sequence[int | None],
-) -> dict[str, Any]:
-    """Objective, stages and answer as plain data. Where there is a next stage, ``next`` replaces the answer.
-
-    Args:
-        numbers: of the stages in their run.
-    """
-    required = tuple(limit.required for limit in objective.limits)
-    common = {
-        "objective": objective.text,
-        "unit": UNITS[objective.axis],
-        "stages": [
-            _stage(objective, required, probe, number) for probe, number in zip(found, numbers, strict=True)
-        ],
-    }
-    if isinstance(step, NextStage):
-        return common | {"next": {"load": step.load, "why": step.why}}
-    return common | {"answer": _shown(step)}
-
-
-def _stage(
-    objective: Objective, required: tuple[float, ...], probe: Probe, number: int | None
-) -> dict[str, Any]:
-    return {
-        "stage": number,
-        "load": probe.load,
-        "shows": str(probe.shows(required)) if probe.counts and not objective.is_maximum else None,
-        "good_per_s": None if probe.good is None or not objective.is_maximum else probe.good.value,
-        "no_result": probe.no_result or None,
-        "client": probe.client or None,
-        "limits": [
-            {
-                "gate": limit.text,
-                "required": limit.required if r.certified is None else r.certified,
-                "share": r.share,
-                "ci95": list(r.ends),
-                "n": r.n,
-                "n_effective": r.n_eff,
-            }
-            for limit, r in zip(objective.limits, probe.readings, strict=False)
-        ],
-    }
 
 
 # --- The search of a run: what each stage shows of the limits, and the answer

@@ -6,20 +6,28 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from llm_locust.core.texts import UNDEFINED, probability, quantity
 from llm_locust.figures.fairness import BEYOND_CHANCE, UNEVEN_CV, jain, variation
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.server_metrics import SAME_REQUESTS, client_ttft, figures_of, server_metrics
+from llm_locust.figures.server_metrics import (
+    GatewayFigures,
+    ServerFigures,
+    ServerHistogram,
+    client_ttft,
+    figures_of,
+    gateway,
+    is_of,
+)
 from llm_locust.figures.text import clean, count, number, percent, plural, sentence, short
 from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.stats.proportions import equal_shares
-from llm_locust.metrics.structs import Interval, SummaryPart, key
+from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
 
 if TYPE_CHECKING:
@@ -41,94 +49,7 @@ _WINDOW = "the window"
 # --- What servers said of themselves, and of their roles in disaggregated serving
 
 
-class ServerHistogram(SummaryPart, frozen=True):
-    """A server's own histogram."""
-
-    n: Annotated[float, key("count of the histogram", _WINDOW)]
-    n_error: Annotated[float, key("how far that may be off", _WINDOW)]
-    mean: Annotated[float | None, key("mean, ms", _WINDOW)]
-    p50_bounds: Annotated[Interval, key("edges of the bucket of p50, ms", _WINDOW)]
-    p99_bounds: Annotated[Interval, key("edges of the bucket of p99, ms", _WINDOW)]
-
-
-_STATE = "mean and largest of a state; null where it is not told"
-_COUNT = "increase of a counter; null where it is not told"
-
-
-class ServerFigures(SummaryPart, frozen=True, kw_only=True):
-    """What servers said of themselves."""
-
-    name: Annotated[str | UnsetType, key("a target; absent in `server.total`")] = UNSET
-    role: Annotated[str | UnsetType | None, key("`prefill` or `decode`; null where it has none")] = UNSET
-    role_source: Annotated[
-        str | UnsetType | None, key("who says so: an option, a pod's or a sample's label, its counts")
-    ] = UNSET
-    role_doubt: Annotated[str | UnsetType | None, key("who says another role; null: nobody")] = UNSET
-    scrapes: Annotated[int, key("number of scrapes", _WINDOW)]
-    failed: Annotated[int, key("scrapes without a page", _WINDOW)]
-    covered: Annotated[float | None, key("share of the window between first and last scrape", _WINDOW)]
-    running_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    running_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    waiting_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    waiting_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    kv_cache_usage_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    kv_cache_usage_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    prefix_cache_hit_rate_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    prefix_cache_hit_rate_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    gpu_utilisation_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    gpu_utilisation_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    power_w_mean: Annotated[float | None, key(_STATE, _WINDOW)]
-    power_w_max: Annotated[float | None, key(_STATE, _WINDOW)]
-    prompt_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
-    prompt_tokens_computed: Annotated[float | None, key(_COUNT, _WINDOW)]
-    prompt_tokens_received: Annotated[float | None, key(_COUNT, _WINDOW)]
-    generation_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
-    preemptions: Annotated[float | None, key(_COUNT, _WINDOW)]
-    finished: Annotated[float | None, key(_COUNT, _WINDOW)]
-    prefix_cache_queries: Annotated[float | None, key(_COUNT, _WINDOW)]
-    prefix_cache_hits: Annotated[float | None, key(_COUNT, _WINDOW)]
-    spec_drafts: Annotated[float | None, key(_COUNT, _WINDOW)]
-    spec_draft_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
-    spec_accepted_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
-    kv_transfers_failed: Annotated[float | None, key(_COUNT, _WINDOW)]
-    prefix_cache_hit_ratio: Annotated[float | None, key("hits / queries", _WINDOW)]
-    acceptance_length: Annotated[
-        float | None,
-        key("tokens a step of speculative decoding: 1 + accepted / drafts, else the reported mean", _WINDOW),
-    ]
-    acceptance_rate: Annotated[
-        float | None, key("accepted / drafted tokens, else the reported mean", _WINDOW)
-    ]
-    kv_transfer_bytes: Annotated[
-        float | None, key("KV cache moved between prefill and decode servers, bytes", _WINDOW)
-    ]
-    gpus: Annotated[int, key("GPUs seen", _WINDOW)]
-    gpu_memory_used_bytes_max: Annotated[float | None, key("largest memory use of a GPU, bytes", _WINDOW)]
-    ttft_ms: ServerHistogram | None
-    tpot_ms: ServerHistogram | None
-    itl_ms: ServerHistogram | None
-    queue_ms: ServerHistogram | None
-    e2el_ms: ServerHistogram | None
-    kv_transfer_ms: ServerHistogram | None
-
-
 _FIRST = "first tokens in the window"
-
-
-class GatewayFigures(SummaryPart, frozen=True):
-    """What gateway and balancer add to a first token."""
-
-    client_ttft_ms: Annotated[float, key("mean TTFT of the client, ms", _FIRST)]
-    server_ttft_ms: Annotated[float | None, key("mean TTFT of the servers, ms", _FIRST)]
-    rtt_ms: Annotated[float | None, key("mean round-trip time of the connections, ms", _FIRST)]
-    gateway_ms: Annotated[
-        float, key("what gateway and balancer add: client − servers − round trip, ms", _FIRST)
-    ]
-    client_n: Annotated[int, key("number of first tokens that the client saw", _FIRST)]
-    server_n: Annotated[float, key("number of first tokens that the servers saw", _FIRST)]
-    same_requests: Annotated[
-        bool, key("the servers saw as many as the client: else the difference is of unlike requests", _FIRST)
-    ]
 
 
 class PoolFigures(SummaryPart, frozen=True):
@@ -338,8 +259,6 @@ def of_role(roles: Mapping[str, Role], name: str, among: Iterable[str]) -> froze
 #: What a server of each role does.
 WORK = {PREFILL: "prompt_tokens", DECODE: "generation_tokens"}
 
-Figures = Mapping[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
@@ -358,12 +277,12 @@ class Transfers:
         return self.failed / (self.failed + self.done)
 
 
-def answers(target: Figures) -> bool:
+def answers(target: ServerFigures) -> bool:
     """Whether anything is known of a server in the window; a page may have none of our metrics."""
-    if target["running_mean"] is not None:
+    if target.running_mean is not None:
         return True
-    amounts = [target[WORK[role]] for role in ([target["role"]] if target["role"] else ROLES)]
-    return target["scrapes"] > target["failed"] and any(amount is not None for amount in amounts)
+    amounts = [target.figure(WORK[role]) for role in ([target.role] if target.role else ROLES)]
+    return target.scrapes > target.failed and any(amount is not None for amount in amounts)
 
 
 def is_sglang(series: ServerSeries, target: str) -> bool:
@@ -372,10 +291,10 @@ def is_sglang(series: ServerSeries, target: str) -> bool:
     return any(key.target == target and key.label("engine_type") is not None for key in series.by_key)
 
 
-def transfers_of(series: ServerSeries, targets: Sequence[Figures]) -> Transfers:
+def transfers_of(series: ServerSeries, targets: Sequence[ServerFigures]) -> Transfers:
     """KV transfers by the figures of ``targets``, with their roles."""
-    by_role = {role: [t for t in targets if t["role"] == role] for role in (*ROLES, None)}
-    failed = {role: sum(t["kv_transfers_failed"] or 0.0 for t in some) for role, some in by_role.items()}
+    by_role = {role: [t for t in targets if t.role == role] for role in (*ROLES, None)}
+    failed = {role: sum(t.kv_transfers_failed or 0.0 for t in some) for role, some in by_role.items()}
     counted = {role: _done(some) for role, some in by_role.items()}
     known = [n for n in counted.values() if n is not None]
     of_role = max(ROLES, key=lambda role: (-1.0 if (n := counted[role]) is None else n, failed[role]))
@@ -387,27 +306,27 @@ def transfers_of(series: ServerSeries, targets: Sequence[Figures]) -> Transfers:
     )
 
 
-def _done(targets: Sequence[Figures]) -> float | None:
-    known: list[float] = [t["kv_transfer_ms"]["n"] for t in targets if t["kv_transfer_ms"] is not None]
+def _done(targets: Sequence[ServerFigures]) -> float | None:
+    known: list[float] = [t.kv_transfer_ms.n for t in targets if t.kv_transfer_ms is not None]
     return sum(known) if known else None
 
 
-def _told(series: ServerSeries, target: Figures) -> bool:
+def _told(series: ServerSeries, target: ServerFigures) -> bool:
     """Whether a server told both numbers; one without a role may have none of them (an exporter)."""
-    has = {target["kv_transfer_ms"] is not None, target["kv_transfers_failed"] is not None}
-    return has == {True} or (target["role"] is None and has == {False}) or is_sglang(series, target["name"])
+    has = {target.kv_transfer_ms is not None, target.kv_transfers_failed is not None}
+    return has == {True} or (target.role is None and has == {False}) or is_sglang(series, target.target)
 
 
-def _is_missed(target: Figures, targets: Sequence[Figures]) -> bool:
+def _is_missed(target: ServerFigures, targets: Sequence[ServerFigures]) -> bool:
     """Whether transfers of a silent server may be missing.
 
     One without a role may be an exporter of GPUs; but if others have theirs by what they serve, it may as
     well be a server whose role is not seen because it is silent.
     """
-    if target["role"] is not None:
+    if target.role is not None:
         return not answers(target)
-    sources = {t["role_source"] for t in targets if t["role"]}
-    return target["failed"] == target["scrapes"] and (not sources or bool(sources & SEEN))
+    sources = {t.role_source for t in targets if t.role}
+    return target.failed == target.scrapes and (not sources or bool(sources & SEEN))
 
 
 # --- What is wrong with prefill and decode, in words that name the evidence; most severe first
@@ -423,8 +342,8 @@ _WAITING, _TIMES_THE_OTHER = 1.0, 3.0
 
 
 def findings(
-    targets: Sequence[Figures],
-    by_role: Sequence[Figures],
+    targets: Sequence[ServerFigures],
+    by_role: Sequence[PoolFigures],
     seconds: float,
     first_tokens: int | None,
     transfers: Transfers,
@@ -441,7 +360,7 @@ def findings(
         transfers: of KV caches.
         queues_known: whether the servers' ``waiting`` has all that wait there.
     """
-    pools = {pool["role"]: pool for pool in by_role}
+    pools = {pool.role: pool for pool in by_role}
     rules: tuple[Callable[[], Iterator[PoolFinding]], ...] = (
         lambda: _missing(targets, pools),
         lambda: _unlike(pools, first_tokens),
@@ -454,56 +373,49 @@ def findings(
     return [found for rule in rules for found in rule()]
 
 
-def _missing(targets: Sequence[Figures], pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+def _missing(targets: Sequence[ServerFigures], pools: Mapping[str, PoolFigures]) -> Iterator[PoolFinding]:
     """Servers without figures: then those of their role are of some of it, or of nothing."""
     for role in ROLES:
         if role not in pools:
             text = f"no {role} server was scraped, so its queue is in no figure: give its --metrics-url"
             yield PoolFinding(kind="missing_role", text=text, server=None)
             continue
-        silent = [t for t in targets if t["role"] == role and not answers(t)]
-        without_page = sum(t["failed"] == t["scrapes"] for t in silent)
+        silent = [t for t in targets if t.role == role and not answers(t)]
+        without_page = sum(t.failed == t.scrapes for t in silent)
         for n, what in (
             (without_page, "no metrics page"),
             (len(silent) - without_page, "pages without known metrics"),
         ):
             if n:
-                of = f"{n} of {pools[role]['servers']} {role} servers"
+                of = f"{n} of {pools[role].servers} {role} servers"
                 text = f"{of} returned {what}: nothing is known of them"
                 yield PoolFinding(kind="silent", text=text, server=None)
-    without = [t["name"] for t in targets if t["role"] is None and t["running_mean"] is not None]
+    without = [t.target for t in targets if t.role is None and t.running_mean is not None]
     if without:
         names = ", ".join(without[:3]) + (f" and {len(without) - 3} more" if len(without) > 3 else "")
         text = f"no role is known of {names}: in the figures of neither; write prefill=URL or decode=URL"
         yield PoolFinding(kind="no_role", text=text, server=None)
 
 
-def _unlike(pools: Mapping[str, Figures], first_tokens: int | None) -> Iterator[PoolFinding]:
+def _unlike(pools: Mapping[str, PoolFigures], first_tokens: int | None) -> Iterator[PoolFinding]:
     """First tokens of other requests than the client's, or of some of them."""
-    found = pools[DECODE]["figures"]["ttft_ms"] if DECODE in pools else None
+    found = pools[DECODE].figures.ttft_ms if DECODE in pools else None
     if found is None or first_tokens is None or is_of(first_tokens, found):
         return
-    why = "some are not scraped" if found["n"] < first_tokens else "other clients use them"
-    text = f"decode servers saw {found['n']:,.0f} first tokens, the client {first_tokens:,}: {why}"
+    why = "some are not scraped" if found.n < first_tokens else "other clients use them"
+    text = f"decode servers saw {found.n:,.0f} first tokens, the client {first_tokens:,}: {why}"
     yield PoolFinding(kind="other_requests", text=text, server=None)
 
 
-def is_of(n: int, histogram: Figures) -> bool:
-    """Whether a server's histogram is of as many requests as the client saw."""
-    return bool(abs(histogram["n"] - n) <= max(1.0, histogram["n_error"] + SAME_REQUESTS * n))
-
-
-def _doubted(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
+def _doubted(targets: Sequence[ServerFigures]) -> Iterator[PoolFinding]:
     for t in targets:
-        if t["role_doubt"]:
-            other = DECODE if t["role"] == PREFILL else PREFILL
-            text = (
-                f"{t['name']} is taken as {t['role']} ({t['role_source']}), but {t['role_doubt']} say {other}"
-            )
-            yield PoolFinding(kind="doubt", text=text, server=t["name"])
+        if t.role_doubt:
+            other = DECODE if t.role == PREFILL else PREFILL
+            text = f"{t.target} is taken as {t.role} ({t.role_source}), but {t.role_doubt} say {other}"
+            yield PoolFinding(kind="doubt", text=text, server=t.target)
 
 
-def _not_transferred(pools: Mapping[str, Figures], transfers: Transfers) -> Iterator[PoolFinding]:
+def _not_transferred(pools: Mapping[str, PoolFigures], transfers: Transfers) -> Iterator[PoolFinding]:
     """Transfers that failed, or that nobody counted."""
     failed, done = transfers.failed, transfers.done
     if round(failed):
@@ -514,21 +426,21 @@ def _not_transferred(pools: Mapping[str, Figures], transfers: Transfers) -> Iter
             text=f"{share}: prompts are computed again, or requests fail",
             server=None,
         )
-    elif DECODE in pools and not done and (finished := pools[DECODE]["figures"]["finished"]):
+    elif DECODE in pools and not done and (finished := pools[DECODE].figures.finished):
         why = "their connector has no metrics, or prompts are computed where they are decoded"
         text = f"no KV transfer was counted while decode servers finished {finished:,.0f} requests: {why}"
         yield PoolFinding(kind="no_transfer", text=text, server=None)
 
 
-def _redone(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
+def _redone(pools: Mapping[str, PoolFigures]) -> Iterator[PoolFinding]:
     """Prompts that decode servers computed. One token of each prompt is always computed there."""
     if DECODE not in pools:
         return
-    figures = pools[DECODE]["figures"]
-    computed, prompts = figures["prompt_tokens_computed"], figures["prompt_tokens"]
+    figures = pools[DECODE].figures
+    computed, prompts = figures.prompt_tokens_computed, figures.prompt_tokens
     if computed is None or not prompts:
         return
-    n = figures["ttft_ms"]["n"] if figures["ttft_ms"] else figures["finished"] or 0.0
+    n = figures.ttft_ms.n if figures.ttft_ms else figures.finished or 0.0
     share = max(0.0, computed - n) / prompts
     if share >= REDONE:
         text = (
@@ -538,12 +450,14 @@ def _redone(pools: Mapping[str, Figures]) -> Iterator[PoolFinding]:
         yield PoolFinding(kind="prefill_in_decode", text=text, server=None)
 
 
-def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
+def _uneven(targets: Sequence[ServerFigures]) -> Iterator[PoolFinding]:
     """Servers of one role that do nothing, or not their share: never compared with those of the other."""
     for role in ROLES:
-        mine = [t for t in targets if t["role"] == role and answers(t)]
-        amounts = [float(t[WORK[role]] or 0.0) for t in mine]  # a counter may begin with the first token
-        idle = [t["name"] for t, amount in zip(mine, amounts, strict=True) if not amount]
+        mine = [t for t in targets if t.role == role and answers(t)]
+        amounts = [
+            float(t.figure(WORK[role]) or 0.0) for t in mine
+        ]  # a counter may begin with the first token
+        idle = [t.target for t, amount in zip(mine, amounts, strict=True) if not amount]
         if not any(amounts):
             continue
         for name in idle:
@@ -551,9 +465,9 @@ def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
             text = f"{name} ({role}) had no {_WORK_WORDS[role]} in the window, {others}"
             yield PoolFinding(kind="idle", text=text, server=name)
         spread = variation(amounts)
-        chance = equal_shares([round(t["finished"] or 0) for t in mine])
+        chance = equal_shares([round(t.finished or 0) for t in mine])
         if not idle and (spread or 0.0) > UNEVEN_CV and chance is not None and chance.p < BEYOND_CHANCE:
-            most = mine[amounts.index(max(amounts))]["name"]
+            most = mine[amounts.index(max(amounts))].target
             text = (
                 f"{_WORK_WORDS[role]} of the {role} servers are uneven (variation "
                 f"{100 * (spread or 0):.0f} %), and their requests beyond chance ({probability(chance.p)}); "
@@ -562,67 +476,71 @@ def _uneven(targets: Sequence[Figures]) -> Iterator[PoolFinding]:
             yield PoolFinding(kind="uneven", text=text, server=most)
 
 
-def _bottleneck(pools: Mapping[str, Figures], seconds: float) -> Iterator[PoolFinding]:
+def _bottleneck(pools: Mapping[str, PoolFigures], seconds: float) -> Iterator[PoolFinding]:
     """The role whose queue is the longer one; a request whose KV cache is on its way waits for no server."""
     if any(role not in pools for role in ROLES):
         return
-    moving = _moving(pools[DECODE]["figures"], seconds)
-    waiting = {role: pools[role]["figures"]["waiting_mean"] for role in ROLES}
-    if any(value is None for value in waiting.values()):
+    prefill, decode = (pools[role].figures.waiting_mean for role in ROLES)
+    if prefill is None or decode is None:
         return
-    waiting[DECODE] = max(0.0, waiting[DECODE] - moving)
+    waiting = {PREFILL: prefill, DECODE: max(0.0, decode - _moving(pools[DECODE].figures, seconds))}
     for role, other in ((PREFILL, DECODE), (DECODE, PREFILL)):
-        each = waiting[role] / pools[role]["servers"]
-        if each >= _WAITING and each >= _TIMES_THE_OTHER * waiting[other] / pools[other]["servers"]:
+        each = waiting[role] / pools[role].servers
+        if each >= _WAITING and each >= _TIMES_THE_OTHER * waiting[other] / pools[other].servers:
             text = (
                 f"{role} is the bottleneck: {quantity(waiting[role])} requests wait there on average "
-                f"(servers: {pools[role]['servers']}), {quantity(waiting[other])} for {other} "
-                f"({pools[other]['servers']})"
+                f"(servers: {pools[role].servers}), {quantity(waiting[other])} for {other} "
+                f"({pools[other].servers})"
             )
             yield PoolFinding(kind="bottleneck", text=text, server=None)
 
 
-def _moving(decode: Figures, seconds: float) -> float:
+def _moving(decode: ServerFigures, seconds: float) -> float:
     """Requests whose KV cache was on its way on average, by Little's law. Ranks count each of them once, at
     the same time: there were no more than requests."""
-    transfers, finished = decode["kv_transfer_ms"], decode["finished"]
-    if not transfers or not transfers["n"] or not seconds:
+    transfers = decode.kv_transfer_ms
+    if transfers is None or transfers.mean is None or not seconds:
         return 0.0
-    n = transfers["n"] if finished is None else min(transfers["n"], finished)
-    return float(n * transfers["mean"] * 1e-3 / seconds)
+    n = transfers.n if decode.finished is None else min(transfers.n, decode.finished)
+    return n * transfers.mean * 1e-3 / seconds
 
 
 # --- The ``server`` of a summary, with the pools of disaggregated serving where servers have roles
 
 
-def servers(series: ServerSeries, c: Columns, window: Window) -> dict[str, Any]:
-    """:func:`~llm_locust.figures.server_metrics.server_metrics`, and each target's ``role``.
+def servers(series: ServerSeries, c: Columns, window: Window) -> Servers | None:
+    """What the servers said of themselves in the window, and what lies before them.
+
+    Counts are increases in the window. ``covered`` is the share of the window between a target's first and
+    last scrape, ``failed`` how many scrapes gave nothing. Histograms have n, how far that may be off, mean
+    and, as the buckets tell no more, bounds of p50 and p99, in milliseconds. What a target does not tell is
+    None. ``failure`` is why all that is not of the whole run, None where it is.
 
     ``kv_transfer_failures`` is the share of KV transfers that failed; None without any, and where a server
     did not tell both numbers. ``pools`` has the figures by role, the parts of the TTFT, and what is wrong
     with prefill and decode; None where no server has a role. The ``gateway`` of a deployment with roles is
     None: the mean TTFT of its servers is of two kinds.
+
+    Returns:
+        None where nothing was scraped, and nothing went wrong with it.
     """
-    found = server_metrics(series, c, window)
-    if not found:
-        return found
+    if not series.by_key and not series.failure:
+        return None
     roles = roles_of(series)
-    found["targets"] = [_with_role(target, roles.get(target["name"])) for target in found["targets"]]
-    transfers = transfers_of(series, found["targets"])
-    found["kv_transfer_failures"] = transfers.failed_share
-    found["pools"] = None
-    if roles:
-        found |= {"gateway": None, "pools": _pools(series, found, transfers, client_ttft(c, window))}
-    return found
+    targets = [figures_of(series, name, roles.get(name)) for name in series.targets]
+    total, transfers = figures_of(series, None), transfers_of(series, targets)
+    return Servers(
+        targets=targets,
+        total=total,
+        gateway=None if roles else gateway(total.ttft_ms, c, window),
+        failure=series.failure or None,
+        kv_transfer_failures=transfers.failed_share,
+        pools=_pools(series, targets, total, transfers, client_ttft(c, window)) if roles else None,
+    )
 
 
-def _with_role(target: Mapping[str, Any], role: Role | None) -> dict[str, Any]:
-    said = {
-        "role": role and role.name,
-        "role_source": role and role.source,
-        "role_doubt": role and role.doubt,
-    }
-    return {"name": target["name"], **said, **target}
+def compute(run: Run) -> Servers | None:
+    return servers(run.server, run.m.c, run.m.window) if run.server else None
 
 
 def pool_sizes(series: ServerSeries | None) -> dict[str, int]:
@@ -632,66 +550,63 @@ def pool_sizes(series: ServerSeries | None) -> dict[str, int]:
 
 
 def _pools(
-    series: ServerSeries, found: Mapping[str, Any], transfers: Transfers, client: tuple[float, int] | None
-) -> dict[str, Any]:
+    series: ServerSeries,
+    targets: Sequence[ServerFigures],
+    total: ServerFigures,
+    transfers: Transfers,
+    client: tuple[float, int] | None,
+) -> Pools:
     """``client`` is the mean of its first tokens in ms, and their number."""
-    of_roles = ((name, [t for t in found["targets"] if t["role"] == name]) for name in ROLES)
-    by_role = [_pool(series, name, targets) for name, targets in of_roles if targets]
-    queues_known = not any(is_sglang(series, target["name"]) for target in found["targets"] if target["role"])
-    said = findings(
-        found["targets"],
-        by_role,
-        series.seconds,
-        client and client[1],
-        transfers,
-        queues_known=queues_known,
+    of_roles = ((name, [t for t in targets if t.role == name]) for name in ROLES)
+    by_role = [_pool(series, name, theirs) for name, theirs in of_roles if theirs]
+    queues_known = not any(is_sglang(series, target.target) for target in targets if target.role)
+    first_tokens = client and client[1]
+    return Pools(
+        by_role=by_role,
+        ttft=None if client is None else _ttft(by_role, total, *client),
+        findings=findings(
+            targets, by_role, series.seconds, first_tokens, transfers, queues_known=queues_known
+        ),
     )
-    return {
-        "by_role": by_role,
-        "ttft": None if client is None else _ttft(by_role, found["total"], *client),
-        "findings": said,
-    }
 
 
-def _pool(series: ServerSeries, role: str, targets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    figures = figures_of(series, {target["name"] for target in targets})
+def _pool(series: ServerSeries, role: str, targets: Sequence[ServerFigures]) -> PoolFigures:
+    figures = figures_of(series, {target.target for target in targets})
     seconds = series.seconds or None
-    work = [float(target[WORK[role]] or 0.0) for target in targets if answers(target)]
-    transfers, moved = figures["kv_transfer_ms"], figures["kv_transfer_bytes"]
-    took_s = transfers["n"] * transfers["mean"] * 1e-3 if transfers and transfers["n"] else None
-    return {
-        "role": role,
-        "servers": len(targets),
-        "silent": len(targets) - len(work),
-        "prompt_tokens_per_s": _over(figures["prompt_tokens"], seconds),
-        "generation_tokens_per_s": _over(figures["generation_tokens"], seconds),
-        "kv_transfer_bytes_per_s": _over(moved, took_s),
-        "evenness": jain(work),
-        "figures": figures,
-    }
+    work = [target.figure(WORK[role]) or 0.0 for target in targets if answers(target)]
+    took = figures.kv_transfer_ms
+    took_s = None if took is None or took.mean is None else took.n * took.mean * 1e-3
+    return PoolFigures(
+        role=role,
+        servers=len(targets),
+        silent=len(targets) - len(work),
+        prompt_tokens_per_s=_over(figures.prompt_tokens, seconds),
+        generation_tokens_per_s=_over(figures.generation_tokens, seconds),
+        kv_transfer_bytes_per_s=_over(figures.kv_transfer_bytes, took_s),
+        evenness=jain(work),
+        figures=figures,
+    )
 
 
-def _ttft(
-    by_role: list[dict[str, Any]], total: Mapping[str, Any], client_ms: float, n: int
-) -> dict[str, Any] | None:
+def _ttft(by_role: Sequence[PoolFigures], total: ServerFigures, client_ms: float, n: int) -> TtftParts | None:
     """The mean TTFT of the client, of ``n`` first tokens, in parts that follow each other; None if one of
     them is not known."""
-    transfers = total["kv_transfer_ms"]
-    prefill = next((pool["figures"]["e2el_ms"] for pool in by_role if pool["role"] == PREFILL), None)
-    if not prefill or not prefill["n"] or not transfers or not transfers["n"]:
+    transfers = total.kv_transfer_ms
+    prefill = next((pool.figures.e2el_ms for pool in by_role if pool.role == PREFILL), None)
+    if prefill is None or prefill.mean is None or transfers is None or transfers.mean is None:
         return None
-    return {
-        "client_ms": client_ms,
-        "prefill_ms": prefill["mean"],
-        "transfer_ms": transfers["mean"] * _share_moved(n, transfers),
-        "same_requests": is_of(n, prefill),
-    }
+    return TtftParts(
+        client_ms=client_ms,
+        prefill_ms=prefill.mean,
+        transfer_ms=transfers.mean * _share_moved(n, transfers),
+        same_requests=is_of(n, prefill),
+    )
 
 
-def _share_moved(n: int, transfers: Mapping[str, Any]) -> float:
+def _share_moved(n: int, transfers: ServerHistogram) -> float:
     """Share of ``n`` requests that had a transfer: some have none, or one that failed. Of an engine with
     several ranks each counts it, at the same time."""
-    return 1.0 if is_of(n, transfers) else min(1.0, float(transfers["n"]) / n)
+    return 1.0 if is_of(n, transfers) else min(1.0, transfers.n / n)
 
 
 def _over(amount: float | None, by: float | None) -> float | None:
@@ -730,13 +645,13 @@ def show(summary: "Summary") -> Section | None:
     targets = part.targets
     failure = [Line(clean(part.failure), Tone.WARN, verbatim=True)] if part.failure else []
     if not targets:
-        return Section("Servers", tuple(failure)) if failure else None
-    rows = [_server_row(target, short(clean(target.name), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
+        return Section("Servers", tuple(failure), key="servers") if failure else None
+    rows = [_server_row(target, short(clean(target.target), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
     if len(targets) > 1 and part.pools is None:
         rows.append(_server_row(part.total, "all"))
     table = Table(_SERVER_COLUMNS, tuple(rows)).without_empty()
     notes = (*failure, *_gateway(part.gateway), *_gaps(targets), *_left_out(len(targets)))
-    return Section("Servers", table=table, notes=notes)
+    return Section("Servers", table=table, notes=notes, key="servers")
 
 
 def _server_row(target: ServerFigures, name: str) -> TableRow:
@@ -851,7 +766,7 @@ def show_pools(summary: "Summary") -> Section | None:
         found.append(Line(f"{count(len(part.findings) - _MOST_FINDINGS)} more in summary.json", Tone.FAINT))
     table = Table(_POOLS_COLUMNS, tuple(_pools_row(pool) for pool in part.by_role)).without_empty()
     notes = (*found, *_transfer_remarks(part), *_ttft_remark(part.ttft), *_sources(server.targets))
-    return Section("Prefill and decode", table=table, notes=notes)
+    return Section("Prefill and decode", table=table, notes=notes, key="pools")
 
 
 def _pools_row(pool: PoolFigures) -> TableRow:

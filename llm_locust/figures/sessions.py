@@ -426,7 +426,7 @@ def by_turn(summary: "Summary") -> Section | None:
         Column("cached"),
     )
     table = Table(columns, tuple(map(_row_of_turn, turns)))
-    return Section("By turn", table=table, notes=(*_left_out(turns), *meaning_in(table)))
+    return Section("By turn", table=table, notes=(*_left_out(turns), *meaning_in(table)), key="by_turn")
 
 
 def _left_out(turns: Sequence[TurnPart]) -> Iterator[Line]:

@@ -1,16 +1,17 @@
 """Spikes of the load: what they cost, and how long the deployment took to recover."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED
+from llm_locust.figures.figure import Run
 from llm_locust.figures.reliability import Recovery, recovery
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.stages import CLIENT_LIMITED
+from llm_locust.figures.stages import CLIENT_LIMITED, Stage, kept
 from llm_locust.figures.text import clean, count, number, percent, plural, seconds
 from llm_locust.metrics.columns import Floats, Mask, Rows, Whole, slices
 from llm_locust.metrics.gates import Slo
@@ -104,9 +105,12 @@ class _Found:
     after: StageFacts
 
 
-def spike(
-    m: Measured, manifest: Manifest, stages: Sequence[Mapping[str, Any]], unrecorded: int
-) -> SpikeFacts | None:
+def compute(run: Run) -> SpikeFacts | None:
+    theirs = kept(run)
+    return spike(run.m, run.manifest, theirs, run.missing.known) if theirs else None
+
+
+def spike(m: Measured, manifest: Manifest, stages: Sequence[Stage], unrecorded: int) -> SpikeFacts | None:
     """The ``spike`` of a summary: see docs/definitions.md, "Spikes".
 
     None in a run without a peak between two stages of one smaller rate and without pauses, and in one of
@@ -122,7 +126,7 @@ def spike(
         return None
     streamed = bool(m.c.streamed[m.c.ok].all())
     run = _Run(m, manifest, "ttft" if streamed else "e2el")
-    results = {stage["number"]: stage for stage in stages}
+    results = {stage.number: stage for stage in stages}
     return SpikeFacts(
         spikes=[_spike(run, each, _why_not(results[each.before.number])) for each in found],
         judged_by="outcome" if m.judgement is None else "slo",
@@ -140,12 +144,12 @@ def _spikes(stages: Sequence[StageFacts]) -> list[_Found]:
     return found
 
 
-def _why_not(before: Mapping[str, Any]) -> str | None:
+def _why_not(before: Stage) -> str | None:
     """Why nothing can be back where the stage before was; None: it can."""
-    if before["figures"] is None:
+    if before.figures is None:
         return _NOT_RECORDED
     # A client that reads late is no reason: the head of each report says it, and it blurs both sides alike.
-    reasons = [reason for reason in before["reasons"] if not reason.startswith(CLIENT_LIMITED)]
+    reasons = [reason for reason in before.reasons if not reason.startswith(CLIENT_LIMITED)]
     return f"the load before it is not a result: {reasons[0]}" if reasons else None
 
 

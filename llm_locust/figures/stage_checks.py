@@ -1,9 +1,9 @@
 """Checks of a stage against its sweep: lengths of prompts and answers, and prefix-cache hits."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,15 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 
+if TYPE_CHECKING:
+    from llm_locust.figures.stages import Stage
+
 _OF_STAGE = "the stage"
 _OK_REQUESTS = "the stage's ok requests"
 _SHARES = "the stages of a sweep over shares of a shared prefix"
+
+
+Source = Literal["usage", "servers"]
 
 
 class StagePrefix(SummaryPart, frozen=True):
@@ -43,7 +49,7 @@ class StagePrefix(SummaryPart, frozen=True):
         key("share of the prompts' tokens that was in a prefix cache; null: not known", _OK_REQUESTS),
     ]
     source: Annotated[
-        Literal["usage", "servers"] | None,
+        Source | None,
         key(
             "who says so: the answers' usage, or the servers' counters from the priming to the drain; null: "
             "nobody",
@@ -88,31 +94,32 @@ class PrefixWorth(SummaryPart, frozen=True):
     missing: Annotated[str | None, key("why there is no slope; null where there is one")]
 
 
-_STAGE = "the stage"
-_OK = "the stage's ok requests"
-
-
 class StageLengths(SummaryPart, frozen=True):
     """The lengths that a sweep sets in a stage, and those that its requests had."""
 
-    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _STAGE)]
-    output_tokens: Annotated[int, key("tokens of each answer that were asked for", _STAGE)]
+    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _OF_STAGE)]
+    output_tokens: Annotated[int, key("tokens of each answer that were asked for", _OF_STAGE)]
     input_tokens_p50: Annotated[
-        float | None, key("median of the prompts' tokens, by the server; null: it counted none", _OK)
+        float | None, key("median of the prompts' tokens, by the server; null: it counted none", _OK_REQUESTS)
     ]
-    output_tokens_p50: Annotated[float | None, key("median of the answers' tokens; null: not known", _OK)]
+    output_tokens_p50: Annotated[
+        float | None, key("median of the answers' tokens; null: not known", _OK_REQUESTS)
+    ]
     other: Annotated[
         int,
         key(
             "requests that were asked for other lengths, or whose prompt was off by more than 5 % and 8 "
             "tokens, or whose answer by more than 5 % and 1 token",
-            _OK,
+            _OK_REQUESTS,
         ),
     ]
-    uncounted: Annotated[int, key("requests whose tokens the server did not count, the others", _OK)]
+    uncounted: Annotated[int, key("requests whose tokens the server did not count, the others", _OK_REQUESTS)]
     is_other: Annotated[
         bool | None,
-        key("`other` are more than 5 %: the stage is not a result; null: too many were not counted", _OK),
+        key(
+            "`other` are more than 5 %: the stage is not a result; null: too many were not counted",
+            _OK_REQUESTS,
+        ),
     ]
 
     def __str__(self) -> str:
@@ -214,23 +221,16 @@ class LengthsSeen:
             f"they had the lengths {self.asked} is not known"
         )
 
-    def told(self) -> dict[str, Any]:
-        """As in a summary."""
-        return {
-            "input_tokens": self.asked.input_tokens,
-            "output_tokens": self.asked.output_tokens,
-            "input_tokens_p50": self.input_p50,
-            "output_tokens_p50": self.output_p50,
-            "other": self.other,
-            "uncounted": self.uncounted,
-            "is_other": self.is_other,
-        }
-
-
-def pair_of(stage: Mapping[str, Any]) -> str:
-    """The lengths of a stage of a summary as they are written, ``128:32``; empty without."""
-    found = stage.get("lengths")
-    return "" if found is None else f"{found['input_tokens']}:{found['output_tokens']}"
+    def figures(self) -> StageLengths:
+        return StageLengths(
+            input_tokens=self.asked.input_tokens,
+            output_tokens=self.asked.output_tokens,
+            input_tokens_p50=self.input_p50,
+            output_tokens_p50=self.output_p50,
+            other=self.other,
+            uncounted=self.uncounted,
+            is_other=self.is_other,
+        )
 
 
 def _is_off(tokens: Floats | float, asked: int, least: int) -> Any:
@@ -278,7 +278,7 @@ class PrefixHits:
     ok: int = 0
     possible: float | None = None
     achieved: float | None = None
-    source: str | None = None
+    source: Source | None = None
     other: int = 0
     named: int = 0
 
@@ -363,25 +363,24 @@ class PrefixHits:
             )
         return "; ".join(found)
 
-    def told(self) -> dict[str, Any]:
-        """As in a summary."""
-        return {
-            "asked": self.asked.asked,
-            "tokens": self.asked.tokens,
-            "input_tokens": self.asked.input_tokens,
-            "prefixes": self.asked.prefixes,
-            "possible": self.possible,
-            "achieved": self.achieved,
-            "source": self.source,
-            "is_other": bool(self.reasons),
-            "replicas": len(self.caches),
-            "primed": sum(cache.primed for cache in self.caches),
-        }
+    def figures(self) -> StagePrefix:
+        return StagePrefix(
+            asked=self.asked.asked,
+            tokens=self.asked.tokens,
+            input_tokens=self.asked.input_tokens,
+            prefixes=self.asked.prefixes,
+            possible=self.possible,
+            achieved=self.achieved,
+            source=self.source,
+            is_other=bool(self.reasons),
+            replicas=len(self.caches),
+            primed=sum(cache.primed for cache in self.caches),
+        )
 
 
 def _achieved(
     inputs: Floats, cached: Floats, caches: Sequence[ReplicaCache]
-) -> tuple[float | None, str | None]:
+) -> tuple[float | None, Source | None]:
     """The share of tokens that was cached, and who says so.
 
     vLLM's usage has no number where it would be 0. So an answer without one counts as 0 only if every replica
@@ -414,50 +413,52 @@ def _most_off(tokens: int) -> float:
     return max(LEAST_INPUT, TOLERANCE * tokens)
 
 
-def share_of(stage: Mapping[str, Any]) -> float | None:
-    """The share that a stage of a summary asks for; None without one."""
-    found = stage.get("prefix")
-    return None if found is None else float(found["asked"])
-
-
-def worth(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def worth(stages: Sequence["Stage"]) -> PrefixWorth | None:
     """``prefix_cache``: what hits are worth, the slope of the median TTFT over the achieved share.
 
     By least squares over the stages that are results, each weighted by its interval. None in a run without
     shares.
     """
-    told = [stage for stage in stages if stage.get("prefix")]
-    if not told:
+    having = [(stage, stage.prefix) for stage in stages if stage.prefix is not None]
+    if not having:
         return None
-    points = [point for stage in told if stage["is_result"] and (point := _point(stage)) is not None]
+    points = [
+        point for stage, prefix in having if stage.is_result and (point := _point(stage, prefix)) is not None
+    ]
     x, y, error = np.array(points, dtype=np.float64).reshape(-1, 3).T
-    found: dict[str, Any] = {"stages": len(points), "left_out": len(told) - len(points)}
+    counted = {"stages": len(points), "left_out": len(having) - len(points)}
     if len(points) < 2 or float(np.ptp(x)) <= HITS_TOLERANCE:
         why = "two stages with different hit shares are needed, that are results with an interval of the TTFT"
-        return found | dict.fromkeys(_OF_SLOPE) | {"missing": why}
+        return PrefixWorth(
+            **counted,
+            ttft_ms_per_10_points=None,
+            ci95=None,
+            ttft_ms_per_1k_tokens=None,
+            is_line=None,
+            missing=why,
+        )
     weights = 1 / error**2
     middle = float((weights * x).sum() / weights.sum())
     spread = float((weights * (x - middle) ** 2).sum())
     slope = float((weights * (x - middle) * y).sum()) / spread
     line = float((weights * y).sum() / weights.sum()) + slope * (x - middle)
     reach = _REACH / math.sqrt(spread)
-    tokens = told[0]["prefix"]["input_tokens"]
-    return found | {
-        "ttft_ms_per_10_points": slope / 10,
-        "ci95": [(slope - reach) / 10, (slope + reach) / 10],
-        "ttft_ms_per_1k_tokens": -slope / tokens * 1000,
-        "is_line": bool((np.abs(y - line) <= _OFF_LINE * error).all()) if len(points) > 2 else None,
-        "missing": None,
-    }
+    return PrefixWorth(
+        **counted,
+        ttft_ms_per_10_points=slope / 10,
+        ci95=((slope - reach) / 10, (slope + reach) / 10),
+        ttft_ms_per_1k_tokens=-slope / having[0][1].input_tokens * 1000,
+        is_line=bool((np.abs(y - line) <= _OFF_LINE * error).all()) if len(points) > 2 else None,
+        missing=None,
+    )
 
 
-_OF_SLOPE = ("ttft_ms_per_10_points", "ci95", "ttft_ms_per_1k_tokens", "is_line")
-
-
-def _point(stage: Mapping[str, Any]) -> tuple[float, float, float] | None:
+def _point(stage: "Stage", prefix: StagePrefix) -> tuple[float, float, float] | None:
     """Achieved share, median TTFT and its standard error, ms; None where one is not known."""
-    latency, achieved = stage["figures"]["latency_ms"]["ttft"], stage["prefix"]["achieved"]
-    ends = latency["ci95"].get("p50")
-    if achieved is None or latency["p50"] is None or ends is None or None in ends or ends[1] <= ends[0]:
+    if stage.figures is None:
         return None
-    return achieved, latency["p50"], (ends[1] - ends[0]) / 2 / _REACH
+    latency = stage.figures.latency_ms["ttft"]
+    median, (low, high) = latency["p50"], latency["ci95"].get("p50") or (None, None)
+    if prefix.achieved is None or median is None or low is None or high is None or high <= low:
+        return None
+    return prefix.achieved, median, (high - low) / 2 / _REACH

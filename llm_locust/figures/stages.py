@@ -1,17 +1,19 @@
 """The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from msgspec import structs
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.agents import agents
-from llm_locust.figures.client import ClientFacts, Scale, client_validity
+from llm_locust.figures.client import ClientFacts, ClientVerdict, Scale, client_validity
+from llm_locust.figures.figure import Run
 from llm_locust.figures.goodput import limits
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
@@ -27,8 +29,6 @@ from llm_locust.figures.stage_checks import (
     PrefixHits,
     StageLengths,
     StagePrefix,
-    pair_of,
-    share_of,
 )
 from llm_locust.figures.text import (
     clean,
@@ -44,7 +44,7 @@ from llm_locust.figures.text import (
 )
 from llm_locust.figures.user_time import UserTime, user_time
 from llm_locust.metrics.catalogue import View, e2el, shown_in, ttft
-from llm_locust.metrics.columns import Columns, Floats
+from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Missing
@@ -152,7 +152,7 @@ class Stage(SummaryPart, frozen=True):
         key("whether requests were due faster than they ended; null in a closed loop", _MEASURED),
     ]
     client: Annotated[
-        Literal["ok", "suspect", "invalid"] | None,
+        ClientVerdict | None,
         key("verdict on the client; an invalid one was the limit, not the server", _MEASURED),
     ]
     reasons: Annotated[list[str], key("why its figures are not a result; empty where they are", _STAGE)]
@@ -252,7 +252,7 @@ class StageVerdict:
     steady: bool | None = None
     all_failed: bool = False
     saturated: bool | None = None
-    client: str | None = None
+    client: ClientVerdict | None = None
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     lengths: LengthsSeen | None = None
@@ -341,73 +341,81 @@ def _median_ms(ascending_s: Floats | Ascending) -> float | None:
 
 PLACES = ("p50", "p99")
 
-#: Figure over repeats -> section and key of a stage's figures.
-_RATES = {
-    "requests_per_s": ("throughput", "requests_per_s"),
-    "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
-    "inputs_per_s": ("throughput", "inputs_per_s"),
-    "error_rate": ("requests", "error_rate"),
-    "goodput": ("goodput", "ratio"),
-}
 
-
-def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def repeats(stages: Sequence[Stage]) -> list[Repeats]:
     """Each load that was measured more than once at its lengths, in the order of first appearance.
 
     Stages that are not a result are counted and left out, but for those in which all requests failed: they
     have no latencies, and rates that are known.
     """
-    loads: dict[tuple[str, float, str, float | None], list[Mapping[str, Any]]] = {}
+    loads: dict[tuple[float, str, str, float | None], list[Stage]] = {}
     for stage in stages:
-        load = stage["kind"], stage["asked"], pair_of(stage), share_of(stage)
-        loads.setdefault(load, []).append(stage)
-    return [_of_load(*load, theirs) for load, theirs in loads.items() if len(theirs) > 1]
+        share = None if stage.prefix is None else stage.prefix.asked
+        loads.setdefault((stage.asked, stage.kind, str(stage.lengths or ""), share), []).append(stage)
+    return [
+        _of_load(theirs, lengths or None, share)
+        for (_, _, lengths, share), theirs in loads.items()
+        if len(theirs) > 1
+    ]
 
 
-def _of_load(
-    kind: str, asked: float, lengths: str, prefix: float | None, stages: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    results = [stage for stage in stages if stage["is_result"] and stage["figures"]]
-    known = [stage["figures"] for stage in stages if stage in results or stage["all_failed"]]
-    return {
-        "kind": kind,
-        "asked": asked,
-        "lengths": lengths or None,
-        **({} if prefix is None else {"prefix": prefix}),
-        "stages": [stage["number"] for stage in stages],
-        "results": len(results),
-        "figures": {name: over(values) for name, values in _values(known).items()},
-    }
-
-
-def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
-    """Every figure of each stage."""
-    found: dict[str, list[float | None]] = {
-        f"{metric.key}_{place}_ms": [figures["latency_ms"][metric.key][place] for figures in results]
+def _of_load(stages: Sequence[Stage], lengths: str | None, prefix: float | None) -> Repeats:
+    results = [stage for stage in stages if stage.is_result and stage.figures]
+    known = [each.figures for each in stages if each.figures and (each in results or each.all_failed)]
+    values = {
+        f"{metric.key}_{place}_ms": [part.latency_ms[metric.key][place] for part in known]
         for metric in shown_in(View.GROUPS)
         for place in PLACES
+    } | {
+        "requests_per_s": [part.throughput.requests_per_s for part in known],
+        "output_tokens_per_s": [part.throughput.output_tokens_per_s for part in known],
+        "inputs_per_s": [part.throughput.inputs_per_s for part in known],
+        "error_rate": [part.requests.error_rate for part in known],
+        "goodput": [part.goodput.ratio for part in known],
     }
-    return found | {
-        name: [figures[section][key] for figures in results] for name, (section, key) in _RATES.items()
-    }
+    return Repeats(
+        kind=stages[0].kind,
+        asked=stages[0].asked,
+        lengths=lengths,
+        stages=[stage.number for stage in stages],
+        results=len(results),
+        figures={name: over(each) for name, each in values.items()},
+        prefix=prefix,
+    )
 
 
-def over(values: Sequence[float | None]) -> dict[str, Any]:
+def over(values: Sequence[float | None]) -> OverRepeats:
     """Number, mean, extremes and the 95 % interval of the mean of the values that are known."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     n = len(known)
     if not n:
-        return {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+        return OverRepeats(n=0, mean=None, min=None, max=None, ci95=None)
     mean = math.fsum(known) / n
-    found: dict[str, Any] = {"n": n, "mean": mean, "min": min(known), "max": max(known), "ci95": None}
+    ends = None
     if n > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
         reach = student_t(n - 1, CONFIDENCE) * deviation / math.sqrt(n)
-        found["ci95"] = [rounded(mean - reach), rounded(mean + reach)]
-    return found
+        ends = (rounded(mean - reach), rounded(mean + reach))
+    return OverRepeats(n=n, mean=mean, min=min(known), max=max(known), ci95=ends)
 
 
 _EDGES = ("scheduled_ns", "ended_ns")
+
+
+def compute(run: Run) -> list[Stage] | None:
+    """None of a selection, and of a run without stages."""
+    if run.of_selection or not run.manifest.stages:
+        return None
+    return stages(run.requests, run.manifest, run.question, run.rows)
+
+
+def kept(run: Run) -> list[Stage]:
+    """Those that no other one repeats."""
+    return [stage for stage in run.figure(compute) or () if stage.repeated_as is None]
+
+
+def repeats_of(run: Run) -> list[Repeats] | None:
+    return repeats(kept(run)) or None
 
 
 def stages(
@@ -416,7 +424,7 @@ def stages(
     question: Question,
     rows: int,
     only: Container[int] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Stage]:
     """Each stage that has begun, in order.
 
     Every stage is measured in a pass of its own, over the requests that reach into its measured part: those
@@ -444,41 +452,60 @@ def stages(
 
 def _stage(
     requests: Requests, manifest: Manifest, question: Question, stage: StageFacts, missing: Missing
-) -> dict[str, Any]:
+) -> Stage:
     window = stage_window(stage, manifest)
-    found: dict[str, Any] = {
-        "number": stage.number,
-        "kind": stage.kind,
-        "asked": stage.asked,
-        "offered": None,
-        "repeat": stage.repeat,
-        "repeated_as": stage.repeated_as,
-        "window": None,
-        "figures": None,
-    }
     if window is None:
         lengths = None if stage.lengths is None else LengthsSeen.unknown(stage.lengths)
         prefix = None if stage.prefix is None else PrefixHits(asked=stage.prefix, caches=stage.caches)
         why = stage.fault or NOT_MEASURED
-        return found | {"until": None} | _told(StageVerdict(reasons=(why,), lengths=lengths, prefix=prefix))
+        return _judged(stage, StageVerdict(reasons=(why,), lengths=lengths, prefix=prefix))
     theirs = touching(requests, window)
     m = measure(theirs, manifest, replace(question, window=window, where=None))
-    found["offered"] = _offered(stage, m, theirs, manifest)
-    found["window"] = {
-        "start": iso(window.start_ns),
-        "end": iso(window.end_ns),
-        "start_s": (window.start_ns - manifest.started_ns) * 1e-9,
-        "seconds": window.seconds,
-    }
-    found["figures"] = part_of_all(m, question.places, missing)
+    figures = part_of_all(m, question.places, missing)
     if manifest.trajectories is not None:
         gpus = question.prices_of(manifest).gpus
-        found["figures"]["agents"] = agents(theirs, m.c, window, manifest.trajectories, gpus)
+        of_agents = agents(theirs, m.c, window, manifest.trajectories, gpus)
+        figures = structs.replace(figures, agents=of_agents)
     verdict = stage_verdict(m, manifest, stage, PrefixHits.of(m, theirs, stage), hung_users(theirs, m, stage))
     until = _until(m, manifest, stage)
     if until is not None:
         verdict = replace(verdict, notes=(*verdict.notes, _ended(until, window.seconds)))
-    return found | {"until": until} | _told(verdict)
+    return structs.replace(
+        _judged(stage, verdict),
+        offered=_offered(stage, m, theirs, manifest),
+        window=StageWindow(
+            start=iso(window.start_ns),
+            end=iso(window.end_ns),
+            start_s=(window.start_ns - manifest.started_ns) * 1e-9,
+            seconds=window.seconds,
+        ),
+        until=until,
+        figures=figures,
+    )
+
+
+def _judged(stage: StageFacts, verdict: StageVerdict) -> Stage:
+    """A stage without figures."""
+    return Stage(
+        number=stage.number,
+        kind=stage.kind,
+        asked=stage.asked,
+        offered=None,
+        repeat=stage.repeat,
+        lengths=None if verdict.lengths is None else verdict.lengths.figures(),
+        repeated_as=stage.repeated_as,
+        window=None,
+        is_result=verdict.is_result,
+        steady=verdict.steady,
+        all_failed=verdict.all_failed,
+        saturated=verdict.saturated,
+        client=verdict.client,
+        reasons=list(verdict.reasons),
+        notes=list(verdict.notes),
+        until=None,
+        figures=None,
+        prefix=None if verdict.prefix is None else verdict.prefix.figures(),
+    )
 
 
 def hung_users(requests: Requests, m: Measured, stage: StageFacts) -> UserTime | None:
@@ -487,45 +514,31 @@ def hung_users(requests: Requests, m: Measured, stage: StageFacts) -> UserTime |
     return times if times is not None and times.hung.n else None
 
 
-def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any] | None:
+def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> StageUntil | None:
     """The figure of ``--until`` in the whole stage; None without that option."""
     try:
         until = parse_until(str(manifest.options["until"]))
     except (KeyError, ValueError):  # another version's manifest may have what this one does not know
         return None
     look = look_at(m, until)
-    return {
-        "asked": until.text,
-        "value_ms": None if look.value_s is None else look.value_s * 1e3,
-        "interval_ms": None if look.ends_s is None else [end * 1e3 for end in look.ends_s],
-        "half": look.half,
-        "is_early": stage.is_early,
-        "is_reached": is_enough(look, until),
-    }
+    return StageUntil(
+        asked=until.text,
+        value_ms=None if look.value_s is None else look.value_s * 1e3,
+        interval_ms=None if look.ends_s is None else (look.ends_s[0] * 1e3, look.ends_s[1] * 1e3),
+        half=look.half,
+        is_early=stage.is_early,
+        is_reached=is_enough(look, until),
+    )
 
 
-def _ended(until: Mapping[str, Any], seconds: float) -> str:
+def _ended(until: StageUntil, seconds: float) -> str:
     """What ended the stage, as a note."""
-    figure, _, asked = until["asked"].partition("±")
+    figure, _, asked = until.asked.partition("±")
     lasted = quantity(seconds)
-    when = f"ended early, after {lasted} s" if until["is_early"] else f"lasted its {lasted} s"
-    if until["half"] is None:
+    when = f"ended early, after {lasted} s" if until.is_early else f"lasted its {lasted} s"
+    if until.half is None:
         return f"{when}: its requests do not give {figure} an interval; ±{asked} was asked for"
-    return f"{when}: {figure} is known to ±{until['half']:.1%}, ±{asked} was asked for"
-
-
-def _told(verdict: StageVerdict) -> dict[str, Any]:
-    return {
-        "is_result": verdict.is_result,
-        "steady": verdict.steady,
-        "all_failed": verdict.all_failed,
-        "saturated": verdict.saturated,
-        "client": verdict.client,
-        "reasons": list(verdict.reasons),
-        "notes": list(verdict.notes),
-        "lengths": None if verdict.lengths is None else verdict.lengths.told(),
-        **({} if verdict.prefix is None else {"prefix": verdict.prefix.told()}),
-    }
+    return f"{when}: {figure} is known to ±{until.half:.1%}, ±{asked} was asked for"
 
 
 def touching(requests: Requests, window: Window) -> Selected:
@@ -549,13 +562,15 @@ def _offered(stage: StageFacts, m: Measured, requests: Requests, manifest: Manif
     return float(load.levels(edges)[0])
 
 
-def outside(c: Columns, manifest: Manifest) -> dict[str, int] | None:
-    """``outside_stages``: requests of a sweep in no stage's measured part; None in other runs."""
-    window = sweep_window(manifest) if manifest.is_sweep else None
+def outside(run: Run) -> OutsideStages | None:
+    """Requests of a sweep in no stage's measured part; None in other runs."""
+    c, is_sweep = run.m.c, run.manifest.is_sweep and bool(run.figure(compute))
+    window = sweep_window(run.manifest) if is_sweep else None
     if window is None:
         return None
     theirs = ~window.scheduled(c)
-    return {"requests": int(theirs.sum()), "failed": int((theirs & ~c.ok & ~c.cancelled).sum())}
+    failed = int((theirs & ~c.ok & ~c.cancelled).sum())
+    return OutsideStages(requests=int(theirs.sum()), failed=failed)
 
 
 #: Heads of a load, by its kind.

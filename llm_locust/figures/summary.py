@@ -1,6 +1,6 @@
 """``summary.json`` as a whole: its type, how it is written and read, and its JSON schema."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -8,69 +8,48 @@ import msgspec
 
 from llm_locust.figures import (
     agents as agents_,
-    bottleneck,
-    client,
-    compat,
-    completeness,
-    cost,
-    drift,
-    energy,
-    errors,
-    fairness,
+    arms as arms_,
+    autoscaling as autoscaling_,
+    bottleneck as bottleneck_,
+    client as client_,
+    compat as compat_,
+    completeness as completeness_,
+    cost as cost_,
+    counts,
+    curve as curve_,
+    drift as drift_,
+    energy as energy_,
+    errors as errors_,
+    fairness as fairness_,
+    gates as gates_,
+    goodput as goodput_,
     images as images_,
     inputs as inputs_,
-    interventions,
-    live_check,
+    interventions as interventions_,
+    latency,
+    live_check as live_check_,
     other_requests as other_requests_,
-    quality,
-    reliability,
-    roofline,
+    parts as parts_,
+    parts_of_run,
+    quality as quality_,
+    reliability as reliability_,
+    roofline as roofline_,
     run_facts,
-    sessions,
-    steadiness,
-    tokens,
+    search as search_,
+    servers,
+    sessions as sessions_,
+    since_start as since_start_,
+    spike as spike_,
+    stage_checks,
+    stages as stages_,
+    steadiness as steadiness_,
+    throughput as throughput_,
+    tokens as tokens_,
     user_time as user_time_,
 )
-from llm_locust.figures.agents import Agents
-from llm_locust.figures.arms import ArmSummary
-from llm_locust.figures.autoscaling import Autoscaling, show as show_autoscaling
-from llm_locust.figures.bottleneck import Bottleneck
-from llm_locust.figures.client import ClientFacts, LittlesLaw
-from llm_locust.figures.compat import Compat
-from llm_locust.figures.completeness import Completeness
-from llm_locust.figures.cost import Cost
-from llm_locust.figures.counts import RequestCounts
-from llm_locust.figures.curve import CurveFacts, CurveOfLengths
-from llm_locust.figures.drift import Drift
-from llm_locust.figures.energy import Energy
-from llm_locust.figures.errors import ErrorKind
-from llm_locust.figures.fairness import Fairness
 from llm_locust.figures.figure import Figure
-from llm_locust.figures.gates import GateOutcome
-from llm_locust.figures.goodput import Goodput
-from llm_locust.figures.images import Images
-from llm_locust.figures.inputs import Inputs
-from llm_locust.figures.interventions import Interventions
-from llm_locust.figures.live_check import LiveCheck
-from llm_locust.figures.other_requests import OtherRequestsPart
 from llm_locust.figures.parts import BreakdownPart, RequestPart
-from llm_locust.figures.parts_of_run import Parts
-from llm_locust.figures.quality import Quality
-from llm_locust.figures.reliability import Reliability
-from llm_locust.figures.roofline import Roofline
 from llm_locust.figures.routing import ReplicaFigures
-from llm_locust.figures.run_facts import AnalysisFacts, RunFacts, WindowFacts
-from llm_locust.figures.search import SearchFacts
-from llm_locust.figures.servers import Servers
-from llm_locust.figures.sessions import Sessions
-from llm_locust.figures.since_start import DroppedPart, SinceStart
-from llm_locust.figures.spike import SpikeFacts
-from llm_locust.figures.stage_checks import PrefixWorth
-from llm_locust.figures.stages import OutsideStages, Repeats, Stage
-from llm_locust.figures.steadiness import Steadiness
-from llm_locust.figures.throughput import Throughput
-from llm_locust.figures.tokens import Tokens
-from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.structs import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
@@ -94,50 +73,70 @@ class Summary(SummaryPart, frozen=True):
             "and `report` read the records, and give all runs the present meaning"
         ),
     ]
-    run: Annotated[RunFacts, Figure(run_facts.run_of)]
-    window: Annotated[WindowFacts, Figure(run_facts.window_of)]
-    latency_ms: dict[str, LatencyTable]
-    latency_ms_adjusted: dict[str, LatencyTable]
-    throughput: Throughput
-    requests: RequestCounts
-    goodput: Goodput
-    by_name: dict[str, RequestPart]
-    by_class: dict[str, RequestPart]
-    sessions: Annotated[Sessions | None, Figure(sessions.compute, sessions.show)]
-    tokens: Annotated[Tokens, Figure(tokens.compute, tokens.show)]
-    client: Annotated[ClientFacts, Figure(client.compute, client.show)]
-    littles_law: Annotated[LittlesLaw, Figure(client.law_of)]
-    completeness: Annotated[Completeness, Figure(completeness.compute)]
-    steadiness: Annotated[Steadiness, Figure(steadiness.compute, steadiness.show)]
-    drift: Annotated[Drift, Figure(drift.compute, drift.show)]
-    reliability: Annotated[Reliability, Figure(reliability.compute, reliability.show)]
-    replicas: Annotated[list[ReplicaFigures], Figure(fairness.replicas_of, fairness.show_replicas)]
-    fairness: Annotated[Fairness, Figure(fairness.fairness_of, fairness.show)]
-    bottleneck: Annotated[Bottleneck | str, Figure(bottleneck.compute, bottleneck.show)]
-    quality: Annotated[Quality, Figure(quality.compute, quality.sections)]
-    errors: Annotated[list[ErrorKind], Figure(errors.compute, errors.show)]
-    compat: Annotated[Compat, Figure(compat.compute)]
-    interventions: Annotated[Interventions, Figure(interventions.compute, interventions.show)]
-    gates: list[GateOutcome]
-    cost: Annotated[Cost | None, Figure(cost.compute, cost.show)]
-    server: Servers | None
-    energy: Annotated[Energy | str | None, Figure(energy.compute, energy.show)]
-    roofline: Annotated[Roofline | str | None, Figure(roofline.compute, roofline.show)]
-    live_check: Annotated[LiveCheck | None, Figure(live_check.compute)]
-    analysis: AnalysisFacts | None = None
-    by: dict[str, BreakdownPart] | None = None
-    stages: list[Stage] | None = None
-    repeats: list[Repeats] | None = None
-    outside_stages: OutsideStages | None = None
-    search: SearchFacts | None = None
-    curve: CurveFacts | None = None
-    curves: list[CurveOfLengths] | None = None
-    prefix_cache: PrefixWorth | None = None
-    spike: SpikeFacts | None = None
-    parts: Parts | None = None
-    since_start: SinceStart | None = None
-    dropped: DroppedPart | None = None
-    arms: list[ArmSummary] | None = None
+    run: Annotated[run_facts.RunFacts, Figure(run_facts.run_of)]
+    window: Annotated[run_facts.WindowFacts, Figure(run_facts.window_of)]
+    latency_ms: Annotated[dict[str, LatencyTable], Figure(latency.compute, latency.show, latency.intervals)]
+    latency_ms_adjusted: Annotated[dict[str, LatencyTable], Figure(latency.adjusted)]
+    throughput: Annotated[throughput_.Throughput, Figure(throughput_.compute, throughput_.show)]
+    requests: Annotated[counts.RequestCounts, Figure(counts.compute, counts.show, counts.left_open)]
+    goodput: Annotated[goodput_.Goodput, Figure(goodput_.compute, goodput_.show)]
+    by_name: Annotated[dict[str, RequestPart], Figure(parts_.of_names, parts_.by_name)]
+    by_class: Annotated[dict[str, RequestPart], Figure(parts_.of_classes, parts_.by_class)]
+    sessions: Annotated[
+        sessions_.Sessions | None, Figure(sessions_.compute, sessions_.show, sessions_.by_turn)
+    ]
+    tokens: Annotated[tokens_.Tokens, Figure(tokens_.compute, tokens_.show)]
+    client: Annotated[client_.ClientFacts, Figure(client_.compute, client_.show)]
+    littles_law: Annotated[client_.LittlesLaw, Figure(client_.law_of)]
+    completeness: Annotated[
+        completeness_.Completeness, Figure(completeness_.compute, completeness_.show, completeness_.nodes)
+    ]
+    steadiness: Annotated[steadiness_.Steadiness, Figure(steadiness_.compute, steadiness_.show)]
+    drift: Annotated[drift_.Drift, Figure(drift_.compute, drift_.show)]
+    reliability: Annotated[reliability_.Reliability, Figure(reliability_.compute, reliability_.show)]
+    replicas: Annotated[list[ReplicaFigures], Figure(fairness_.replicas_of, fairness_.show_replicas)]
+    fairness: Annotated[fairness_.Fairness, Figure(fairness_.fairness_of, fairness_.show)]
+    bottleneck: Annotated[bottleneck_.Bottleneck | str, Figure(bottleneck_.compute, bottleneck_.show)]
+    quality: Annotated[quality_.Quality, Figure(quality_.compute, quality_.sections)]
+    errors: Annotated[list[errors_.ErrorKind], Figure(errors_.compute, errors_.show)]
+    compat: Annotated[compat_.Compat, Figure(compat_.compute)]
+    interventions: Annotated[
+        interventions_.Interventions, Figure(interventions_.compute, interventions_.show)
+    ]
+    gates: Annotated[list[gates_.GateOutcome], Figure(None, gates_.show)]
+    cost: Annotated[cost_.Cost | None, Figure(cost_.compute, cost_.show)]
+    server: Annotated[servers.Servers | None, Figure(servers.compute, servers.show_pools, servers.show)]
+    energy: Annotated[energy_.Energy | str | None, Figure(energy_.compute, energy_.show)]
+    roofline: Annotated[roofline_.Roofline | str | None, Figure(roofline_.compute, roofline_.show)]
+    live_check: Annotated[live_check_.LiveCheck | None, Figure(live_check_.compute)]
+    analysis: run_facts.AnalysisFacts | None = None
+    by: Annotated[dict[str, BreakdownPart] | None, Figure(None, parts_.breakdowns)] = None
+    stages: Annotated[list[stages_.Stage] | None, Figure(stages_.compute, stages_.show)] = None
+    repeats: Annotated[list[stages_.Repeats] | None, Figure(stages_.repeats_of, stages_.show_repeats)] = None
+    outside_stages: Annotated[stages_.OutsideStages | None, Figure(stages_.outside)] = None
+    search: Annotated[search_.SearchFacts | None, Figure(search_.compute, search_.show)] = None
+    curve: Annotated[curve_.CurveFacts | None, Figure(curve_.compute, curve_.show)] = None
+    curves: Annotated[list[curve_.CurveOfLengths] | None, Figure(curve_.of_lengths)] = None
+    prefix_cache: Annotated[
+        stage_checks.PrefixWorth | None, Figure(curve_.prefix_worth, curve_.show_prefix_hits)
+    ] = None
+    spike: Annotated[spike_.SpikeFacts | None, Figure(spike_.compute, spike_.show)] = None
+    parts: Annotated[parts_of_run.Parts | None, Figure(None, parts_of_run.show)] = None
+    since_start: Annotated[since_start_.SinceStart | None, Figure(None, since_start_.show)] = None
+    dropped: since_start_.DroppedPart | None = None
+    arms: Annotated[list[arms_.ArmSummary] | None, Figure(None, arms_.show)] = None
+    agents: Annotated[
+        agents_.Agents | None, Figure(agents_.compute, agents_.show, agents_.agents_by_load)
+    ] = None
+    autoscaling: Annotated[
+        autoscaling_.Autoscaling | None, Figure(fairness_.autoscaling_of, autoscaling_.show)
+    ] = None
+    inputs: Annotated[inputs_.Inputs | None, Figure(inputs_.compute, inputs_.show)] = None
+    images: Annotated[images_.Images | None, Figure(images_.compute, images_.show)] = None
+    user_time: Annotated[user_time_.UserTime | None, Figure(user_time_.compute)] = None
+    other_requests: Annotated[
+        list[other_requests_.OtherRequestsPart] | None, Figure(other_requests_.compute, other_requests_.show)
+    ] = None
 
     @property
     def is_empty(self) -> bool:
@@ -149,16 +148,7 @@ class Summary(SummaryPart, frozen=True):
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1
 
-    agents: Annotated[Agents | None, Figure(agents_.compute, agents_.show)] = None
-    autoscaling: Annotated[Autoscaling | None, Figure(fairness.autoscaling_of, show_autoscaling)] = None
-    inputs: Annotated[Inputs | None, Figure(inputs_.compute, inputs_.show)] = None
-    images: Annotated[Images | None, Figure(images_.compute, images_.show)] = None
-    user_time: Annotated[UserTime | None, Figure(user_time_.compute)] = None
-    other_requests: Annotated[
-        list[OtherRequestsPart] | None, Figure(other_requests_.compute, other_requests_.show)
-    ] = None
-
-    def curve_of(self, lengths: str) -> CurveFacts | None:
+    def curve_of(self, lengths: str) -> curve_.CurveFacts | None:
         """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""
         found = {each.lengths: each.curve for each in self.curves or ()}
         return found.get(lengths) if lengths else self.curve
@@ -209,38 +199,12 @@ def _figures() -> Iterator[tuple[str, Figure]]:
 FIGURES: Mapping[str, Figure] = MappingProxyType(dict(_figures()))
 
 
-def typed(summary: Mapping[str, Any]) -> Summary:
-    """The summary of the content of ``summary.json``.
-
-    Raises:
-        SummaryError: a key is missing, unknown or of another type; one line says which.
-    """
-    found = dict(summary)
-    for name in OPTIONAL:
-        if found.get(name) == {}:
-            found[name] = None
-    for name in EXPLAINED:
-        if found.get(name) and found[name].keys() == {"missing"}:
-            found[name] = found[name]["missing"]
-    try:
-        return msgspec.convert(found, Summary, dec_hook=_read)
-    except msgspec.ValidationError as e:
-        raise SummaryError(str(e)) from None
-
-
-def typed_stages(found: Sequence[Any]) -> list[Stage]:
-    """The ``stages`` of a summary, without the rest of it (raises SummaryError as :func:`typed`)."""
-    try:
-        return msgspec.convert(found, list[Stage], dec_hook=_read)
-    except msgspec.ValidationError as e:
-        raise SummaryError(str(e)) from None
-
-
 def read_summary(content: bytes) -> Summary:
     """The summary of a file's bytes.
 
     Raises:
-        SummaryError: it is no JSON, of another version, or damaged; one line says what is wrong.
+        SummaryError: it is no JSON, of another version, or damaged: a key is missing, unknown or of another
+            type; one line says what is wrong.
     """
     try:
         found = msgspec.json.decode(content)
@@ -253,7 +217,22 @@ def read_summary(content: bytes) -> Summary:
             f"its schema is {found.get('schema')!r:.40}, and {SUMMARY_SCHEMA} is needed: "
             "make it again with llm-locust report"
         )
-    return typed(found)
+    return from_json(found)
+
+
+def from_json(content: Mapping[str, Any]) -> Summary:
+    """The summary of the content of ``summary.json`` (raises SummaryError as :func:`read_summary`)."""
+    found = dict(content)
+    for name in OPTIONAL:
+        if found.get(name) == {}:
+            found[name] = None
+    for name in EXPLAINED:
+        if found.get(name) and found[name].keys() == {"missing"}:
+            found[name] = found[name]["missing"]
+    try:
+        return msgspec.convert(found, Summary, dec_hook=decode_table)
+    except msgspec.ValidationError as e:
+        raise SummaryError(str(e)) from None
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
@@ -289,7 +268,8 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": parts}
 
 
-def _read(kind: type, found: Any) -> Any:
+def decode_table(kind: type, found: Any) -> Any:
+    """As ``dec_hook`` of msgspec: the type of a table of latencies."""
     if kind is LatencyTable and isinstance(found, dict):
         return LatencyTable(found)
     raise msgspec.ValidationError(f"Expected `object`, got `{type(found).__name__}`")

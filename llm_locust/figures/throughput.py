@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
+from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import count, estimate, mark, meaning, number, percent, seconds
 from llm_locust.figures.tokens import Pace
@@ -51,6 +52,10 @@ class Throughput(SummaryPart, frozen=True):
 #: Share of the time in flight that may cross the window's edges on balance. In a steady load as many requests
 #: come in as go out; in a window of fewer than ten times a request's time they may differ by chance alone.
 _EDGES_OF_A_STEADY_LOAD = 0.1
+
+
+def compute(run: Run) -> Throughput:
+    return run.whole.throughput
 
 
 def show(summary: "Summary") -> Section:

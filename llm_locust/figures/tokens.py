@@ -13,7 +13,6 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import count, number, percent, plural, sentence
 from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
-from llm_locust.metrics.gates import ODD_COUNTS
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps
 from llm_locust.metrics.requests.throughput import (
@@ -194,15 +193,18 @@ _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 
 _MERGED = 1.05
 
+#: Share of the answers whose count by the server is not used above which that is said with what it changes.
+ODD_COUNTS = 0.01
+
 
 def compute(run: Run) -> Tokens:
     m, ok = run.m, run.population.ok
-    found, latency_ms = tokens(m.c, ok, m.credits.output_tokens), run.latency_ms
-    tpot_ms, for_each_ms = latency_ms["tpot"]["p50"], held_ms(m.c, ok)
+    found, latency_ms = tokens(m.c, ok, m.credits.output_tokens), run.whole.latency_ms
+    tpot_ms, for_each_ms = latency_ms["tpot"].known.p50, held_ms(m.c, ok)
     # A client that read late merges events itself, if it was as late as these are apart.
     lag_ms = float(np.median(m.c.client_lag_s[ok])) * 1e3 if len(ok) else 0.0
     late = lag_ms >= max(LATE_S * 1e3, (tpot_ms or for_each_ms or 0.0) / 2)
-    times = None if late else latency_ms["itl"]["p50"], tpot_ms, for_each_ms
+    times = None if late else latency_ms["itl"].known.p50, tpot_ms, for_each_ms
     return replace(found, delivery=delivery(found.tokens_per_event, *times, found.unread.share))
 
 

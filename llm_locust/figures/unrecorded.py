@@ -6,13 +6,16 @@ because it is left out."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.gates import CutPaces, GateEvidence, Ramp, evaluate
-from llm_locust.figures.parts import part_of_all
+from llm_locust.figures.gates import CutPaces, GateEvidence, GateOutcome, Ramp, evaluate
+from llm_locust.figures.parts import StageFigures, part_of_all
+from llm_locust.figures.tokens import faults
+from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.gates import Gate
@@ -23,6 +26,9 @@ from llm_locust.metrics.requests.throughput import LawRate, law_rate
 from llm_locust.metrics.select import parse_where
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population
+
+if TYPE_CHECKING:
+    from llm_locust.figures.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +86,47 @@ def _were(n: int, what: str) -> str:
 
 def judged(
     gates: tuple[Gate, ...],
-    figures: Mapping[str, Any],
+    part: "Summary | StageFigures",
     m: Measured,
     percentiles: Mapping[str, float],
     missing: Unrecorded,
+    times: UserTime | None,
     ramp: Ramp | None = None,
     done: float | None = None,
-) -> list[dict[str, Any]]:
+) -> list[GateOutcome]:
     """Each gate on all requests of ``m``, as :func:`~llm_locust.figures.gates.evaluate` has it.
 
     A gate that would not hold if every missing request belonged to them cannot tell, and fails.
 
     Args:
-        figures: of ``m``, with the missing requests that are known to belong there.
+        part: the figures of ``m``, with the missing requests that are known to belong there.
         percentiles: of the latencies, key to percent.
-        ramp, done: as :class:`~llm_locust.figures.gates.GateEvidence` has them.
+        times, ramp, done: as :class:`~llm_locust.figures.gates.GateEvidence` has them.
     """
     population = m.population(np.arange(len(m.c)))
     of = partial(_durations, m, population)
     evidence = GateEvidence(
-        partial(of, missing.placed), partial(_cut, m, population), partial(_rate, m), ramp, done
+        partial(of, missing.placed),
+        partial(_cut, m, population),
+        partial(_rate, m),
+        ramp,
+        done,
+        m.window.seconds,
+        faults(m.c, population.ok).not_used,
+        times,
     )
-    outcomes = evaluate(gates, figures, evidence)
+    outcomes = evaluate(gates, part, evidence)
     whys = [
-        missing.why_open(gate) if each["passed"] else None for gate, each in zip(gates, outcomes, strict=True)
+        missing.why_open(gate) if each.passed else None for gate, each in zip(gates, outcomes, strict=True)
     ]
     open_gates = tuple(gate for gate, why in zip(gates, whys, strict=True) if why is not None)
     if not open_gates:
         return outcomes
-    with_all = {**figures, **part_of_all(m, percentiles, missing.most)}
+    most = structs.asdict(part_of_all(m, percentiles, missing.most))
+    with_all = structs.replace(part, **{key: figure for key, figure in most.items() if figure is not None})
     holds = iter(evaluate(open_gates, with_all, replace(evidence, durations_of=partial(of, missing.most))))
     return [
-        each if why is None or next(holds)["passed"] else each | {"passed": False, "reason": why}
+        each if why is None or next(holds).passed else structs.replace(each, passed=False, reason=why)
         for each, why in zip(outcomes, whys, strict=True)
     ]
 

@@ -3,15 +3,13 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
 
 from llm_locust.core.texts import Term, listed, nearest, parse_duration, split_terms
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.requests.throughput import NO_GAP_MS
 from llm_locust.metrics.stats.censoring import PERCENTILES
 
 # --- Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``
@@ -309,44 +307,3 @@ def _limit(metric: str, text: str) -> float:
     if share > 1:
         raise ValueError(f"{metric} is a share of at most 100%: write it as 95% or 0.95")
     return share
-
-
-# --- What a gate on tokens, or on their pace, rests on: counts that are the server's, and a pace that is
-
-
-#: Share of the answers whose count by the server is not used above which that is said with what it changes.
-ODD_COUNTS = 0.01
-
-#: Answers that take so small a part of their time between their first token and their last came at once.
-_AT_ONCE = 0.05
-
-
-def counted_otherwise(gate: Gate, summary: Mapping[str, Any]) -> str | None:
-    """That the tokens which a gate depends on are not those of the server, whose counts contradict them."""
-    depends = gate.metric in ("output_tps", "total_tps") or _is_of_tpot(gate, summary)
-    share = summary["tokens"]["faults"]["not_used"] if depends else None
-    if share is None or share < ODD_COUNTS:
-        return None
-    return f"tokens of {share * 100:.3g} % of the answers by what came: the server's counts contradict them"
-
-
-def came_at_once(gate: Gate, summary: Mapping[str, Any]) -> str | None:
-    """Why a limit on a pace that holds shows nothing: whole answers came at once, after a silence."""
-    if gate.latency != "itl" and not _is_of_tpot(gate, summary):
-        return None
-    gap_ms, first_ms, last_ms = (summary["latency_ms"][key]["p50"] for key in ("itl", "ttft", "e2el"))
-    if first_ms is None or last_ms is None or last_ms - first_ms >= _AT_ONCE * last_ms:
-        return None
-    tokens = summary["tokens"].get("output", {}).get("p50")
-    if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= NO_GAP_MS):
-        return None
-    return (
-        "cannot tell: answers came at once, as from a buffer on the way, and their pace is not the server's"
-    )
-
-
-def _is_of_tpot(gate: Gate, summary: Mapping[str, Any]) -> bool:
-    if gate.metric in ("goodput", "goodput_rps"):
-        slos = [summary["goodput"]["slo"], *summary["goodput"]["slo_by_class"].values()]
-        return any("tpot" in slo for slo in slos)
-    return gate.latency == "tpot"

@@ -133,11 +133,11 @@ class LatencyTable(dict[str, Any]):
 
     def __init__(self, found: dict[str, Any]) -> None:
         """Take the JSON object (raises msgspec.ValidationError where a key is missing, unknown or wrong)."""
-        super().__init__(found)
         asked = {name: found[name] for name in found if PERCENTILE.fullmatch(name)}
         msgspec.convert(asked, dict[str, float | None])
         usual = {name: found[name] for name in found if name not in asked or name in _USUAL}
         self.known = msgspec.convert(usual, LatencyKeys)
+        super().__init__(found | {"ci95": self.known.ci95})
 
     def figure(self, name: str) -> float | None:
         """The figure of this key; None where it is undetermined."""

@@ -6,21 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-from msgspec import to_builtins
+from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.figures.charts.course import TimeAxis, percentiles_in
 from llm_locust.figures.parts import breakdown
+from llm_locust.figures.run_facts import AnalysisFacts
+from llm_locust.figures.since_start import DroppedPart, SinceStart
 from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, as_json, typed
+from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Whole, pieces
@@ -235,20 +236,23 @@ def analyse(source: Source, question: Question) -> Analysis:
         server=None if scraped is None else scraped.series(measured.window),
         live=None if path is None else read_live_end(path, manifest.id),
     )
+    run = summary.run
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
-        summary["run"]["seed"] = None
-    if len(source.runs) > 1 or not question.is_plain:
-        summary["analysis"] = _analysis_facts(source, question, where, len(chosen))
+        run = structs.replace(run, seed=None)
     if stages is not None and len(stages) == 1:
-        summary["run"].pop("is_sweep", None)  # one load again
-    if manifest.dropped is not None:
-        summary |= _dropped(source, question)
-    if by := _dimensions(question, manifest):
-        found = {name: breakdown(measured, requests, name, question.places) for name in by}
-        summary["by"] = {
-            name: {"groups": each.groups, "left_out": each.left_out} for name, each in found.items()
-        }
-    return Analysis(typed(summary), manifest, requests, measured, scraped)
+        run = structs.replace(run, is_sweep=UNSET)  # one load again
+    is_own = len(source.runs) == 1 and question.is_plain
+    since_start, dropped = (None, None) if manifest.dropped is None else _dropped(source, question)
+    by = _dimensions(question, manifest)
+    summary = structs.replace(
+        summary,
+        run=run,
+        analysis=None if is_own else _analysis_facts(source, question, where, len(chosen)),
+        since_start=since_start,
+        dropped=dropped,
+        by={name: breakdown(measured, requests, name, question.places) for name in by} or None,
+    )
+    return Analysis(summary, manifest, requests, measured, scraped)
 
 
 def _window(source: Source, question: Question, stages: frozenset[int] | None) -> str | FromTo | Window:
@@ -295,35 +299,35 @@ def _chosen(source: Source, where: Where, slo: Slo) -> Requests:
     return selected(source.requests, where, terms)
 
 
-def _analysis_facts(source: Source, question: Question, where: Where | None, chosen: int) -> dict[str, Any]:
-    return {
-        "runs": [run.manifest.id for run in source.runs],
-        "where": None if where is None else where.text,
-        "requests": chosen,
-        "of": len(source.requests),
-        "percentiles": None if question.percentiles is None else list(question.percentiles),
-        "by": list(question.by),
-    }
+def _analysis_facts(source: Source, question: Question, where: Where | None, chosen: int) -> AnalysisFacts:
+    return AnalysisFacts(
+        runs=[run.manifest.id for run in source.runs],
+        where=None if where is None else where.text,
+        requests=chosen,
+        of=len(source.requests),
+        percentiles=None if question.percentiles is None else list(question.percentiles),
+        by=list(question.by),
+    )
 
 
-def _dropped(source: Source, question: Question) -> dict[str, Any]:
-    """``dropped``, and ``since_start`` of all requests; without it if what is left of some cannot be read."""
+def _dropped(source: Source, question: Question) -> tuple[SinceStart | None, DroppedPart]:
+    """``since_start`` of all requests, and ``dropped``; the former is None if what is left of some cannot be
+    read."""
     facts = source.manifest.dropped
     assert facts is not None
-    told = {"records": facts.records, "batches": facts.batches, "until": iso(facts.until_ns), "to": facts.to}
-    found: dict[str, Any] = {"dropped": told}
+    dropped = DroppedPart(
+        records=facts.records, batches=facts.batches, until=iso(facts.until_ns), to=facts.to
+    )
     try:
         total = sum_of(
             with_batches(dropped_totals(run.manifest.id, run.expired), run.requests.parts(), run.manifest)
             for run in source.runs
         )
     except StoreError:
-        return found
+        return None, dropped
     known = sum(each.rows for run in source.runs for each in run.expired)
     since_start = total.since_start(judged=bool(source.manifest.slo or source.manifest.class_slos))
-    if question.is_plain and known == facts.records and since_start is not None:
-        found["since_start"] = to_builtins(since_start)
-    return found
+    return since_start if question.is_plain and known == facts.records else None, dropped
 
 
 def _dimensions(question: Question, manifest: Manifest) -> tuple[str, ...]:

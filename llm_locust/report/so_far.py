@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,7 +22,7 @@ from llm_locust.core.manifest import Manifest, StageFacts, WorkerFacts
 from llm_locust.core.stages import records_missing, staged
 from llm_locust.core.texts import quantity
 from llm_locust.figures.objective import Probe, parse_objective, stage_probe
-from llm_locust.figures.stages import stages, touching
+from llm_locust.figures.stages import Stage, stages, touching
 from llm_locust.figures.text import moment
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
@@ -316,7 +315,7 @@ class StageAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     probe: Probe | None = None
     is_enough: bool = False
     half: float | None = None
-    figures: list[dict[str, Any]] = []
+    figures: list[Stage] = []
     error: str | None = None
 
 
@@ -346,7 +345,7 @@ def answer_of(run: Path, question: StageQuestion) -> StageAnswer:
         }
         wanted = frozenset(question.figures) - early
         found = stages(requests, manifest, PLAIN, len(requests), wanted) if wanted else []
-        return StageAnswer(probe, enough, None if look is None else look.half, msgspec.to_builtins(found))
+        return StageAnswer(probe, enough, None if look is None else look.half, found)
 
 
 def _missing(requests: StoredRequests, stage: StageFacts) -> int:

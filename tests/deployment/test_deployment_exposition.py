@@ -30,7 +30,7 @@ from llm_locust.deployment.samples import (
     compact_samples,
     read_samples,
 )
-from llm_locust.figures.server_metrics import server_metrics
+from llm_locust.figures.servers import servers
 from llm_locust.metrics.server_series import read_server_series
 
 # --- Pages of many servers under the same names
@@ -355,7 +355,7 @@ ANY = st.fixed_dictionaries(
 def test_no_file_keeps_the_servers_figures_from_being_made(rows: list[dict[str, Any]]) -> None:
     samples = CheckedSamples([table(*rows)])
     found = read_server_series(samples, WINDOW)
-    server_metrics(found, columns(request()), WINDOW)
+    servers(found, columns(request()), WINDOW)
 
 
 # --- Samples survive whoever writes them

@@ -6,11 +6,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from metrics_cases import batch, manifest, ns, request
+from summaries import summarise
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.agents import agents_by_load
-from llm_locust.figures.summarise import summarise
 
 #: Two trajectories and a sub-agent of the first.
 FACTS = TrajectoryFacts(

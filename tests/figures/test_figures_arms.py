@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from metrics_cases import batch, failed, manifest, request
 from roofline_cases import MODELS
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.arms import ArmSamples, independence, paired_difference
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Question
 from llm_locust.report.markdown import markdown
 from llm_locust.roofline.model import read_model

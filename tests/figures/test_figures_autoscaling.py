@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from metrics_cases import batch, columns, failed, manifest, request, stage
 from report_cases import told
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.autoscaling import Autoscaling, ReplicasUp, autoscaling, lives, show as section
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 

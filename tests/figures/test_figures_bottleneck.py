@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from bottleneck_cases import PROFILE, Deployment, run_of
 from metrics_cases import batch, failed, manifest, request, series
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.bottleneck import show as section
 from llm_locust.figures.servers import ROLE_SAMPLE
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 
 MADE = {
     "connection": Deployment(rtt_s=0.8, is_connection_kept=False, output_tokens=20),

@@ -22,6 +22,7 @@ from metrics_cases import (
     rows,
     tables,
 )
+from summaries import summarise
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch, Requests
@@ -56,7 +57,6 @@ from llm_locust.figures.charts.distributions import (
 from llm_locust.figures.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.figures.charts.run import PHASES, slow_request, slowest
 from llm_locust.figures.over_load import OperatingPoint, front, user_tps
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.gates import Slo

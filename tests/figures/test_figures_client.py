@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from metrics_cases import columns, failed, manifest, ns, plain, request
 from report_cases import manifest as report_manifest, records, summary
+from summaries import typed
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
@@ -21,7 +22,6 @@ from llm_locust.figures.client import (
     nodes,
     standstill_findings,
 )
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.gates import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import Question

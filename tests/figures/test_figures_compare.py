@@ -14,6 +14,7 @@ import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
 from metrics_cases import batch, failed, manifest, ns, request
 from numpy.typing import NDArray
+from summaries import summarise
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
@@ -45,7 +46,6 @@ from llm_locust.figures.compare.sides import (
     figures_of,
     measure_for_comparison,
 )
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time

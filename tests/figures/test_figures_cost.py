@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import batch, failed, manifest, plain, request
 from report_cases import summary, told
+from summaries import faked, summarise, typed
 
 from llm_locust.figures.cost import cost as cost_of, show as show_cost
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import PriceError, Prices, Question
 
 
 def cost(*given: Any, **more: Any) -> Any:
     prices, seconds, figures = given
     served = SimpleNamespace(**figures["sessions"]) if figures["sessions"] else None
-    found = cost_of(prices, seconds, figures["throughput"], figures["goodput"], served, **more)  # type: ignore[arg-type]
+    rates = faked(figures["throughput"]), faked(figures["goodput"])
+    found = cost_of(prices, seconds, *rates, served, **more)  # type: ignore[arg-type]
     return {} if found is None else plain(found)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from metrics_cases import plain
+from summaries import faked
 
 from llm_locust.figures.bottleneck import (
     Capacity,
@@ -23,7 +25,7 @@ from llm_locust.figures.curve import (
     Usl,
     UslFigures,
     UslParameter,
-    curve,
+    curve as curve_of,
     find_knee,
     fit_usl,
     pooled,
@@ -123,6 +125,11 @@ def test_what_never_saturates_has_an_infinite_plateau_and_too_little_gives_no_la
         fit_usl(N[:3], N[:3], np.zeros(3))
     with pytest.raises(NoFitError, match="4-fold"):
         fit_usl(np.array([8.0, 9, 10, 11]), N[:4], np.zeros(4))
+
+
+def curve(stages: list[dict[str, Any]]) -> Any:
+    usual = {"saturated": None, "all_failed": False, "lengths": None}
+    return plain(curve_of([faked(usual | stage) for stage in stages]))
 
 
 def stage(load: float, good: float | None, **fields: Any) -> dict[str, Any]:

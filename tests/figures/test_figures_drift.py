@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from metrics_cases import everybody, failed, ns, plain, request, run_of, span, wandering
 from report_cases import records, seen_worker, summary, told
+from summaries import typed
 
 from llm_locust.core.record import Outcome
 from llm_locust.figures import drift as drift_of_figures, reliability, steadiness
 from llm_locust.figures.drift import MEASURES, drift, drift as drift_of_of_drift
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.metrics.columns import OUTCOMES, Columns
 from llm_locust.metrics.gates import Slo
 from llm_locust.metrics.requests.goodput import Limits, judge

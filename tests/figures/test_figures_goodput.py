@@ -8,12 +8,12 @@ import pytest
 from metrics_cases import batch, failed, manifest, request, stage
 from report_cases import records, summary as report_summary
 from scripted_loads import FOR_EVER, Asked, Course, Load
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.goodput import show as goodput
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.user_time import UserTime
 from llm_locust.report.sections.headline import findings
 

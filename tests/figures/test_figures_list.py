@@ -8,7 +8,7 @@ import pytest
 from llm_locust.figures.summary import FIGURES, Summary
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", [name for name, each in FIGURES.items() if each.compute is not None])
 def test_a_figure_is_computed_as_the_type_of_its_key(name: str) -> None:
     assert get_type_hints(FIGURES[name].compute)["return"] == get_type_hints(Summary)[name]
 

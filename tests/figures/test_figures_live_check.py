@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from live_cases import Run
 from metrics_cases import batch, failed, manifest, request, requests
+from summaries import summarise
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.live_check import METRICS, LiveCheck, LiveEnd, remarks as live_check
 from llm_locust.figures.section import Tone
-from llm_locust.figures.summarise import summarise
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps

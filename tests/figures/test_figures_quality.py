@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from metrics_cases import batch, columns, failed, manifest, plain, request
 from report_cases import summary
+from summaries import summarise, typed
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Doubt, Outcome, RequestRecord
 from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent, doubtful, show as quality_section
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
 from llm_locust.report.sections.contents import sections

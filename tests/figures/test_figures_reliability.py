@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from metrics_cases import at_random, batch, columns, failed, manifest, ns, request
 from msgspec import to_builtins
 from scripted_loads import Course, Load
+from summaries import summarise, typed
 
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome, RequestRecord
@@ -23,8 +24,6 @@ from llm_locust.figures.reliability import (
     signs,
     standstill,
 )
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.figures.text import seconds
 from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.columns import Part, groups

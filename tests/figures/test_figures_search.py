@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import batch, manifest, request, stage
+from summaries import summarise, typed
 
 from llm_locust.figures.edge import Bounds, NextStage, SearchResult, crossing, falling, find_edge, unimodal
 from llm_locust.figures.objective import (
@@ -19,8 +20,6 @@ from llm_locust.figures.objective import (
     parse_objective,
 )
 from llm_locust.figures.search import SearchStage, last_answer, next_step, readings
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.bootstrap import Order
 from llm_locust.metrics.stats.censoring import (

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from metrics_cases import WINDOW, Row, batch, columns, manifest, plain, request, rows, series
 from report_cases import manifest as report_manifest, records
+from summaries import faked, summarise, typed
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
 from llm_locust.figures.energy import energy as energy_of, show as show_energy
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.server_metrics import gateway, in_parts, server_metrics
+from llm_locust.figures.server_metrics import gateway as gateway_of, in_parts
 from llm_locust.figures.servers import (
     MOST_ROWS,
     ROLE_SAMPLE,
@@ -21,8 +22,7 @@ from llm_locust.figures.servers import (
     show as show_servers,
     show_pools as pools,
 )
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
 from llm_locust.report.sections.contents import sections
 
@@ -30,6 +30,14 @@ REQUESTS = 50
 
 
 PROMPT, ANSWER = 400, 20
+
+
+def server_metrics(*given: Any) -> Any:
+    return plain(servers(*given))
+
+
+def gateway(histogram: dict[str, Any] | None, *given: Any) -> Any:
+    return plain(gateway_of(faked(histogram), *given))
 
 
 def counter(target: str, name: str, total: float) -> list[Row]:
@@ -74,11 +82,11 @@ def role(target: str, name: str, source: str = "the options") -> list[Row]:
 
 
 def found(samples: list[Row]) -> dict[str, Any]:
-    return servers(series(samples), CLIENT, WINDOW)
+    return plain(servers(series(samples), CLIENT, WINDOW))  # type: ignore[no-any-return]
 
 
 def kinds(samples: list[Row]) -> dict[str, str]:
-    return {each.kind: each.text for each in found(samples)["pools"]["findings"]}
+    return {each["kind"]: each["text"] for each in found(samples)["pools"]["findings"]}
 
 
 def test_counts_show_roles_only_together() -> None:
@@ -155,8 +163,8 @@ def test_prompts_that_never_went_to_a_prefill_server_are_noticed_without_a_failu
 
 def test_an_idle_server_is_named_within_its_role_and_never_across_roles() -> None:
     said = found([*HEALTHY, *role("d:3", "decode"), *decode("d:3", n=0)])["pools"]["findings"]
-    assert [(each.kind, each.server) for each in said] == [("idle", "d:3")]
-    assert said[0].text == "d:3 (decode) had no generated tokens in the window, others of its role 1,000"
+    assert [(each["kind"], each["server"]) for each in said] == [("idle", "d:3")]
+    assert said[0]["text"] == "d:3 (decode) had no generated tokens in the window, others of its role 1,000"
 
 
 def test_shares_beyond_chance_are_uneven() -> None:
@@ -200,7 +208,7 @@ def test_ranks_that_each_count_a_transfer_make_it_no_longer_and_no_more_requests
     full = [*without(decode("d:1", REQUESTS, waiting=20.0), *counts), *ranks]
     server = found([*prefill("p:1", waiting=5.0), *full])
     assert server["pools"]["ttft"]["transfer_ms"] == pytest.approx(800)
-    (said,) = [each.text for each in server["pools"]["findings"] if each.kind == "bottleneck"]
+    (said,) = [each["text"] for each in server["pools"]["findings"] if each["kind"] == "bottleneck"]
     assert said.startswith("decode is the bottleneck: 16 requests wait there on average (servers: 1), 5 for")
 
 
@@ -268,7 +276,7 @@ def test_pages_without_known_metrics_are_silent() -> None:
 
 def test_a_server_whose_counter_has_not_begun_is_idle() -> None:
     said = found([*given_roles("d:1", "d:2", "d:3"), *HEALTHY, *server("d:3", {})])["pools"]["findings"]
-    assert [(each.kind, each.server) for each in said] == [("idle", "d:3")]
+    assert [(each["kind"], each["server"]) for each in said] == [("idle", "d:3")]
 
 
 def test_the_role_with_the_longer_queue_is_the_bottleneck() -> None:
@@ -424,7 +432,7 @@ def test_scrapes_that_gave_nothing_are_counted() -> None:
 
 
 def test_nothing_scraped_is_nothing_told() -> None:
-    assert server_metrics(series([]), columns(request()), WINDOW) == {}
+    assert server_metrics(series([]), columns(request()), WINDOW) is None
 
 
 def client(n: int, ttft_s: float, rtt_ms: float = 2.0) -> Any:
@@ -486,7 +494,7 @@ def test_a_summary_has_them_unless_only_some_requests_are_looked_at() -> None:
 
 def energy(*given: Any, **more: Any) -> Any:
     series, figures = given
-    found = energy_of(series, figures["throughput"], figures["goodput"])
+    found = energy_of(series, faked(figures["throughput"]), faked(figures["goodput"]))
     return {} if found is None else {"missing": found} if isinstance(found, str) else plain(found)
 
 

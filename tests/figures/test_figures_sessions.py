@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, plain, request
+from summaries import summarise, typed
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
@@ -18,8 +19,7 @@ from llm_locust.figures.sessions import (
     sessions as sessions_of,
     show as section,
 )
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.window import Window
 

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from metrics_cases import batch, failed, manifest, request, stage
 from report_cases import told
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import ArmFacts, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.spike import show as sections
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import as_json, typed
+from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_sections
 

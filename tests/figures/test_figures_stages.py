@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from metrics_cases import batch, failed, manifest, ns, request, stage
+from metrics_cases import batch, failed, manifest, ns, plain, request, stage
 from msgspec import structs
+from summaries import faked, summarise, typed
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INVALID
@@ -19,10 +20,9 @@ from llm_locust.core.record import LengthPair, Outcome, RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages
 from llm_locust.figures.objective import parse_objective, probes
 from llm_locust.figures.over_load import load_points
-from llm_locust.figures.stage_checks import worth
+from llm_locust.figures.stage_checks import worth as worth_of
 from llm_locust.figures.stages import Stage, over, repeats, show_repeats as shown_repeats
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, as_json, typed
+from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
@@ -441,13 +441,13 @@ def test_repeats_are_in_the_tables_and_in_a_file() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_the_interval_holds_the_mean_in_95_of_100(n: int) -> None:
     drawn = np.random.default_rng(n).normal(10.0, 1.0, (2000, n))
-    held = [low <= 10.0 <= high for low, high in (over(row.tolist())["ci95"] for row in drawn)]
+    held = [low <= 10.0 <= high for low, high in (plain(over(row.tolist()))["ci95"] for row in drawn)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
 
 
 def test_a_figure_of_one_repeat_has_no_interval_and_of_none_no_value() -> None:
-    assert over([3.0, None])["ci95"] is None
-    assert over([None, math.nan]) == {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+    assert over([3.0, None]).ci95 is None
+    assert plain(over([None, math.nan])) == {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
 
 
 def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result() -> None:
@@ -458,16 +458,16 @@ def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result()
         "goodput": {"ratio": 0.0},
     }
     held = {**figures, "goodput": {"ratio": 1.0}, "requests": {"error_rate": 0.0}}
-    common = {"kind": "users", "asked": 2.0}
+    common = {"kind": "users", "asked": 2.0, "prefix": None, "lengths": None}
     (found,) = repeats(
         [
-            {**common, "number": 0, "is_result": True, "all_failed": False, "figures": held},
-            {**common, "number": 1, "is_result": False, "all_failed": True, "figures": figures},
+            faked({**common, "number": 0, "is_result": True, "all_failed": False, "figures": held}),
+            faked({**common, "number": 1, "is_result": False, "all_failed": True, "figures": figures}),
         ]
     )
-    assert found["results"] == 1
-    assert (found["figures"]["goodput"]["n"], found["figures"]["goodput"]["mean"]) == (2, 0.5)
-    assert found["figures"]["error_rate"]["mean"] == 0.5
+    assert found.results == 1
+    assert (found.figures["goodput"].n, found.figures["goodput"].mean) == (2, 0.5)
+    assert found.figures["error_rate"].mean == 0.5
 
 
 #: An answer of three tokens, as `request` has it.
@@ -738,6 +738,10 @@ def test_a_fault_before_the_load_is_the_reason_of_a_stage_without_figures() -> N
     assert found.stages[0].reasons == [fault]
     assert found.prefix_cache is not None
     assert (found.prefix_cache.stages, found.prefix_cache.left_out) == (0, 1)
+
+
+def worth(stages: list[dict[str, Any]]) -> Any:
+    return plain(worth_of([faked(stage) for stage in stages]))
 
 
 def told(hits: float, ttft_ms: float, reach_ms: float = 1.96, *, is_result: bool = True) -> dict[str, Any]:

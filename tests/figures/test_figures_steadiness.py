@@ -23,10 +23,9 @@ from metrics_cases import (
     wandering,
 )
 from stage_cases import Random, Times, closed_loop, lockstep, many_servers, shared_server, single_queue
+from summaries import summarise, typed
 
 from llm_locust.figures.steadiness import steadiness
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stage_course import (

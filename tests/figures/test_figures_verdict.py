@@ -7,13 +7,13 @@ from metrics_cases import batch, failed, manifest, request
 from msgspec import structs
 from msgspec.structs import replace
 from report_cases import held_back, lost_records, records, summary, told
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import Manifest, TaskException, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.run_facts import AnalysisFacts
 from llm_locust.figures.search import SearchAnswer, SearchFacts
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.report.sections.headline import findings, verdict as verdict_of_headline

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from fuzz_target import FOLDER, Target, chance_of, check_line
 from mutated_frames import payloads
+from summaries import summarise
 
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import MOMENTS
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.columns import Part
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.store.frames import FrameRef, index_frames, placed_batches, unique_frames

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import batch, manifest, ns, request, stage
+from metrics_cases import batch, manifest, ns, plain, request, stage
 from report_cases import lost_records, seen_worker, summary, write_run
+from summaries import summarise, typed
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import ArmFacts, Manifest, StageFacts
@@ -18,8 +19,6 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.arms import show as arms_sections
 from llm_locust.figures.goodput import show as goodput_section
 from llm_locust.figures.parts import breakdown
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
 from llm_locust.report.console import print_report
@@ -90,8 +89,9 @@ def test_so_do_those_of_each_part_of_it() -> None:
     requests = batch(*records)
     part = breakdown(measure(requests, run, PLAIN), requests, "replica")
     (figures,) = part.groups.values()
-    assert (figures["requests"]["cut"], figures["requests"]["cut_share"]) == (8, pytest.approx(8 / 88))
-    by = {"replica": {"groups": part.groups, "left_out": part.left_out}}
+    assert figures.requests.cut == 8
+    assert figures.requests.cut_share == pytest.approx(8 / 88)
+    by = {"replica": plain(part)}
     text = printed(told(records, run) | {"by": by}).split("\nReplica ")[1]
     assert "   100†  ~100†" in text
     assert "† the end of the run cut more than 1 % of the requests" in text

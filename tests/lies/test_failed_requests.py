@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from metrics_cases import batch, failed, manifest, request
 from report_cases import summary
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures import gates
 from llm_locust.figures.parts import breakdown
 from llm_locust.figures.sessions import by_turn
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
@@ -384,8 +383,8 @@ def test_a_replica_that_hung_from_the_warm_up_on_has_no_percentile_of_its_few_an
     assert a["at_least"]["ttft_p99_ms"] > 10_000
     measured = measure(batch(*made), run, Question(warmup_s=2.0))
     groups = breakdown(measured, batch(*made), "replica").groups
-    assert groups["a"]["latency_ms"]["ttft"]["p99"] is None
-    assert groups["a"]["latency_ms"]["ttft"]["censored"] == 10
+    assert groups["a"].latency_ms["ttft"]["p99"] is None
+    assert groups["a"].latency_ms["ttft"]["censored"] == 10
 
 
 def test_the_table_by_turn_says_how_many_of_its_turns_are_in_no_latency() -> None:

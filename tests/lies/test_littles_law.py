@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from metrics_cases import batch, columns, manifest, ns, plain, request
 from report_cases import summary as report_summary
+from summaries import summarise
 
 from llm_locust.client.call import Occupancy
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.client import littles_law as littles_law_of
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.window import Window
 
 

@@ -29,11 +29,10 @@ from calls import Caller
 from metrics_cases import batch, columns, failed, manifest, request
 from scripted import Step, chat_chunk, chunk, last_chunk, response_head, sse, write
 from scripted.raw import best_of
+from summaries import summarise, typed
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures.compat import vllm_values
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import typed
 from llm_locust.figures.tokens import show as tokens_section
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part

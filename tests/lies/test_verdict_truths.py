@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest
 from scripted_loads import FOR_EVER, Asked, Course, Load, Server
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Doubt, RequestRecord
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
 from llm_locust.report.sections.headline import findings
 from llm_locust.swarm.roles.outcome import without_gates

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from metrics_cases import batch, columns, failed, manifest, ns, request, summarise_latency
 from numpy.typing import NDArray
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.client import show as client
 from llm_locust.figures.section import Section, Tone
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.throughput import show as throughput
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.steady_window import asked_load, steady_window

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import batch, columns, failed, manifest, request, requests
+from summaries import summarise
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.summarise import summarise
 from llm_locust.live.counts import METRICS, NOTHING, OTHERS, SCALARS, Counts, KeyLimit, LiveKey
 from llm_locust.live.messages import (
     PASS_ROWS,

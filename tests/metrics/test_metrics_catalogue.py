@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from metrics_cases import batch, columns, failed, manifest, request
+from summaries import summarise
 
 from llm_locust.core.record import Outcome
 from llm_locust.figures.compare.sides import METRICS, NOT_COMPARED
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.catalogue import (
     FORMULAS,
     LATENCIES,

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import summarise_latency
+from metrics_cases import plain, summarise_latency
+from summaries import faked
 
 from llm_locust.figures.gates import GateEvidence, evaluate as evaluate_with
 from llm_locust.metrics.catalogue import LATENCY
@@ -20,6 +21,7 @@ from llm_locust.metrics.gates import (
     parse_slo,
 )
 from llm_locust.metrics.stats.censoring import Durations, summarise
+from llm_locust.metrics.structs import LatencyTable
 
 #: Latencies in seconds.
 SAMPLES = np.tile([0.1, 0.2, 0.3], 400)
@@ -52,7 +54,15 @@ def summary(**changes: Any) -> dict[str, Any]:
 
 def evaluate(gates: tuple[Gate, ...], summary: dict[str, Any], **samples: Any) -> list[dict[str, Any]]:
     durations = Durations.of(samples.pop("observed", SAMPLES), **samples)
-    return evaluate_with(gates, summary, GateEvidence(lambda _: durations))
+    tables = {
+        which: {metric: LatencyTable(figures) for metric, figures in summary[which].items()}
+        for which in ("latency_ms", "latency_ms_adjusted")
+    }
+    faults, seconds = summary["tokens"]["faults"], summary["window"]["seconds"]
+    evidence = GateEvidence(lambda _: durations, seconds=seconds, not_used=faults["not_used"])
+    tokens = {"output": {"p50": None}} | summary["tokens"]
+    part = faked({**summary, **tables, "tokens": tokens})
+    return [plain(each) for each in evaluate_with(gates, part, evidence)]
 
 
 def complaint(text: str) -> str:

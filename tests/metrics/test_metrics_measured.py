@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request, requests
+from summaries import summarise
 
 from llm_locust.core import batch as batch_module
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR

@@ -15,6 +15,7 @@ import pytest
 from live_cases import Run
 from metrics_cases import Row, batch, failed, manifest, request, rows, series, stage
 from roofline_cases import MODELS
+from summaries import summarise, typed
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import TaskException, TrajectoryFacts, WorkerFacts
@@ -30,8 +31,7 @@ from llm_locust.figures.reference import (
     with_key_tables,
     write_reference,
 )
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import SummaryError, as_json, read_summary, typed
+from llm_locust.figures.summary import SummaryError, as_json, read_summary
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.server_series import ServerSeries

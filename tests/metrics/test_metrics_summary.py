@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
+from summaries import summarise
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import Question

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from metrics_cases import batch, failed, manifest, ns, request
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import verdict
 
 Answer = Callable[[float, int], tuple[float, ...]]

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, going_on, manifest, ns, request, requests, stage
 from report_cases import lost_records, records, write_run
+from summaries import summarise, typed
 
 from llm_locust import RunData
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, read_summary, typed
+from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.metrics.gates import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import Credits, throughput

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from metrics_cases import ns
 from report_cases import clock, held_back, lost_records, records, seen_worker, summary, told
+from summaries import typed
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
 from llm_locust.figures.section import Line, Section
-from llm_locust.figures.summary import typed
 from llm_locust.figures.text import number
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.console import print_report, print_sections
@@ -392,7 +392,9 @@ def test_text_from_outside_cannot_style_break_or_reorder_a_line() -> None:
     hostile = "[red]no[/red]\x1b[31m room\x1b[0m\r\nnext\x07 \u202egnp \ud800[link=x]y"
     made = [*records(bad=0), *records(ok=0, bad=1)]
     made += records(ok=1, bad=0, outcome=Outcome.API_ERROR, error=hostile.replace("\ud800", ""))
-    text = printed(summary(made, name=hostile, model=hostile), 140)
+    found = summary(made)
+    found["run"] |= {"name": hostile, "model": hostile}
+    text = printed(found, 140)
     assert text.count("[red]no[/red] room next gnp [link=x]y") == 4
     assert not [c for c in text if c != "\n" and not c.isprintable()]
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import yaml
 from metrics_cases import batch, failed, manifest, ns, request, stage
+from msgspec import structs
 from report_cases import lost_records, summary, write_run
+from summaries import typed
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
-from llm_locust.figures.summary import typed
 from llm_locust.metrics.question import Prices, Question
 from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.formats.benchmarks import vllm_json
@@ -86,7 +87,11 @@ def test_a_suspect_client_passes_with_its_reasons() -> None:
 
 
 def test_junit_is_xml_whatever_the_texts_are() -> None:
-    text = junit(name='<a & "b">\x00\x1b[31m\ufffe\ud800', model="]]>", host="http://x/\u202e")
+    found = typed(summary())
+    odd = structs.replace(
+        found.run, name='<a & "b">\x00\x1b[31m\ufffe\ud800', model="]]>", host="http://x/\u202e"
+    )
+    text = junit_of(structs.replace(found, run=odd))
     (suite,) = ElementTree.fromstring(text)
     assert suite.get("name") == 'llm-locust <a & "b">'
 

@@ -25,13 +25,13 @@ from metrics_cases import (
 )
 from msgspec.structs import replace as replace_of_structs
 from report_cases import held_back, lost_records, manifest, records, seen_worker, summary
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.figures.charts import run_charts
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.report.html import html_report

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from report_cases import clock, lost_records, manifest, records, seen_worker, summary, told
+from summaries import typed
 
 from llm_locust.core.manifest import PipelineFacts
 from llm_locust.core.record import Outcome
-from llm_locust.figures.summary import typed
 from llm_locust.figures.text import after, clean, count, moment, number, percent, seconds, short
 from llm_locust.report.markdown import markdown as in_markdown
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from metrics_cases import batch, failed, request
 from report_cases import records, write_run
+from summaries import summarise
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.summarise import summarise
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from metrics_cases import ORIGIN_NS, batch, failed, request
+from summaries import summarise, typed
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,

@@ -20,11 +20,11 @@ from signal import SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import psutil
+from summaries import typed
 from warm_process import PRELOADED, WarmProcess
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.summary import typed
 from llm_locust.report.console import print_report
 from llm_locust.store import read_manifest, read_requests
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 from metrics_cases import batch, failed, manifest, request
+from summaries import summarise, typed
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.swarm.channel.collector import Inbox

@@ -412,10 +412,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.10g}")
 
 
-def as_json(ends: Mapping[str, Ends | None], scale: float = 1.0) -> dict[str, list[float | None] | None]:
+def as_json(
+    ends: Mapping[str, Ends | None], scale: float = 1.0
+) -> dict[str, tuple[float | None, float | None] | None]:
     """The intervals as a summary has them; an end on +∞ is None."""
 
     def scaled(end: float) -> float | None:
         return rounded(end * scale) if math.isfinite(end) else None
 
-    return {key: None if pair is None else [scaled(end) for end in pair] for key, pair in ends.items()}
+    return {key: pair and (scaled(pair[0]), scaled(pair[1])) for key, pair in ends.items()}

@@ -1,35 +1,17 @@
 """Which sections a report has below its verdict, and in which order: gates, numbers, what they rest on."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
 from llm_locust.figures import (
-    counts,
-    gates,
     goodput,
     latency,
-    parts,
-    parts_of_run,
-    servers,
-    sessions,
-    since_start,
-    stages,
-    throughput,
 )
-from llm_locust.figures.agents import agents_by_load
-from llm_locust.figures.arms import show as arms
 from llm_locust.figures.client import ClientFacts, calibration_text
-from llm_locust.figures.completeness import nodes, show as completeness
-from llm_locust.figures.curve import show as curve, show_prefix_hits as prefix_hits
-from llm_locust.figures.figure import Figure, Made
 from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
-from llm_locust.figures.search import show as search
 from llm_locust.figures.section import Line, Section, Table, Tone
-from llm_locust.figures.servers import show_pools as pools
-from llm_locust.figures.spike import show as spikes
-from llm_locust.figures.stages import show_repeats as repeats
 from llm_locust.figures.summary import FIGURES, Summary
 from llm_locust.figures.text import (
     clean,
@@ -125,7 +107,7 @@ def _asked(analysis: AnalysisFacts | None) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A section of every report: its key, the chapter of the page that it stands in, and what makes it.
+    """The place of a section in every report: its key, and the chapter of the page that it stands in.
 
     ``of_one_load`` ones are left out in a sweep, whose figures over all stages are of no load, and in an
     interleaved comparison, where those over all arms are of no server.
@@ -133,7 +115,6 @@ class Entry:
 
     key: str
     chapter: str
-    made: Callable[[Summary], Made] | None = None
     of_one_load: bool = False
 
 
@@ -141,24 +122,24 @@ class Entry:
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
     Entry("doubtful", ""),
-    Entry("parts", "", parts_of_run.show),
-    Entry("since_start", "", since_start.show),
-    Entry("gates", "verdict", gates.show),
-    Entry("requests", "", counts.show),
-    Entry("search", "stages", search),
-    Entry("stages", "stages", stages.show),
-    Entry("prefix_cache", "stages", prefix_hits),
-    Entry("repeats", "stages", repeats),
-    Entry("arms", "arms", arms),
-    Entry("curve", "stages", curve),
-    Entry("spike", "stages", spikes),
-    Entry("goodput", "verdict", goodput.show, of_one_load=True),
+    Entry("parts", ""),
+    Entry("since_start", ""),
+    Entry("gates", "verdict"),
+    Entry("requests", ""),
+    Entry("search", "stages"),
+    Entry("stages", "stages"),
+    Entry("prefix_cache", "stages"),
+    Entry("repeats", "stages"),
+    Entry("arms", "arms"),
+    Entry("curve", "stages"),
+    Entry("spike", "stages"),
+    Entry("goodput", "verdict", of_one_load=True),
     Entry("reliability", "verdict", of_one_load=True),
     Entry("warmup", "verdict", of_one_load=True),
-    Entry("latency", "latency", latency.show, of_one_load=True),
-    Entry("intervals", "latency", latency.intervals, of_one_load=True),
+    Entry("latency", "latency", of_one_load=True),
+    Entry("intervals", "latency", of_one_load=True),
     Entry("bottleneck", "latency", of_one_load=True),
-    Entry("throughput", "load", throughput.show, of_one_load=True),
+    Entry("throughput", "load", of_one_load=True),
     Entry("inputs", "load", of_one_load=True),
     Entry("images", "load", of_one_load=True),
     Entry("tokens", "load"),
@@ -168,24 +149,24 @@ CONTENTS = (
     Entry("quality", "quality"),
     Entry("sessions", "sessions"),
     Entry("agents", "sessions", of_one_load=True),
-    Entry("agents_by_load", "sessions", agents_by_load),
-    Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
+    Entry("agents_by_load", "sessions"),
+    Entry("by_turn", "sessions", of_one_load=True),
     Entry("errors", ""),
-    Entry("by_name", "groups", parts.by_name, of_one_load=True),
-    Entry("by_class", "groups", parts.by_class, of_one_load=True),
+    Entry("by_name", "groups", of_one_load=True),
+    Entry("by_class", "groups", of_one_load=True),
     Entry("other_requests", "groups"),
     Entry("interventions", "groups"),
     Entry("replicas", "groups", of_one_load=True),
     Entry("autoscaling", "groups"),
     Entry("fairness", "groups", of_one_load=True),
-    Entry("pools", "servers", pools),
-    Entry("servers", "servers", servers.show),
+    Entry("pools", "servers"),
+    Entry("servers", "servers"),
     Entry("energy", "cost", of_one_load=True),
-    Entry("breakdowns", "groups", parts.breakdowns, of_one_load=True),
-    Entry("left_open", "load", counts.left_open),
+    Entry("by", "groups", of_one_load=True),
+    Entry("left_open", "load"),
     Entry("client", ""),
-    Entry("records", "", completeness),
-    Entry("nodes", "groups", nodes),
+    Entry("records", ""),
+    Entry("nodes", "groups"),
 )
 
 
@@ -202,43 +183,16 @@ def sections(summary: Summary) -> list[Section]:
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
     if summary.is_empty:
         shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]
-    hidden = {entry.key for entry in CONTENTS} - {entry.key for entry in shown}
-    of_figures = [
-        section
-        for name, figure in FIGURES.items()
-        if name not in hidden
-        for section in _shown(name, figure, summary)
-    ]
-    made = [section for entry in shown for section in _made(entry, summary, of_figures)]
-    if not summary.is_empty:
-        made += _without_a_place(of_figures)
+    places: dict[str, list[Section]] = {key: [] for key in (*(entry.key for entry in CONTENTS), "")}
+    for name, figure in FIGURES.items():
+        for section in figure.sections(summary):
+            key = section.key or name
+            place = next(each for each in (key, name, "") if each in places)
+            places[place].append(replace(section, key=key))
+    made = [replace(each, chapter=entry.chapter) for entry in shown for each in places[entry.key]]
+    if not summary.is_empty:  # sections that have no entry come last
+        made += [replace(each, chapter=each.chapter or _LAST_CHAPTER) for each in places[""]]
     return explained_once([section for section in made if not section.alarm])
-
-
-def _shown(name: str, figure: Figure, summary: Summary) -> Iterator[Section]:
-    """The sections of a figure; one without a key has that of the figure."""
-    for section in _each(figure.show and figure.show(summary)):
-        yield replace(section, key=section.key or name)
-
-
-def _without_a_place(of_figures: Sequence[Section]) -> Iterator[Section]:
-    """The sections that have no entry: they come last."""
-    placed = {entry.key for entry in CONTENTS}
-    for section in of_figures:
-        if section.key not in placed:
-            yield replace(section, chapter=section.chapter or _LAST_CHAPTER)
-
-
-def _each(made: Made) -> Iterable[Section]:
-    return (made,) if isinstance(made, Section) else made or ()
-
-
-def _made(entry: Entry, summary: Summary, of_figures: Sequence[Section]) -> Iterator[Section]:
-    if entry.made is None:
-        yield from (replace(each, chapter=entry.chapter) for each in of_figures if each.key == entry.key)
-        return
-    for section in _each(entry.made(summary)):
-        yield replace(section, key=section.key or entry.key, chapter=entry.chapter)
 
 
 # --------------------

@@ -10,7 +10,7 @@ import msgspec
 from llm_locust.core.manifest import StageFacts
 from llm_locust.figures.objective import Objective, Probe
 from llm_locust.figures.stages import Stage
-from llm_locust.figures.summary import Summary, read_summary, typed_stages
+from llm_locust.figures.summary import Summary, decode_table, read_summary
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import reason_of
 from llm_locust.live.store import LiveStore, live_end
@@ -135,7 +135,7 @@ def read_stage(
     question = StageQuestion(list(stages), find=objective.text, figures=wanted)
     answer = _answer(run, question, patience_s(run))
     probe = answer.probe or Probe(load, no_result=answer.error or "it cannot be read")
-    return probe, _figures(answer)
+    return probe, answer.figures
 
 
 def look_at_stage(run: Path, until: Until, stages: Sequence[StageFacts], within_s: float) -> bool:
@@ -168,7 +168,7 @@ def read_figures(
     answer = _answer(run, question, patience_s(run))
     if answer.error is not None:
         logger.debug("the stages' figures were not read: %s", answer.error)
-    return _figures(answer)
+    return answer.figures
 
 
 def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
@@ -176,15 +176,11 @@ def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
     words = ["stages", "--", str(run), msgspec.json.encode(question).decode()]
     try:
         _, said = run_elsewhere(REPORT_COMMANDS, words, within_s=within_s)
-        return off_the_hub(msgspec.json.decode, said, type=StageAnswer)
+        return off_the_hub(msgspec.json.decode, said, type=StageAnswer, dec_hook=decode_table)
     except ElsewhereError as e:
         return StageAnswer(error=f"the process that reads it {e}")
     except ValueError:
         return StageAnswer(error="the process that reads it ended before it was done")
-
-
-def _figures(answer: StageAnswer) -> list[Stage]:
-    return off_the_hub(typed_stages, answer.figures) if answer.figures else []
 
 
 # --- Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it

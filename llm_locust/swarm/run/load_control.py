@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import gevent
-import msgspec
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import resumed
 from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.figures.objective import Probe
-from llm_locust.figures.search import KINDS, SearchAnswer
+from llm_locust.figures.search import KINDS, search_answer
 from llm_locust.live.state import LiveStages
 from llm_locust.metrics.stage_course import EARLY_LOOKS
 from llm_locust.options.arrivals import LoadSettings
@@ -254,7 +253,7 @@ class Sweeping:
         if number is not None:
             shown.whys.setdefault(number, self._plan.why)
         elif self._plan.result is not None:
-            shown.answer = msgspec.convert(msgspec.to_builtins(self._plan.result), SearchAnswer)
+            shown.answer = search_answer(self._plan.result)
 
     def _chosen_plan(self) -> Plan:
         load = self._run.settings.load

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, plain, request, requests
+from summaries import summarise, typed
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.images import images as images_of, show as show_images
 from llm_locust.figures.inputs import inputs as inputs_of
-from llm_locust.figures.summarise import summarise
-from llm_locust.figures.summary import Summary, typed
+from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.throughput import (

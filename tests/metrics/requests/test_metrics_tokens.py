@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from metrics_cases import batch, columns, manifest, plain, request
+from summaries import summarise
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.figures.summarise import summarise
 from llm_locust.figures.tokens import delivery, held_ms, length_error as length_error_of, tokens as tokens_of
 from llm_locust.metrics.requests.throughput import with_estimates
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from summaries import summarise
 from swarm_process import PATIENCE_S, Result, forked, in_parallel, locust, simulation, swarm
 from warm_process import warm_place
 
-from llm_locust.figures.summarise import summarise
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 
