@@ -25,7 +25,7 @@ from llm_locust.swarm.channel.messages import (
     RunInfo,
     StageMessage,
 )
-from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
+from llm_locust.swarm.run.lifecycle import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled

@@ -25,11 +25,11 @@ from llm_locust.swarm.process.event_loop import spawn_loop, wait_until
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
-from llm_locust.swarm.roles.outcome import RunEnd, exit_verdict, without_gates
-from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.disk import watch_disk
+from llm_locust.swarm.run.lifecycle import RunEnd, State, exit_verdict, without_gates
 from llm_locust.swarm.run.load_control import LoadWatch, Sweeping, Tell, describe
 from llm_locust.swarm.run.parts import go_on
+from llm_locust.swarm.run.preparation import RunPreparation
 from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class RunCoordinator:
         That is an end which the locustfile gives the run: it is not cut short by it.
         """
         run = self.run
-        if run is not None and run.stopped_ns is None:
+        if run is not None and run.state is State.LOADING:
             run.stop_reason = run.stop_reason or "the locustfile (runner.stop or runner.quit)"
             self.end_load()
 
@@ -189,7 +189,7 @@ class RunCoordinator:
             self.refuse(reason)
             return 0.0
         logger.error("%s", reason)
-        if run.stopped_ns is None:
+        if run.state is State.LOADING:
             run.cut(reason)
             self.end_load()
         return self.end_patience_s(run)
@@ -214,9 +214,9 @@ class RunCoordinator:
     def finish(self) -> None:
         """Make the report in the background, once: all records are in, or given up."""
         run = self.run
-        if run is not None and not run.finishing:
+        if run is not None and run.state < State.FINISHING:
             run.stopped()
-            run.finishing = True
+            run.state = State.FINISHING
             SIGNALS.look_no_more()
             self._finishing = gevent.spawn(self._finish, run)
             self._autoquit()
@@ -249,7 +249,7 @@ class RunCoordinator:
     def keeps_report(self) -> bool:
         """Handle Ctrl-C while a report is being made: return True once; the next one ends the process."""
         run = self.run
-        if run is None or run.stopped_ns is None or run.report is not None or run is self._kept:
+        if run is None or run.state not in (State.DRAINING, State.FINISHING) or run is self._kept:
             return False
         self._kept = run
         logger.info("the report is being made; Ctrl-C again exits without it")
@@ -262,13 +262,13 @@ class RunCoordinator:
             stop_load: ends the load and returns when all its records are in.
         """
         run = self.run
-        if run is not None and run.stopped_ns is None:
+        if run is not None and run.state is State.LOADING:
             is_autostarted = self._options.autostart and self._printed is None
             if (self.headless or run.is_part or is_autostarted) and self.ends_by_itself(run):
                 run.cut("the process was told to end (SIGTERM or Ctrl-C)")
             stop_load()
         elif run is not None:  # another greenlet is stopping it: a drain takes time
-            wait_until(lambda: run.finishing, self.end_patience_s(run))
+            wait_until(lambda: run.state >= State.FINISHING, self.end_patience_s(run))
         self.finish()
         self._join_finishing()
         gevent.spawn_later(QUITTING_S, self._leave_listeners)
@@ -296,7 +296,7 @@ class RunCoordinator:
         assert run is not None
 
         def look() -> None:
-            if not run.finishing:
+            if run.state < State.FINISHING:
                 stopping.overdue("the report is made without waiting any longer")
                 go_on()
 

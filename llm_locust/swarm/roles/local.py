@@ -17,6 +17,7 @@ from llm_locust.swarm.process.leaving import keep_exits
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.load_generator import LoadGenerator
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.session import LoadSession
 
@@ -62,7 +63,7 @@ class LocalRole:
     def _on_own_end(self, end: Callable[[], None]) -> None:
         if self._runs.run is None:
             self._runs.refuse("a listener to test_start ends the load (runner.stop or quit) before it begins")
-        elif self._runs.run.stopped_ns is not None:
+        elif self._runs.run.state > State.LOADING:
             end()
         else:
             self._runs.end_by_locustfile()
@@ -160,7 +161,7 @@ class LocalRole:
 
     def _on_test_stop(self, **_: object) -> None:
         run = self._runs.run
-        if run is None or run.finishing:
+        if run is None or run.state >= State.FINISHING:
             return
         self._users.close()
         self._shipper.flush(run.settings.run.flush_timeout_s)

@@ -39,6 +39,7 @@ from llm_locust.swarm.process.event_loop import every, wait_until
 from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.parts import earlier_parts
 from llm_locust.swarm.run.run import ActiveRun
 
@@ -196,7 +197,7 @@ class MasterRole:
         if len(self._met) > MOST_MET:
             del self._met[next(iter(self._met))]
         run = self._runs.run
-        if run is not None and run.stopped_ns is None:
+        if run is not None and run.state is State.LOADING:
             run.roster.heard(client_id)
 
     def _on_worker_report(self, client_id: str, data: dict[str, object], **_: object) -> None:
@@ -225,7 +226,7 @@ class MasterRole:
 
     def _on_batch(self, worker: str, batch: BatchMessage) -> None:
         run = self._current(batch.run)
-        takes = batch.run in self._earlier.takes or (run is not None and not run.finishing)
+        takes = batch.run in self._earlier.takes or (run is not None and run.state < State.FINISHING)
         if not takes:
             logger.error("worker %s sent a batch of run %s, which is over", worker, printable(batch.run))
             self._mail.send(messages.OVER, RunMessage(run=batch.run), worker)
@@ -252,7 +253,7 @@ class MasterRole:
     def _on_done(self, worker: str, counts: CountsMessage) -> None:
         run = self._current(counts.run)
         if run is not None:
-            run.roster.done(worker, counts, stopped=run.stopped_ns is not None)
+            run.roster.done(worker, counts, stopped=run.state > State.LOADING)
         else:
             self._earlier.done(worker, counts)
 
@@ -282,7 +283,7 @@ class MasterRole:
         through --stop-timeout without reading messages.
         """
         run = self._runs.run
-        if run is None or run.stopped_ns is not None:
+        if run is None or run.state > State.LOADING:
             return
         run.stopped()
         self._runs.expect_end(self._stopping, self._on_test_stop)
@@ -330,7 +331,7 @@ class MasterRole:
     def on_interrupt(self, _: int) -> bool:
         """Handle Ctrl-C; return whether nothing more must be done."""
         run = self._runs.run
-        if run is None or run.stopped_ns is None or run.drained_ns is not None or self._cutting:
+        if run is None or run.state is State.LOADING or run.drained_ns is not None or self._cutting:
             return self._runs.keeps_report()
         self._cutting = True
         for worker in self._awaited(run):

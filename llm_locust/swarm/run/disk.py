@@ -18,6 +18,7 @@ from llm_locust.store.files import Growth, growth_of, size_text
 from llm_locust.store.frame_log import kept_bytes, size_of
 from llm_locust.swarm.channel.shipping import BATCH_ROWS
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.open_loop import open_loop_class
 
@@ -258,7 +259,7 @@ def watch_disk(run: ActiveRun) -> None:
     watch = DiskWatch(size, lambda: _free(run.path), left_s, str(run.path), kept_s)
 
     def look() -> None:
-        while run.stopped_ns is None:
+        while run.state is State.LOADING:
             off_the_hub(watch.look, time.monotonic())
             gevent.sleep(LOOK_INTERVAL_S)
 

@@ -25,6 +25,7 @@ from llm_locust.swarm.channel.messages import RateMessage, StagedMessage, StageM
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.run.checks import kinds_sent
 from llm_locust.swarm.run.finishing import look_at_stage, read_stage
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.replicas import post_to
 from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun, raised_in_tasks
@@ -88,16 +89,16 @@ class LoadWatch:
     def watch(self) -> None:
         """Watch the load until its time is over, a rule ends the run, or something else does."""
         run = self._run
-        while run.stopped_ns is None:
+        while run.state is State.LOADING:
             self._sleep(min(WATCH_INTERVAL_S, max(0.0, self._left_s)))
-            if self._left_s <= 0 and run.stopped_ns is None:
+            if self._left_s <= 0 and run.state is State.LOADING:
                 logger.info("run time limit reached: the load ends")
                 self._end()
                 return
             self._look(run)
             self._follow_users()
             reason = self._reason()
-            if reason is not None and run.stopped_ns is None:
+            if reason is not None and run.state is State.LOADING:
                 run.stop_reason = reason
                 level = logging.WARNING if run.cut_short else logging.INFO
                 logger.log(level, "the load ends: %s", reason)
@@ -338,7 +339,7 @@ class Sweeping:
         return wait_until(condition, timeout_s)
 
     def is_over(self) -> bool:
-        return self._run.stopped_ns is not None
+        return self._run.state > State.LOADING
 
     def workers(self) -> frozenset[str]:
         roster = self._run.roster

@@ -46,6 +46,7 @@ from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.leaving import innermost
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.roster import Participant, Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
@@ -97,7 +98,7 @@ class ActiveRun:
     ended_in_order: bool = False  # and yet no further part follows
     rates: dict[int, float] = field(default_factory=dict)  # of an open loop, from these times on
     ended_ns: int | None = None
-    finishing: bool = False  # all records are in, or given up: the report is being made, or exists
+    state: State = State.LOADING
     report: Report | None = None
     failure: str | None = None  # why there is no report
     stages: list[StageFacts] = field(default_factory=list)  # of a sweep, that have begun
@@ -128,7 +129,7 @@ class ActiveRun:
         if self.calls is not None:
             self.calls.before_load()
             self._caller = gevent.spawn(
-                self.calls.watch, self.clock.now_ns(), lambda: self.stopped_ns is not None
+                self.calls.watch, self.clock.now_ns(), lambda: self.state > State.LOADING
             )
         now_ns = self.clock.now_ns()
         self.info["origin_ns"] += now_ns - begun_ns  # a schedule starts when all this is done
@@ -142,7 +143,8 @@ class ActiveRun:
 
     def stopped(self) -> None:
         """Note the end of the load: no request starts any more. The measured window ends here."""
-        if self.stopped_ns is None:
+        if self.state is State.LOADING:
+            self.state = State.DRAINING
             self.stopped_ns = self.clock.now_ns()
             self._changed.set()  # a master that dies from here on leaves a run that was not cut short
 
@@ -241,7 +243,7 @@ class ActiveRun:
         return self.settings.run.flush_timeout_s + 5.0
 
     def finish(self) -> None:
-        """Close the file, then compact it and make the report in a process of its own."""
+        """Close the file, then compact it, make the report in a process of its own, and upload both."""
         self._rest()
         if self._scraping is not None:
             self._scraping.end()
@@ -256,6 +258,7 @@ class ActiveRun:
                 self.report = join_elsewhere(
                     self.reported, allow_incomplete=self.settings.report.allow_incomplete
                 )
+            self.state = State.REPORTED
             self._upload()
         except (OSError, ValueError) as e:  # a full disk or a damaged file: a traceback would add nothing
             self._failed(e)
@@ -291,6 +294,7 @@ class ActiveRun:
             self.live.observe_servers(servers)
 
     def _failed(self, error: Exception) -> None:
+        self.state = State.REPORTED
         self.failure = (
             f"the report of {str(self.path)!r} could not be written: {one_line(exhausted(error) or error)}"
         )
@@ -343,7 +347,7 @@ class ActiveRun:
         these requests are unsent: those due before the end of the load, or all if the others have sent their
         shares to the end.
         """
-        if self.stopped_ns is None or self.finishing:
+        if self.state is not State.DRAINING:
             return
         starters = {worker: self.roster[worker] for worker in self.roster if not self.roster[worker].late}
         gone = {worker: p for worker, p in starters.items() if (p.left or not p.done) and not _is_sent([p])}

@@ -14,6 +14,7 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.run import parse_stop_rules
 from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.process.stopping import RunTime
+from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.load_control import WATCH_INTERVAL_S, LoadWatch
 from llm_locust.swarm.run.roster import Participant
 from llm_locust.workload.arrival_grammar import parse_rate
@@ -46,7 +47,7 @@ class FakeRun:
     clock: Clock
     load_ends_ns: int | None
     stop_reason: str = ""
-    stopped_ns: int | None = None
+    state: State = State.LOADING
     open_loop: bool = False
     num_requests: int | None = None
     shares_spent: tuple[bool, ...] = ()  # of the workers
@@ -129,7 +130,7 @@ def ended_at_s(
     def sleep(seconds: float) -> None:
         run.clock.sleep(seconds)
         if run.clock.now_s > 3600:
-            run.stopped_ns = run.clock.now_ns()
+            run.state = State.DRAINING
 
     LoadWatch(
         runner,
@@ -276,12 +277,14 @@ from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.swarm.roles import coordinator
 from llm_locust.swarm.roles.coordinator import (RunCoordinator)
+from llm_locust.swarm.run.lifecycle import State
 
 CUT = "the process was told to end (SIGTERM or Ctrl-C)"
 
 class FakeRun:
-    stopped_ns = report = uploaded = None
-    finishing = is_part = False
+    state = State.LOADING
+    report = uploaded = None
+    is_part = False
     reported = "run"
     load = SimpleNamespace(num_requests=None, trace=None, sweep=None)
     settings = SimpleNamespace(

@@ -1,9 +1,22 @@
-"""What only the process that ran a load knows of its outcome, beside the verdict on its records."""
+"""Life of a run where its directory is: its states, and the code that the process ends with."""
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.figures.verdict import RunVerdict
+
+
+class State(IntEnum):
+    """States of a run, in their order. ``docs/run-states.md`` has what leads from one to the next."""
+
+    LOADING = 1  # requests start
+    DRAINING = 2  # those in flight end, and the last records arrive
+    FINISHING = 3  # all records are in, or given up: the report is being made
+    REPORTED = 4  # there is a report, or the reason why there is none
+
+
+# --- What only the process that ran a load knows of its outcome, beside the verdict on its records
 
 
 def without_gates(failed: int, still: str = "") -> RunVerdict:
