@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 import gevent
 from gevent.pool import Pool as Greenlets
 
-from llm_locust.client.call import LlmClient
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.target import Target
 from llm_locust.client.probing import ask
@@ -22,8 +21,8 @@ from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind, request_form
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.event_loop import off_the_hub
+from llm_locust.swarm.run.preflight import client_beside
 from llm_locust.swarm.users.traffic import kind_headers, make_pool
-from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import one_token
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.prompts import Prompt
@@ -227,7 +226,9 @@ class _Server:
 
     def cached(self, prompt: Prompt) -> int | None:
         form = request_form(self.kind, self.run["model"])
-        client = self._client()
+        target = Target.parse(self.url)
+        target = target if target.base else target.with_base(self.run["base"])
+        client = client_beside(self.kind, self.settings, target, self.settings.run.timeouts, "primer")
         call = Call(
             request_id=client.new_request_id(),
             name="primer",
@@ -248,18 +249,6 @@ class _Server:
         if record.replica is not None:
             self.names.add(record.replica)
         return record.cached_tokens
-
-    def _client(self) -> LlmClient:
-        settings, kind, target = self.settings, self.kind, Target.parse(self.url)
-        return LlmClient(
-            make_pool(target if target.base else target.with_base(self.run["base"]), settings),
-            sink=lambda _: None,  # no request of the run
-            headers=kind_headers(settings, kind),
-            timeouts=settings.run.timeouts,
-            max_answer_bytes=settings.run.max_answer_bytes,
-            secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
-            worker="primer",
-        )
 
     def counters(self) -> Counters | None:
         """What its page of metrics says; None: nothing."""

@@ -108,18 +108,15 @@ def redact(environment: "Environment", secrets: Iterable[str]) -> None:
         redactor.add(secrets)
 
 
-def _name(kind: type[BaseException]) -> str:
-    """As in the last line of a traceback: with its module, unless it is built in."""
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _redacted(handler: Callable[..., Any], redactor: Redactor) -> Callable[..., Any]:
     def handle(user_instance: Any, exception: BaseException, tb: Any, **more: Any) -> None:
         text = str(exception)
         shown = redactor.blank(text)
         # Locust's own table has the text only: with the type it is the last line of a traceback.
         if shown != text or handler.__module__ == "locust.runners":
-            exception = Exception(f"{_name(type(exception))}: {shown}")
+            kind = type(exception)
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            exception = Exception(f"{module}{kind.__qualname__}: {shown}")
         handler(user_instance=user_instance, exception=exception, tb=tb, **more)
 
     return handle

@@ -160,7 +160,9 @@ def kinds_sent(settings: Settings, user_classes: "Iterable[type[User]]") -> tupl
     """Kinds of request that user classes send, each once, as far as they say so."""
     found: list[RequestKind] = []
     for cls in user_classes:
-        found += [kind for kind in _kinds(cls, settings) if not any(_is_same(kind, other) for other in found)]
+        # A server takes both or refuses both of two with the same headers and body.
+        before = [(kind.spec, dict(kind.headers)) for kind in found]
+        found += [k for k in _kinds(cls, settings) if (k.spec, dict(k.headers)) not in before]
     return tuple(found)
 
 
@@ -174,11 +176,6 @@ def _kinds(cls: "type[User]", settings: Settings) -> Sequence[RequestKind]:
     spec = replace(settings.workload, endpoint=dialect)
     own = getattr(cls, "headers", {})
     return (RequestKind(key=cls, spec=spec, source=dialect, name=cls.__name__, headers=own),)
-
-
-def _is_same(one: RequestKind, other: RequestKind) -> bool:
-    """Whether a server would take both or refuse both."""
-    return one.spec == other.spec and dict(one.headers) == dict(other.headers)
 
 
 # --- The load: options against user classes, files and workers

@@ -355,7 +355,10 @@ def _send(
     prompt = off_the_hub(_prompt, kind, settings)
     fields = form.template.fields(prompt)
     path, body = form.path, encoded(fields)
-    client = _client(kind, settings, target, within_s)
+    bound_s = settings.run.timeouts.first_s
+    most_s = bound_s if within_s is None else min(bound_s, within_s)
+    timeouts = Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0)
+    client = client_beside(kind, settings, target, timeouts, "canary")
     call = Call(
         request_id=client.new_request_id(),
         name="canary",
@@ -399,17 +402,18 @@ def _send(
     raise _error(record, sent, f"{target.url}{path}", client.secrets)
 
 
-def _client(kind: RequestKind, settings: Settings, target: Target, within_s: float | None) -> LlmClient:
-    bounds = settings.run.timeouts
-    most_s = bounds.first_s if within_s is None else min(bounds.first_s, within_s)
+def client_beside(
+    kind: RequestKind, settings: Settings, target: Target, timeouts: Timeouts, name: str
+) -> LlmClient:
+    """A client for requests of a kind that are not the run's: they have no record."""
     return LlmClient(
         make_pool(target, settings),
-        sink=lambda _: None,  # no request of the run
+        sink=lambda _: None,
         headers=kind_headers(settings, kind),
-        timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
+        timeouts=timeouts,
         max_answer_bytes=settings.run.max_answer_bytes,
         secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
-        worker="canary",
+        worker=name,
     )
 
 

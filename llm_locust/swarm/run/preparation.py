@@ -102,46 +102,49 @@ class RunPreparation:
                 readiness and the load.
         """
         try:
-            check_hosts(self._environment)
-            if at_once:
-                check_tasks(self._environment)
-            if take_default_key(self._options, os.environ):
-                logger.info("the API key is in %s; it goes to the host of the load only", DEFAULT_KEY_ENV)
-            settings = self._settings()
-            if at_once:
-                self._check_amount(settings, self._options.num_users)
-            checked_trace(settings.load)
-            check_run_dir(settings)
-            if at_once:
-                self._check_room(
-                    settings, self._options.num_users, getattr(self._options, "expect_workers", 1)
-                )
-            check_upload(settings)
-            check_other_disk(settings)
-            check_metrics(settings)
-            if at_once:
-                self._foresee(settings)
-        except UsageError as e:
-            leave(e)
-        try:
+            settings = self._check_settings(at_once)
             self._calibration = calibrate_run(self._environment, settings, at_once=at_once)
+            try:
+                self._check_servers(settings, at_once, await_workers)
+            except UsageError as e:
+                if at_once:
+                    raise
+                logger.warning("%s", e)
         except UsageError as e:
             leave(e)
         except KeyboardInterrupt:
             leave(UsageError("interrupted before the load began"))
-        try:
-            if at_once:
-                if patience_s(settings.deployment) is not None:
-                    await_workers()
-                self._ready = self._wait_for_replicas(settings)
-            if (at_once or self._environment.host) and not settings.deployment.arms:  # those were asked
-                self._check_target(settings)
-        except UsageError as e:
-            if at_once:
-                leave(e)
-            logger.warning("%s", e)
-        except KeyboardInterrupt:
-            leave(UsageError("interrupted before the load began"))
+
+    def _check_settings(self, at_once: bool) -> Settings:
+        """Check all that needs no server (raises UsageError)."""
+        check_hosts(self._environment)
+        if at_once:
+            check_tasks(self._environment)
+        if take_default_key(self._options, os.environ):
+            logger.info("the API key is in %s; it goes to the host of the load only", DEFAULT_KEY_ENV)
+        settings = self._settings()
+        if at_once:
+            self._check_amount(settings, self._options.num_users)
+        checked_trace(settings.load)
+        check_run_dir(settings)
+        if at_once:
+            workers = getattr(self._options, "expect_workers", 1)
+            self._check_room(settings, self._options.num_users, workers)
+        check_upload(settings)
+        check_other_disk(settings)
+        check_metrics(settings)
+        if at_once:
+            self._foresee(settings)
+        return settings
+
+    def _check_servers(self, settings: Settings, at_once: bool, await_workers: Callable[[], None]) -> None:
+        """Wait for the replicas of a load that starts at once; reach the server (raises UsageError)."""
+        if at_once:
+            if patience_s(settings.deployment) is not None:
+                await_workers()
+            self._ready = self._wait_for_replicas(settings)
+        if (at_once or self._environment.host) and not settings.deployment.arms:  # those were asked
+            self._check_target(settings)
 
     def _wait_for_replicas(self, settings: Settings, within_s: float | None = None) -> Replicas:
         """Wait until all replicas of the deployment are ready, send the canaries (raises UsageError)."""

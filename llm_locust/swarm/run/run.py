@@ -438,7 +438,8 @@ def command_line(settings: Settings) -> list[str]:
     secret = [row.flag for row in OPTIONS if row.secret]
     words: list[str] = []
     hide = False
-    for word in [_program(sys.argv[0]), *sys.argv[1:]]:
+    program = Path(sys.argv[0]).name  # what Python was given as a module is Locust
+    for word in ["locust" if program in ("__main__.py", "main.py") else program, *sys.argv[1:]]:
         if hide:
             word = word.partition("=")[0] + "=***"
         elif word.partition("=")[0] in secret and "=" in word:
@@ -446,9 +447,3 @@ def command_line(settings: Settings) -> list[str]:
         hide = word in secret
         words.append(blanked(word, settings.secrets))
     return words
-
-
-def _program(path: str) -> str:
-    """The command without its folders; what Python was given as a module is Locust."""
-    name = Path(path).name
-    return "locust" if name in ("__main__.py", "main.py") else name

@@ -165,11 +165,6 @@ class Forms:
         runner = self._environment.runner
         return runner is not None and runner.state in (STATE_RUNNING, STATE_SPAWNING)
 
-    @property
-    def _ending(self) -> bool:
-        runner = self._environment.runner
-        return runner is not None and runner.state in (STATE_STOPPING, STATE_CLEANUP)
-
     def _check_host(self, host: str, now: str | None = None) -> None:
         current = self._environment.host if now is None else now
         if host == (current or ""):
@@ -212,7 +207,9 @@ class Forms:
         name = sent.get("user_class_name") if isinstance(sent, dict) else None
         if not isinstance(name, str) or name not in classes:
             raise FormError("the settings name no user class of the locustfile as user_class_name")
-        if self._running or self._ending:
+        runner = self._environment.runner
+        ending = runner is not None and runner.state in (STATE_STOPPING, STATE_CLEANUP)
+        if self._running or ending:
             raise FormError(f"{name} cannot be changed while a run goes on: stop it first")
         for field, value in sent.items():
             self._check_user_field(classes[name], field, value)

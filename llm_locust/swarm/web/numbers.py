@@ -18,7 +18,6 @@ from llm_locust.live.counts import Ring
 from llm_locust.live.state import Figures, LiveRun, LoadMark, WorkerState, rounded
 from llm_locust.live.store import SPANS, Charts, LiveRow, LiveSeries, LiveStore, Snapshot, Span, snapshot
 from llm_locust.metrics.catalogue import LIVE, LatencyMetric
-from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.server_series import FIGURES
 from llm_locust.swarm.process.event_loop import off_the_hub
 
@@ -204,7 +203,7 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
     """Data of the page besides the series. Undefined values are None."""
     whole, recent = look.whole, look.recent
     seen = recent.observation
-    workers = sorted(seen.workers, key=_concern)
+    workers = sorted(seen.workers, key=lambda w: (not w.lost, w.here, -(w.cpu_percent or 0.0), w.id))
     return {
         "run": look.run.id,
         "model": clean(look.run.model),
@@ -217,7 +216,8 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "target": seen.target,
         "rate": rounded(seen.rate),
         "in_flight": seen.in_flight,
-        "limits_ms": _limits_ms(look.run.limits),
+        # Those that hold for every class.
+        "limits_ms": {name: round(limit * 1e3, 6) for name, limit in look.run.limits.slo.limits.items()},
         "whole": _figures(whole.total),
         "recent": _figures(recent.total),
         "verdict": recent.verdict.severity,
@@ -239,15 +239,6 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
 def _worker(worker: WorkerState) -> dict[str, Any]:
     told = ("state", "users", "in_flight", "cpu_percent", "hub_lag_ms")
     return {"id": clean(worker.id)} | {name: getattr(worker, name) for name in told}
-
-
-def _concern(worker: WorkerState) -> tuple[bool, bool, float, str]:
-    return not worker.lost, worker.here, -(worker.cpu_percent or 0.0), worker.id
-
-
-def _limits_ms(limits: Limits) -> dict[str, float]:
-    """Limits that hold for every class."""
-    return {metric: round(limit_s * 1e3, 6) for metric, limit_s in limits.slo.limits.items()}
 
 
 def _figures(told: Figures) -> dict[str, Any]:
