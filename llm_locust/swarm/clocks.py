@@ -271,19 +271,18 @@ LATER_NS = 30_000_000_000
 _DRAW = SystemRandom().random
 
 
-@dataclass(frozen=True, slots=True)
-class _Ping:
-    number: int
-    sent: ClockPair
-
-
 @dataclass(slots=True)
 class _Round:
     """A round in progress."""
 
     pings_left: int = ROUND_EXCHANGES
-    open: _Ping | None = None  # not answered yet
+    sent: ClockPair | None = None  # when the last ping was, until its answer
     exchanges: list[PingExchange] = field(default_factory=list)
+
+    @property
+    def due_ns(self) -> int:
+        """Monotonic time of its next ping if no pong comes before: that of the last one's timeout."""
+        return 0 if self.sent is None else self.sent.monotonic_ns + PONG_TIMEOUT_NS
 
 
 class WorkerClock:
@@ -363,10 +362,10 @@ class WorkerClock:
         """Handle a pong. It must be called at once; an unexpected pong changes nothing."""
         heard = self._read()
         round_ = self._round
-        if round_ is None or round_.open is None or round_.open.number != pong.number:
+        if round_ is None or round_.sent is None or pong.number != self._number:
             return
-        exchange = PingExchange(round_.open.sent, pong.received_ns, pong.answered_ns, heard)
-        round_.open = None
+        exchange = PingExchange(round_.sent, pong.received_ns, pong.answered_ns, heard)
+        round_.sent = None
         round_.exchanges.append(exchange)
         self._exchanges += exchange.usable
         self._wake.set()
@@ -407,7 +406,7 @@ class WorkerClock:
         if self._round is None and self._due_ns is not None and now_ns >= self._due_ns:
             self._round = _Round()
         round_ = self._round
-        if round_ is not None and (round_.open is None or now_ns >= _time_out_ns(round_.open)):
+        if round_ is not None and now_ns >= round_.due_ns:
             if round_.pings_left:
                 self._ping(round_)
             else:
@@ -417,13 +416,12 @@ class WorkerClock:
     def _ping(self, round_: _Round) -> None:
         round_.pings_left -= 1
         self._number += 1
-        round_.open = ping = _Ping(self._number, self._read())
+        number, round_.sent = self._number, self._read()
         try:
-            self._send(PingMessage(number=ping.number, sent_ns=ping.sent.realtime_ns))
+            self._send(PingMessage(number=number, sent_ns=round_.sent.realtime_ns))
         except Exception as e:  # Locust's channel raises its own and zmq's
-            logger.debug("could not send ping %d: %s", ping.number, e)
-            if round_.open is ping:
-                round_.open = None
+            logger.debug("could not send ping %d: %s", number, e)
+            round_.sent = None
 
     def _end_round(self, round_: _Round) -> None:
         self._round = None
@@ -442,7 +440,7 @@ class WorkerClock:
         """Time until the next ping, the pong's timeout, the next round or the next look."""
         round_, due_ns = self._round, self._due_ns
         if round_ is not None:
-            due_ns = 0 if round_.open is None else _time_out_ns(round_.open)
+            due_ns = round_.due_ns
         if due_ns is None:
             return LOOK_INTERVAL_S
         return min(LOOK_INTERVAL_S, max(0, due_ns - self._read().monotonic_ns) * 1e-9)
@@ -465,7 +463,3 @@ class WorkerClock:
         self._doubt_ns = 0  # largest difference of discarded rounds
         if self._estimate is not None:
             self._take(self._estimate)
-
-
-def _time_out_ns(ping: _Ping) -> int:
-    return ping.sent.monotonic_ns + PONG_TIMEOUT_NS
