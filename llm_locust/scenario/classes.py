@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
@@ -33,6 +32,7 @@ from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.foreign_text import is_variable
 from llm_locust.wire.headers import HEADER_FIELDS, HeaderError, header_template
 from llm_locust.workload.answers import Validator
+from llm_locust.workload.draws import digest
 from llm_locust.workload.images import ImagesAsked
 from llm_locust.workload.lengths import Lengths, parse_lengths
 from llm_locust.workload.parts import ModelSplit
@@ -386,9 +386,8 @@ class Mix(Generic[T]):
 
     def of_arrival(self, seed: int, k: int) -> T:
         """The class of arrival ``k`` of all workers: the same whichever worker sends it, and of how many."""
-        digest = blake2b(f"{seed}/{_KEY}/{k}".encode(), digest_size=8).digest()
         # 53 bits: what a float in 0 .. 1 holds without being rounded up to 1.
-        fraction = (int.from_bytes(digest) >> 11) * 2.0**-53
+        fraction = (int.from_bytes(digest(seed, _KEY, k)) >> 11) * 2.0**-53
         return self.classes[int(np.searchsorted(self._edges, fraction, side="right"))]
 
 

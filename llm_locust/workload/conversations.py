@@ -7,7 +7,6 @@ generators of (seed, worker, user, conversation): users are independent of each 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import chain, count
 from re import fullmatch
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.dataset_rows import ShareGptConversation
-from llm_locust.workload.draws import generator
+from llm_locust.workload.draws import digest, generator
 from llm_locust.workload.lengths import Lengths, TimeDistribution, parse_lengths, parse_times
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
 from llm_locust.workload.prompts import Prompt, head_tag, with_head
@@ -184,17 +183,12 @@ def follow_ups(workload: Workload, place: ConversationId) -> Iterator[Prompt]:
     rng = place.generator(_LENGTHS)
     for turn in count(1):
         row = inputs.rows(rng, 1)[0].tolist()
-        yield workload.replayed(_number(place, turn), row[0], row[1] if paired else None)
+        number = int.from_bytes(digest(*_key(place), turn))  # that no other turn of the run has
+        yield workload.replayed(number, row[0], row[1] if paired else None)
 
 
 def _key(place: ConversationId) -> tuple[str, int, int, int]:
     return ("conversation", place.worker, place.user, place.number)
-
-
-def _number(place: ConversationId, turn: int) -> int:
-    """A number that no other turn of the run has (64 bits of a hash)."""
-    key = "/".join(map(str, (*_key(place), turn)))
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
 
 
 # History

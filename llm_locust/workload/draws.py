@@ -17,9 +17,14 @@ from numpy.typing import NDArray
 OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS, MODELS, PRIMER, IMAGES = range(1, 13)
 
 
+def digest(*key: object, size: int = 8) -> bytes:
+    """The hash of a key, of ``size`` bytes: equal for equal keys only."""
+    return blake2b("/".join(map(str, key)).encode(), digest_size=size).digest()
+
+
 def seed_of(seed: int, stream: str) -> int:
     """A seed whose draws are apart from those of ``seed`` and of its other streams."""
-    return int.from_bytes(blake2b(f"{seed}/{stream}".encode(), digest_size=7).digest())
+    return int.from_bytes(digest(seed, stream, size=7))
 
 
 class _Key(ISeedSequence):
@@ -29,10 +34,7 @@ class _Key(ISeedSequence):
         self._key = key
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        size = n_words * np.dtype(dtype).itemsize
-        return np.frombuffer(
-            blake2b("/".join(map(str, self._key)).encode(), digest_size=size).digest(), dtype
-        )
+        return np.frombuffer(digest(*self._key, size=n_words * np.dtype(dtype).itemsize), dtype)
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

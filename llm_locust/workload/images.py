@@ -5,13 +5,13 @@ import zlib
 from base64 import b64encode
 from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
 from itertools import accumulate
 
 import numpy as np
 
 from llm_locust.core.texts import named_values, plain_number
 from llm_locust.wire.images import InlineImage, Size
+from llm_locust.workload.draws import digest
 from llm_locust.workload.lengths import LengthError, Lengths, parse_lengths
 
 # --- PNG files of noise, each different from all others
@@ -208,14 +208,10 @@ class ImagesAsked:
 
     def _image(self, rng: np.random.Generator, salt: str) -> InlineImage:
         if self.distinct is None:
-            return noise_image(self.size.draw(rng), _own_bytes(salt, rng.bytes(16).hex()))
+            return noise_image(self.size.draw(rng), digest(salt, rng.bytes(16).hex(), size=OWN_BYTES))
         number = int(rng.integers(self.distinct))
         size = self.size.draw(np.random.default_rng(number))  # of an image, whoever sends it
-        return noise_image(size, _own_bytes(salt, number))
-
-
-def _own_bytes(*key: object) -> bytes:
-    return blake2b("/".join(map(str, key)).encode(), digest_size=OWN_BYTES).digest()
+        return noise_image(size, digest(salt, number, size=OWN_BYTES))
 
 
 def parse_images(text: str) -> ImagesAsked:

@@ -11,7 +11,6 @@ to 40 tokens).
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.images import InlineImage
+from llm_locust.workload.draws import digest
 
 # --- Vocabulary of synthetic prompts: 1,024 common English words
 #
@@ -217,21 +217,21 @@ def with_words(prompt: Prompt, words: str) -> Prompt:
 
 def head_words(*key: object) -> str:
     """:data:`HEAD_WORDS` words from a hash of ``key``: two keys give two heads (60 bits)."""
-    rest = int.from_bytes(_digest(key))
-    words = []
-    for _ in range(HEAD_WORDS):
+    return " ".join(words_of(digest(*key), HEAD_WORDS))
+
+
+def words_of(hashed: bytes, count: int) -> list[str]:
+    """So many words of a hash, of whose bits each takes ten."""
+    rest, words = int.from_bytes(hashed), []
+    for _ in range(count):
         rest, word = divmod(rest, len(WORDS))
         words.append(WORDS[word])
-    return " ".join(words)
+    return words
 
 
 def head_tag(*key: object) -> str:
     """``[1f0c9a3be2d4]``: a head that looks like an identifier and leaves a question's meaning."""
-    return f"[{_digest(key).hex()[:12]}]"
-
-
-def _digest(key: tuple[object, ...]) -> bytes:
-    return blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+    return f"[{digest(*key).hex()[:12]}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

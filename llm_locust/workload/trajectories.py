@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -13,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from llm_locust.core.manifest import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
-from llm_locust.workload.draws import generator
+from llm_locust.workload.draws import digest, generator
 from llm_locust.workload.trajectory_formats import (
     FileLine,
     Trajectory,
@@ -233,7 +232,7 @@ def load_pool(path: str | Path, block_tokens: int | None = None) -> tuple[Trajec
 
 def mark_of(*key: object) -> str:
     """A mark of 64 bits, equal for equal keys: ``[1f0c9a3be2d4071b]``."""
-    return f"[{blake2b('/'.join(map(str, key)).encode(), digest_size=8).hexdigest()}]"
+    return f"[{digest(*key).hex()}]"
 
 
 def how_read(path: str | Path, trajectories: Iterable[Trajectory]) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,7 +12,8 @@ from llm_locust.core.files import TRAJECTORIES, FileReading, InputError, folder_
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.foreign_text import one_line
-from llm_locust.workload.prompts import SLICE_WORDS, WORDS, Corpus, Prompt, with_head
+from llm_locust.workload.draws import digest
+from llm_locust.workload.prompts import SLICE_WORDS, Corpus, Prompt, with_head, words_of
 from llm_locust.workload.trace_formats import MOONCAKE_BLOCK_TOKENS
 from llm_locust.workload.traces import BlockError, Hashed, check_blocks
 
@@ -128,16 +128,12 @@ def _corpus() -> Corpus:
 
 
 def _words(key: str, words: int) -> str:
-    digest = blake2b(key.encode(), digest_size=16).digest()
-    number = int.from_bytes(digest[:8])
-    own = []
-    for _ in range(min(words, _OWN_WORDS)):
-        number, word = divmod(number, len(WORDS))
-        own.append(WORDS[word])
+    hashed = digest(key, size=16)
+    own = words_of(hashed[:8], min(words, _OWN_WORDS))
     if words == len(own):
         return " ".join(own)
     corpus, others = _corpus(), words - len(own)
-    first = int.from_bytes(digest[8:]) % (len(corpus.words) - others)
+    first = int.from_bytes(hashed[8:]) % (len(corpus.words) - others)
     return f"{' '.join(own)} {corpus.cut(first, others)}"
 
 
