@@ -303,6 +303,17 @@ def read_shape(path: str) -> ModelShape:
     return read_model(Path(path))
 
 
+def whole_from(least: int) -> Callable[[int], int]:
+    """What takes a whole number from ``least`` on."""
+
+    def parse(number: int) -> int:
+        if number < least:
+            raise ValueError(f"{number} is too small; give a whole number from {least}")
+        return number
+
+    return parse
+
+
 def parse_count(text: str) -> int:
     """A whole number from 1 (raises ValueError)."""
     try:

@@ -8,7 +8,7 @@ from re import fullmatch
 from typing import Any
 
 from llm_locust.core.texts import ON_OFF, is_on
-from llm_locust.options.option import Group, option, parse_header
+from llm_locust.options.option import Group, option, parse_header, whole_from
 from llm_locust.scenario import readers
 from llm_locust.scenario.request_kind import parse_prefix
 from llm_locust.wire.dialects.dialect import Dialect
@@ -35,13 +35,6 @@ def recorded_body(text: str) -> str:
     """The text as it is, or without the values of fields that have the name of a key."""
     fields = parse_body(text) if text else {}
     return json.dumps(without_keys(fields), ensure_ascii=False) if any(key_texts(fields)) else text
-
-
-def parse_skipped(lines: int) -> int:
-    """A number of lines from 0 (raises ValueError)."""
-    if lines < 0:
-        raise ValueError(f"{lines} lines: a whole number from 0")
-    return lines
 
 
 class RequestSettings(Group, frozen=True, kw_only=True):
@@ -132,7 +125,7 @@ class RequestSettings(Group, frozen=True, kw_only=True):
         "the load (default 0)",
         metavar="N",
         kind="whole",
-        parse=parse_skipped,
+        parse=whole_from(0),
         form=readers.WHOLE_FROM_0,
         otherwise=0,
     )

@@ -24,15 +24,9 @@ from llm_locust.options.option import (
     parse_timeouts,
     parse_warmup,
     verbatim,
+    whole_from,
 )
 from llm_locust.scenario import readers
-
-
-def parse_seed(seed: int) -> int:
-    """A whole number from 0 (raises ValueError)."""
-    if seed < 0:
-        raise ValueError(f"{seed} is negative; give a whole number from 0")
-    return seed
 
 
 def parse_stamps(text: str) -> str:
@@ -45,13 +39,6 @@ def parse_stamps(text: str) -> str:
     if text not in ("kernel", "program"):
         raise ValueError(f"{text!r} is neither kernel nor program")
     return text
-
-
-def parse_streams(streams: int) -> int:
-    """A whole number from 1 (raises ValueError)."""
-    if streams < 1:
-        raise ValueError(f"{streams} is no number of streams; give a whole number from 1")
-    return streams
 
 
 class RunSettings(Group, frozen=True, kw_only=True):
@@ -128,7 +115,7 @@ class RunSettings(Group, frozen=True, kw_only=True):
     seed: int | None = option(
         "--seed",
         "reproducible lengths and prompts (default: drawn and recorded)",
-        parse_seed,
+        whole_from(0),
         "N",
         kind="whole",
         form=readers.WHOLE_FROM_0,
@@ -178,7 +165,7 @@ class RunSettings(Group, frozen=True, kw_only=True):
     calibrate_streams: int | None = option(
         "--calibrate-streams",
         "the same at this number of streams, for an open loop, a sweep and the web UI",
-        parse_streams,
+        whole_from(1),
         "N",
         kind="whole",
         is_load=False,

@@ -111,7 +111,7 @@ def test_the_skipped_lines_of_a_trace_are_counted_to_its_end(
         ({"trace_unit": "s"}, "--trace-unit without a trace"),
         ({"trace_block": "16"}, "--trace-block without a trace or trajectories"),
         ({"trace_block": "3"}, "--trace-block: block '3': a whole number of tokens from 4 to 65,536"),
-        ({"skip_bad_lines": -1}, "--skip-bad-lines: -1 lines: a whole number from 0"),
+        ({"skip_bad_lines": -1}, "--skip-bad-lines: -1 is too small; give a whole number from 0"),
         ({"dataset_keys": "a,"}, "--dataset-keys: keys 'a,': names with commas between"),
     ],
 )

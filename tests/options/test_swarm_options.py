@@ -109,7 +109,7 @@ def test_a_dataset_brings_its_own_lengths(tmp_path: Path) -> None:
         ({"max_answer": "1KiB"}, "--max-answer: '1KiB' must be between 64KiB and 4GiB"),
         ({"drain": "1"}, "--drain: '1': a number without a unit: add one, as 1ms or 1s"),
         ({"dataset": "/nowhere.jsonl"}, "--dataset: "),
-        ({"seed": -1}, "--seed: -1 is negative"),
+        ({"seed": -1}, "--seed: -1 is too small"),
         ({"api_key_env": "NONE"}, "--api-key-env: the environment variable 'NONE' is not set, or empty"),
         ({"header": ["nothing"]}, "--header: "),
     ],
