@@ -44,7 +44,7 @@ CASES = {
     "unknown model, forked": Case(["--model", "lama", "--canary", "on"], r"which has: sim, other", workers=2),
     "several models and none named": Case([], r"has 2 models, give --model NAME: sim, other"),
     "SLO word": Case(["--slo", "ttft=500ms tpop=50ms"], r"--slo: .*tpop.*tpot"),
-    "seed": Case(["--seed", "-4"], r"--seed: -4 is negative"),
+    "seed": Case(["--seed", "-4"], r"--seed: -4 is too small"),
     "dataset line": Case(["--dataset", "{folder}/bad.jsonl"], r"--dataset: .*bad\.jsonl:2: "),
     "dataset line, forked": Case(["--dataset", "{folder}/bad.jsonl"], r"bad\.jsonl:2: ", workers=2),
     "dataset that is a device": Case(["--dataset", "/dev/zero"], r"--dataset: .*'/dev/zero': .*a device"),
