@@ -8,7 +8,6 @@ from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.option import PROGRESS_MODES, Group, ProgressMode, option, parse_price, read_shape
 from llm_locust.options.run import RunSettings
 from llm_locust.roofline.gpus import Gpu, gpu_named
-from llm_locust.workload.arrivals import Profile
 
 
 def parse_note(text: str) -> str:
@@ -184,7 +183,9 @@ def keep_of(report: ReportSettings, run: RunSettings, load: LoadSettings, text: 
         raise ValueError(f"{text} drops records only once there is a copy of them: add --upload TO")
     if rolling_s is not None and rolling_s > least_s / 2:
         raise ValueError(f"{text}: --rolling-summary must be at most half of it")
-    has_stages = load.sweep is not None or load.search is not None or _has_steps(load.profile)
+    segments = () if load.profile is None else load.profile.segments
+    has_steps = len(segments) > 1 and not any(s.slope or s.amplitude for s in segments)
+    has_stages = load.sweep is not None or load.search is not None or has_steps
     needs = {
         "--gate": bool(run.gates),
         "--require-valid": report.require_valid,
@@ -197,11 +198,6 @@ def keep_of(report: ReportSettings, run: RunSettings, load: LoadSettings, text: 
                 "`llm-locust merge` with the uploaded copy makes a run that can be judged"
             )
     return Keep.of(least_s, rolling_s)
-
-
-def _has_steps(profile: Profile | None) -> bool:
-    segments = () if profile is None else profile.segments
-    return len(segments) > 1 and not any(s.slope or s.amplitude for s in segments)
 
 
 # --- Options of the web UI beside Locust's own

@@ -1,4 +1,4 @@
-"""Options that say what is sent."""
+"""Options that say what is sent, and those that give access to the server: keys, headers, certificates."""
 
 import argparse
 import json
@@ -197,7 +197,7 @@ class RequestSettings(Group, frozen=True, kw_only=True):
     )
 
 
-# --- Options that give access to the server: keys, headers, certificates
+# --- Access to the server
 
 
 #: Where SDKs and their users have the key.

@@ -246,9 +246,6 @@ def _format(path: Path) -> str:
     return found or ("jsonl" if first_character(path) in b'[{"' else "text")
 
 
-# --- Prompts from a CSV file, from plain text, and from a Parquet file
-
-
 # --- Prompts from a CSV file with a header
 #
 # The prompt is in the first column that there is of :data:`~llm_locust.workload.dataset_rows.TEXT_KEYS`.

@@ -1,4 +1,16 @@
-"""Lines of a file, rows of lines; every error names the file and the line."""
+"""Recorded workloads: times, lengths and common prefixes of requests, in the formats of their files.
+
+============ ======================================================================================
+``azure``    Azure LLM inference, CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``
+``mooncake`` JSON lines: ``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids`` of 512 tokens
+``bailian``  the same with ``chat_id``, ``parent_chat_id`` or ``turn``: in s, ``hash_ids`` of 16 tokens
+``burstgpt`` CSV: ``Timestamp`` in s, ``Request tokens``, ``Response tokens``; ``Session ID`` if there
+``sessions`` JSON lines of this project's own, see below
+============ ======================================================================================
+
+Files, also gzip-compressed ones, are read on demand, and are never held in memory as a whole. Every error
+names the file and the line.
+"""
 
 import csv
 from collections import OrderedDict
@@ -212,9 +224,6 @@ def nanoseconds(name: str, value: str | float, unit_ns: int) -> int:
 def _excerpt(text: str) -> str:
     text = text.strip()
     return repr(text if len(text) <= 60 else text[:60] + "…")
-
-
-# --- Formats of traces: Azure, BurstGPT, Mooncake, and sessions in this project's own format
 
 
 # --- Azure LLM inference traces: CSV with one request per line, times as date and time of day

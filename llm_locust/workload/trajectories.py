@@ -149,13 +149,6 @@ def _common(a: str, b: str) -> int:
 
 
 # --- The pool of trajectories of a run
-#
-# ============ ======================================================
-# ``chat``     OpenAI's messages, agentperf-local's files
-# ``mlperf``   MLPerf's agentic data sets
-# ``weka``     hashes of blocks, with sub-agents
-# ``mooncake`` hashes of blocks, by session
-# ============ ======================================================
 
 
 History = Literal["recorded", "own"]

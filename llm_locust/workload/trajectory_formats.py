@@ -1,4 +1,12 @@
-"""A trajectory as a value: what an agent asked, turn after turn."""
+"""A trajectory as a value: what an agent asked, turn after turn; and the formats of their files.
+
+============ ======================================================
+``chat``     OpenAI's messages, agentperf-local's files
+``mlperf``   MLPerf's agentic data sets
+``weka``     hashes of blocks, with sub-agents
+``mooncake`` hashes of blocks, by session
+============ ======================================================
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -341,9 +349,6 @@ def shared_messages(
             break
         same += 1
     return (*(before or ())[:same], *messages[same:])
-
-
-# --- Formats of trajectories: OpenAI's chat form, MLPerf's data sets, Mooncake's sessions, WEKA's traces
 
 
 # --- Trajectories in OpenAI's chat form: JSON lines, one turn each, with the whole recorded history

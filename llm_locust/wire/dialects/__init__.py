@@ -1,4 +1,5 @@
-"""The APIs that can be named on the command line and in scenarios: one row each, from its own module."""
+"""APIs of inference servers, a module each with its requests and the readers of its answers; and the table of
+those that can be named on the command line and in scenarios."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
