@@ -364,8 +364,6 @@ class LoadSession:
 
     def _admit(self) -> None:
         """Count one more request; raises as :meth:`enter`."""
-        self.gate.wait()
-        if self._over:
-            self._turn_away(gevent.GreenletExit())
-        if self.load is None and self._quota is not None and not self._quota.take():
-            self._turn_away(StopUser())
+        self.enter()
+        if self.load is None and self._quota is not None:
+            self._quota.take()
