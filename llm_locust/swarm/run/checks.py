@@ -464,33 +464,28 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
         path = next_part(settings.run.out)
     if again or settings.run.out is None:
         path = _free(path)
-    if holds_a_run(path):
-        raise UsageError(f"--out: {str(path)!r} holds a run already: remove it, or name another directory")
-    try:
-        return create_run_dir(path)
-    except StoreError as e:
-        raise UsageError(f"--out: {e}") from e
+    _refuse_held(path)
+    return _made(path)
 
 
 def check_run_dir(settings: Settings) -> None:
     """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
-    if settings.restartable:
-        if settings.run.out is None:
-            raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
-        _probe(settings.run.out)
-    elif settings.run.out is None:
-        _probe(Path("runs"))
-    elif holds_a_run(settings.run.out):
-        raise UsageError(
-            f"--out: {str(settings.run.out)!r} holds a run already: remove it, or name another directory"
-        )
-    else:
-        _probe(settings.run.out)
+    out = settings.run.out
+    if settings.restartable and out is None:
+        raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
+    if out is not None and not settings.restartable:
+        _refuse_held(out)
+    _made(out or Path("runs"))
 
 
-def _probe(path: Path) -> None:
+def _refuse_held(path: Path) -> None:
+    if holds_a_run(path):
+        raise UsageError(f"--out: {str(path)!r} holds a run already: remove it, or name another directory")
+
+
+def _made(path: Path) -> Path:
     try:
-        create_run_dir(path)
+        return create_run_dir(path)
     except StoreError as e:
         raise UsageError(f"--out: {e}") from e
 
