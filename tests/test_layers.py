@@ -41,7 +41,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "client": ("http",),
     "metrics": ("stats", "requests"),
     "figures": ("charts", "compare"),
-    "report": ("sections", "html", "formats", "compare"),
+    "report": ("html", "formats", "compare"),
     "swarm": (
         "process",
         "channel",

@@ -296,9 +296,9 @@ def run_merge(args: argparse.Namespace) -> int:
     """Merge, and print the report. Return the report's exit code, or 2 if nothing could be merged."""
     from llm_locust.report.analysis import build_report
     from llm_locust.report.console import print_report
+    from llm_locust.report.headline import verdict
     from llm_locust.report.inputs import carry_over
     from llm_locust.report.output import one_line, printing
-    from llm_locust.report.sections.headline import verdict
     from llm_locust.store import merge
 
     try:

@@ -21,9 +21,9 @@ from llm_locust.report.console import print_report
 from llm_locust.report.formats.benchmarks import vllm_json
 from llm_locust.report.formats.dynamo import dynamo
 from llm_locust.report.formats.table import FORMAT, Format
+from llm_locust.report.headline import Headline, verdict as in_words
 from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
-from llm_locust.report.sections.headline import Headline, verdict as in_words
 from llm_locust.report.so_far import open_so_far
 from llm_locust.roofline.model import read_model
 from llm_locust.store import StoreError, create_run_dir, holds_a_run

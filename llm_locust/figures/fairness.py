@@ -581,7 +581,7 @@ _COLUMNS = (
     Column("by chance"),
 )
 
-#: Causes of which a box tells, see :mod:`~llm_locust.report.sections.headline`: a user notices them. The
+#: Causes of which a box tells, see :mod:`~llm_locust.report.headline`: a user notices them. The
 #: others say how the balancer works.
 BOXED = ("out", "slow")
 

@@ -20,9 +20,9 @@ from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import SEPARATOR, clean
+from llm_locust.report.contents import brief, brief_boxes, brief_heading, heading, sections
+from llm_locust.report.headline import Headline, boxes, verdict
 from llm_locust.report.inputs import LIVE_FILE
-from llm_locust.report.sections.contents import brief, brief_boxes, brief_heading, heading, sections
-from llm_locust.report.sections.headline import Headline, boxes, verdict
 from llm_locust.store import (
     ARMS_FILE,
     CURVE_FILE,

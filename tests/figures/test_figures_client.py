@@ -29,10 +29,10 @@ from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report
+from llm_locust.report.contents import heading
+from llm_locust.report.headline import verdict as verdict_of_headline
 from llm_locust.report.inputs import _pooled_manifest
 from llm_locust.report.markdown import markdown
-from llm_locust.report.sections.contents import heading
-from llm_locust.report.sections.headline import verdict as verdict_of_headline
 
 #: What a worker may have been short of.
 _CAUSES = ("run_queue_percent_max", "cpu_percent_max", "throttled_percent_max", "steal_percent_max")

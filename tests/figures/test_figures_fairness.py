@@ -30,8 +30,8 @@ from llm_locust.figures.section import Section, Tone
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.proportions import Significance
-from llm_locust.report.sections.contents import brief, sections
-from llm_locust.report.sections.headline import findings, verdict
+from llm_locust.report.contents import brief, sections
+from llm_locust.report.headline import findings, verdict
 
 AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(any)
 

@@ -15,7 +15,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.goodput import show as goodput
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.user_time import UserTime
-from llm_locust.report.sections.headline import findings
+from llm_locust.report.headline import findings
 
 
 def summary(*records: RequestRecord, **fields: Any) -> Summary:

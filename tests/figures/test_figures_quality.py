@@ -18,8 +18,8 @@ from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent, doubtful
 from llm_locust.figures.section import Section, Tone
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.contents import sections
-from llm_locust.report.sections.headline import findings
+from llm_locust.report.contents import sections
+from llm_locust.report.headline import findings
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:

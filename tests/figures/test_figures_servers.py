@@ -24,7 +24,7 @@ from llm_locust.figures.servers import (
 )
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
-from llm_locust.report.sections.contents import sections
+from llm_locust.report.contents import sections
 
 REQUESTS = 50
 

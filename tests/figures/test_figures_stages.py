@@ -29,7 +29,7 @@ from llm_locust.metrics.window import Window
 from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.compare.pareto import pareto_of
 from llm_locust.report.csv_tables import repeats_csv, stages_csv
-from llm_locust.report.html import html_report
+from llm_locust.report.html.page import html_report
 from llm_locust.report.inputs import Run, Source
 from llm_locust.report.markdown import markdown
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests

@@ -16,7 +16,7 @@ from llm_locust.figures.search import SearchAnswer, SearchFacts
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.report.sections.headline import findings, verdict as verdict_of_headline
+from llm_locust.report.headline import findings, verdict as verdict_of_headline
 
 
 def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:

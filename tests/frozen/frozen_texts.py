@@ -27,10 +27,10 @@ from llm_locust.report.compare.page import page
 from llm_locust.report.compare.tables import as_data, sections
 from llm_locust.report.console import print_report, print_sections
 from llm_locust.report.finish import join_parts
+from llm_locust.report.headline import verdict as in_words
 from llm_locust.report.inputs import open_source
 from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import shown_json
-from llm_locust.report.sections.headline import verdict as in_words
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE
 from llm_locust.store.facts import parts_of
 

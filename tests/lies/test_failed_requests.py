@@ -17,7 +17,7 @@ from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.report.formats.junit import junit
-from llm_locust.report.sections.headline import boxes, findings
+from llm_locust.report.headline import boxes, findings
 
 
 def refusing(ok: int = 40, refused: int = 60) -> list[RequestRecord]:

@@ -14,7 +14,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Doubt, RequestRecord
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
-from llm_locust.report.sections.headline import findings
+from llm_locust.report.headline import findings
 from llm_locust.swarm.run.lifecycle import without_gates
 
 

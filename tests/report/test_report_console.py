@@ -17,7 +17,7 @@ from llm_locust.figures.section import Line, Section
 from llm_locust.figures.text import number
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.console import print_report, print_sections
-from llm_locust.report.sections.headline import verdict
+from llm_locust.report.headline import verdict
 
 RUN = Path("runs/first")
 

@@ -34,9 +34,9 @@ from llm_locust.figures.charts import run_charts
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.report.html import html_report
 from llm_locust.report.html.charts import over_load
 from llm_locust.report.html.over_time import MOST_SHOWN, in_flight
+from llm_locust.report.html.page import html_report
 from llm_locust.report.html.shell import Chart, plotly
 
 EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"

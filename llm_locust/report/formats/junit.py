@@ -8,7 +8,7 @@ from llm_locust.figures.completeness import Completeness
 from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, plural
-from llm_locust.report.sections.headline import Headline, verdict
+from llm_locust.report.headline import Headline, verdict
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 

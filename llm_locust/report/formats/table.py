@@ -11,9 +11,9 @@ from llm_locust.report.formats.benchmarks import genai_perf, inferencex, mlperf,
 from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.llmd import llmd
+from llm_locust.report.headline import Headline, verdict as in_words
 from llm_locust.report.markdown import markdown
 from llm_locust.report.output import shown_json
-from llm_locust.report.sections.headline import Headline, verdict as in_words
 
 
 def _markdown(analysis: Analysis) -> str:

@@ -40,12 +40,12 @@ from llm_locust.figures.text import (
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.structs import LatencyTable
+from llm_locust.report import contents
+from llm_locust.report.contents import heading
+from llm_locust.report.headline import Headline, RunFinding, boxes, edge_of, verdict
 from llm_locust.report.html import charts as plots, over_time
 from llm_locust.report.html.shell import Chart, whole_page
 from llm_locust.report.inputs import Scraped
-from llm_locust.report.sections import contents
-from llm_locust.report.sections.contents import heading
-from llm_locust.report.sections.headline import Headline, RunFinding, boxes, edge_of, verdict
 
 # --- Tables that only the page has: the workers and the configuration
 

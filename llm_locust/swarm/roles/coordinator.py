@@ -17,8 +17,8 @@ from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.console import print_report, print_sections
+from llm_locust.report.headline import Headline, verdict
 from llm_locust.report.output import shown_json
-from llm_locust.report.sections.headline import Headline, verdict
 from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.event_loop import spawn_loop, wait_until

@@ -15,7 +15,7 @@ from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
-from llm_locust.report.sections.headline import verdict
+from llm_locust.report.headline import verdict
 from llm_locust.report.so_far import SO_FAR_DIR
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
 from llm_locust.store.facts import parts_of

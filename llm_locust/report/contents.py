@@ -24,7 +24,7 @@ from llm_locust.figures.text import (
     seconds,
     sentence,
 )
-from llm_locust.report.sections.headline import Headline, boxes
+from llm_locust.report.headline import Headline, boxes
 
 
 def heading(summary: Summary) -> Section:
@@ -179,7 +179,7 @@ _OF_NO_REQUEST = frozenset({"other_requests", "interventions", "servers", "clien
 
 def sections(summary: Summary) -> list[Section]:
     """Every section that has something to say. What alarms has a box of its own, see
-    :func:`~llm_locust.report.sections.headline.boxes`, and is not among them."""
+    :func:`~llm_locust.report.headline.boxes`, and is not among them."""
     shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
     if summary.is_empty:
         shown = [entry for entry in CONTENTS if entry.key in _OF_NO_REQUEST]

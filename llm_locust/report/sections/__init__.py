@@ -1,1 +1,0 @@
-"""Sections of a report, before any format: one module per subject, which may have several sections."""
