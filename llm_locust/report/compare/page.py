@@ -109,7 +109,7 @@ def _trend(title: str, shown: list[FigureOverTime], hours: list[float], names: l
             (f"{name} low", figure.lows, Kind.DASHED),
             (f"{name} high", figure.highs, Kind.DASHED),
         ):
-            columns[head] = figures((float("nan") if v is None else v for v in values), scale)
+            columns[head] = figures(values, scale)
             series.append(Series(head, _TIME, head, colour, kind))
     return Chart(
         id="trend-" + shown[0].metric.name.replace("_", "-"),

@@ -25,7 +25,6 @@ from llm_locust.report.html.shell import (
     Series,
     Values,
     figures,
-    known,
     labels,
 )
 
@@ -76,10 +75,10 @@ def _chart(
     tables, series = [], []
     x = f"asked ({unit})"
     for at, (lengths, points) in enumerate(groups.items()):
-        found: dict[str, Values] = {x: known([p.load for p in points])}
+        found: dict[str, Values] = {x: figures([p.load for p in points])}
         for name, of, scale, value in columns:
             for i, word in enumerate(("", " low", " high")):
-                found[f"{name}{word} ({of})"] = known([value(p)[i] for p in points], scale)
+                found[f"{name}{word} ({of})"] = figures([value(p)[i] for p in points], scale)
             kind = Kind.MARKS if name == columns[0][0] else Kind.DASHED
             label = f"{lengths} {name}" if len(columns) > 1 else lengths
             series.append(Series(label, x, f"{name} ({of})", _COLOURS[at % len(_COLOURS)], kind, table=at))
@@ -101,9 +100,9 @@ def _over_lengths_rates(groups: Groups, unit: str, per: str, note: str) -> Chart
     tables, series = [], []
     for at, (lengths, points) in enumerate(groups.items()):
         columns: dict[str, Values] = {
-            f"asked ({unit})": known([p.load for p in points]),
-            x: known([p.user_tps for p in points]),
-            y: known([p.output_tps if p.gpu_tps is None else p.gpu_tps for p in points]),
+            f"asked ({unit})": figures([p.load for p in points]),
+            x: figures([p.user_tps for p in points]),
+            y: figures([p.output_tps if p.gpu_tps is None else p.gpu_tps for p in points]),
         }
         tables.append(Data(_table(lengths), columns))
         series.append(Series(lengths, x, y, _COLOURS[at % len(_COLOURS)], Kind.MARKS, table=at))
@@ -163,8 +162,8 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
 
 def _goodput(points: Sequence[LoadPoint], unit: str, summary: Summary, note: str) -> Chart:
     columns: dict[str, Values] = {
-        f"asked ({unit})": known([p.load for p in points]),
-        f"offered ({unit})": known([p.offered for p in points]),
+        f"asked ({unit})": figures([p.load for p in points]),
+        f"offered ({unit})": figures([p.offered for p in points]),
     }
     x = f"asked ({unit})"
     series = _estimates(columns, "goodput", "%", [p.goodput for p in points], x, "c1", 100.0)
@@ -200,8 +199,8 @@ def _latency(
 ) -> Chart:
     name, x = LATENCY[metric].label, "inputs/s" if metric == "e2el" else "output tokens/s"
     columns: dict[str, Values] = {
-        f"asked ({unit})": known([p.load for p in points]),
-        x: known([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
+        f"asked ({unit})": figures([p.load for p in points]),
+        x: figures([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
     }
     series = _percentiles(columns, points, metric, x, (of_p50, of_p99))
     return Chart(
@@ -223,7 +222,7 @@ def over_hits(points: Sequence[LoadPoint], note: str) -> list[Chart]:
 
 def _over_hits(points: Sequence[LoadPoint], metric: str, of_p50: str, of_p99: str, note: str) -> Chart:
     x = "prefix-cache hits (% of prompts' tokens)"
-    columns: dict[str, Values] = {x: known([p.hits for p in points], 100.0)}
+    columns: dict[str, Values] = {x: figures([p.hits for p in points], 100.0)}
     series = _percentiles(columns, points, metric, x, (of_p50, of_p99))
     return Chart(
         id=f"{metric}-over-hits",
@@ -240,9 +239,9 @@ def _rates(points: Sequence[LoadPoint], unit: str, gpus: float | None, note: str
     per = "per GPU" if gpus else "of the deployment"
     x, y = "tokens/s per user", f"output tokens/s {per}"
     columns: dict[str, Values] = {
-        f"asked ({unit})": known([p.load for p in points]),
-        x: known([p.user_tps for p in points]),
-        y: known([p.gpu_tps if gpus else p.output_tps for p in points]),
+        f"asked ({unit})": figures([p.load for p in points]),
+        x: figures([p.user_tps for p in points]),
+        y: figures([p.gpu_tps if gpus else p.output_tps for p in points]),
     }
     unknown = "" if gpus else " --gpus says how many GPUs there are."
     return Chart(
@@ -282,7 +281,7 @@ def _estimates(
     found = []
     for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.DASHED), (" high", Kind.DASHED))):
         head = f"{name}{word} ({unit})"
-        columns[head] = known([value[i] for value in values], scale)
+        columns[head] = figures([value[i] for value in values], scale)
         if any(value[i] is not None for value in values):
             found.append(Series(f"{name}{word}", x, head, colour, kind))
     return found

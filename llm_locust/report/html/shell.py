@@ -18,7 +18,6 @@ from markupsafe import Markup
 from msgspec import to_builtins
 
 from llm_locust.figures.section import Column
-from llm_locust.figures.text import is_defined
 
 _PACKAGE = "llm_locust.report.html"
 
@@ -211,18 +210,13 @@ class Chart:
         return made
 
 
-def figures(values: Iterable[float], scale: float = 1.0) -> list[float | None]:
+def figures(values: Iterable[float | None], scale: float = 1.0) -> list[float | None]:
     """Values times ``scale`` to five significant digits; what is undefined or infinite is None."""
-    return [_figure(float(value) * scale) for value in values]
-
-
-def known(values: Sequence[float | None], scale: float = 1.0) -> Values:
-    """Values as :func:`figures` has them; None is undefined."""
-    return figures((math.nan if value is None else value for value in values), scale)
+    return [None if value is None else _figure(float(value) * scale) for value in values]
 
 
 def _figure(value: float) -> float | None:
-    if not is_defined(value) or math.isinf(value):
+    if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{_DIGITS}g}")
     return int(rounded) if rounded.is_integer() else rounded
