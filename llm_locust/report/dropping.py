@@ -20,7 +20,7 @@ from llm_locust.report.totals import FrameTotals, batches_of, encode_totals, wit
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
 from llm_locust.store.destination import Destination, open_destination
 from llm_locust.store.facts import holdings
-from llm_locust.store.files import check_folder_name, size_text
+from llm_locust.store.files import check_folder_name, size_text, sync
 from llm_locust.store.frame_log import (
     SEGMENTS_DIR,
     Expired,
@@ -29,7 +29,6 @@ from llm_locust.store.frame_log import (
     index_batches,
     segments_of,
     sole_user,
-    sync_directory,
     write_expired,
 )
 from llm_locust.store.frames import axis_offsets_ns, index_frames, ranges_text, unique_frames
@@ -110,7 +109,7 @@ def _drop(run: Path, segment: Segment, manifest: Manifest, to: Destination) -> t
             raise StoreError(f"the file system of {str(run)!r} has no locks: nothing can be dropped there")
         write_expired(run, expired)
         segment.path.unlink()
-        sync_directory(segment.path.parent)
+        sync(segment.path.parent)
     return expired.rows, expired.size
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from llm_locust.core.files import replacing
+from llm_locust.store.files import sync
 from llm_locust.wire.foreign_text import blanked, public_url, url_secret
 
 #: Timeouts of one request to an object store, after which another one may be tried.
@@ -106,11 +107,7 @@ class Destination:
         if isinstance(self.filesystem, fs.LocalFileSystem):
             target = Path(self.path, name)
             for path in (target, target.parent):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+                sync(path)
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         """Create or replace a file, completely or not at all; return its size in bytes.

@@ -116,6 +116,15 @@ def write_text(path: Path, text: str | bytes) -> None:
         file.write(text.encode() if isinstance(text, str) else text)
 
 
+def sync(path: Path) -> None:
+    """Make a file, or the names in a directory, outlive a loss of power (raises OSError)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def check_folder_name(text: str, what: str) -> str:
     """Check an id that is used as the name of a folder, and return it.
 

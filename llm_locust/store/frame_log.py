@@ -22,6 +22,7 @@ from llm_locust.store.files import (
     REQUESTS_FILE,
     StoreError,
     read_own_file,
+    sync,
     write_json,
 )
 from llm_locust.store.frames import FrameHeader, FrameIndex, FrameRef, Tear, index_frames, parse_ranges
@@ -338,16 +339,7 @@ def write_expired(run: Path, expired: Expired) -> None:
         file.write(msgspec.json.format(msgspec.json.encode(expired)))
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make new and removed names in a directory outlive a loss of power (raises OSError)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def remove_void(run: Path) -> None:

@@ -377,7 +377,7 @@ def crashing(step: Callable[..., object], is_after: bool, at: int) -> Callable[.
     return crash
 
 
-STEPS = ("has_segment", "rest_of", "write_expired", "sync_directory")
+STEPS = ("has_segment", "rest_of", "write_expired", "sync")
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
