@@ -241,6 +241,11 @@ def test_every_word_stands_in_the_text_where_it_says(text: str) -> None:
         assert term.text
 
 
+def test_only_a_decimal_number_is_a_plain_number() -> None:
+    assert [plain_number(word) for word in ("2.5", "-1e3", "7")] == [2.5, -1000.0, 7.0]
+    assert all(math.isnan(plain_number(word)) for word in ("", "x", "inf", "nan", "1_0", "1e999"))
+
+
 def test_only_a_near_name_is_suggested() -> None:
     assert nearest("ttff", ["ttft", "e2el"]) == 'did you mean "ttft"? '
     assert nearest("zzz", ["ttft", "e2el"]) == ""
