@@ -52,7 +52,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         run="r", stage=1, step="load", at_ns=5, measured_ns=6, rate=2.5, drain_s=60.0
     ),
     messages.STAGED: messages.StagedMessage(run="r", stage=1, step="drain", cut=1, unsent=2),
-    messages.END: messages.RunMessage(run="r"),
+    messages.END: messages.EndMessage(run="r", code=3),
     messages.REFUSED: messages.RefusedMessage(run="r", reason="no"),
     messages.DONE: CountsMessage(
         run="r",
