@@ -18,6 +18,7 @@ from parsed_settings import run_info
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import LoadSettings
+from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.users import open_loop as module
 from llm_locust.swarm.users.open_loop import (
     AHEAD_S,
@@ -124,11 +125,11 @@ def test_a_stopped_load_lets_what_is_under_way_end_within_its_patience() -> None
 def test_what_is_held_back_is_told() -> None:
     sender = Noting(Event())
     part = loaded(sender, LoadSettings(max_in_flight=3), starters=2, rate=2000.0)
-    gevent.sleep(0.3)
+    assert wait_until(lambda: part.counts().held_back > 50, 30.0, poll_s=0.01)
+    assert wait_until(lambda: part.counts().longest_held_ns > 100_000_000, 30.0, poll_s=0.01)
     counts = part.counts()
     assert len(sender.sent) == 2, "three of two workers: the first has two"
-    assert counts.waiting == counts.held_back > 50
-    assert counts.longest_held_ns > 100_000_000
+    assert counts.waiting == counts.held_back
     assert not part.spent
     part.drain(0.0)
 
