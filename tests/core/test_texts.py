@@ -275,9 +275,3 @@ def test_an_argument_is_what_is_read_of_it_or_refused_in_the_readers_words() -> 
 def test_a_number_below_1_is_not_positive(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number of at least 1"):
         positive(text)
-
-
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "1_0", "", "ten"])
-def test_only_a_finite_decimal_number_is_a_plain_number(text: str) -> None:
-    assert math.isnan(plain_number(text))
-    assert plain_number(" -.5e1 ") == -5
