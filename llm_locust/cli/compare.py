@@ -12,7 +12,7 @@ from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
 from llm_locust.report.compare.tables import as_data, sections
 from llm_locust.report.console import print_sections
 from llm_locust.report.markdown import markdown_of
-from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.output import printing, shown_json
 from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print. Return the exit code.
 
-    0, 1 for a broken gate, 2 for runs that cannot be compared, 3 for a gate that they cannot decide.
+    0, 1 for a broken gate, 3 for a gate that the runs cannot decide (raises ValueError or OSError).
     """
     # Imported here: the options take longer to import than this command's help.
     from llm_locust.options.table import NOT_LOAD
@@ -80,39 +80,31 @@ def run(args: argparse.Namespace) -> int:
     paths: Sequence[Path] = [args.base, *args.new]
     if args.pareto:
         return _pareto(args, paths)
-    try:
-        outcome = compare_runs(
-            paths,
-            Question(slo=args.slo, window=args.window, warmup_s=args.warmup),
-            gates=parse_relative_gates(args.gate),
-            gate_unknown=args.gate_unknown,
-            not_load=NOT_LOAD,
-        )
-        if args.html is not None:
-            _write_page(args.html, outcome)
-    except (ValueError, OSError) as e:
-        print(f"llm-locust compare: {one_line(e)}", file=sys.stderr)
-        return 2
+    outcome = compare_runs(
+        paths,
+        Question(slo=args.slo, window=args.window, warmup_s=args.warmup),
+        gates=parse_relative_gates(args.gate),
+        gate_unknown=args.gate_unknown,
+        not_load=NOT_LOAD,
+    )
+    if args.html is not None:
+        _write_page(args.html, outcome)
     with printing():
         _print(outcome, args.format, full=args.full)
     return outcome.exit_code
 
 
 def _pareto(args: argparse.Namespace, paths: Sequence[Path]) -> int:
-    """Print the points of all runs, and write the page and its CSV. Return 0, or 2 for runs without any."""
+    """Print the points of all runs, write the page and its CSV. Return 0 (raises ValueError or OSError)."""
     # Imported here: plotly takes longer to import than a comparison of two runs.
     from llm_locust.report.compare.pareto import pareto_csv, pareto_of, pareto_page, sections
 
-    try:
-        if args.gate or args.window != "run" or args.warmup is not None or args.format == "json":
-            raise ValueError("--pareto takes no --gate, --window, --warmup or --json: leave them out")
-        found = pareto_of(paths, args.slo, args.gpus)
-        if args.html is not None:
-            write_text(args.html, pareto_page(found))
-            write_text(args.html.with_name(f"{args.html.name}.csv"), pareto_csv(found))
-    except (ValueError, OSError) as e:
-        print(f"llm-locust compare: {one_line(e)}", file=sys.stderr)
-        return 2
+    if args.gate or args.window != "run" or args.warmup is not None or args.format == "json":
+        raise ValueError("--pareto takes no --gate, --window, --warmup or --json: leave them out")
+    found = pareto_of(paths, args.slo, args.gpus)
+    if args.html is not None:
+        write_text(args.html, pareto_page(found))
+        write_text(args.html.with_name(f"{args.html.name}.csv"), pareto_csv(found))
     with printing():
         if args.format == "md":
             print(markdown_of("Comparison of runs", [], sections(found)), end="")

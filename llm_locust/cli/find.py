@@ -27,7 +27,7 @@ from llm_locust.figures.text import clean, number
 from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import open_source
-from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.output import printing, shown_json
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
@@ -70,22 +70,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the next load or the answer. Return the exit code: 0, or 2 for what cannot be searched."""
-    try:
-        if url := next((str(run) for run in args.runs if str(run).startswith(("http:/", "https:/"))), ""):
-            raise ValueError(
-                f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`'
-            )
-        objective = parse_objective(args.objective)
-        question = Question(slo=args.slo, warmup_s=args.warmup)
-        found, warnings = _probes(args.runs, question, objective, args.lengths)
-        if not found:
-            raise ValueError("the runs have no load: nothing was sent in them")
-        bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
-        step = next_step(objective, bounds, found)
-    except (ValueError, OSError) as e:
-        print(f"llm-locust find: {one_line(e)}", file=sys.stderr)
-        return 2
+    """Print the next load or the answer. Return the exit code, 0 (raises ValueError or OSError)."""
+    if url := next((str(run) for run in args.runs if str(run).startswith(("http:/", "https:/"))), ""):
+        raise ValueError(f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`')
+    objective = parse_objective(args.objective)
+    question = Question(slo=args.slo, warmup_s=args.warmup)
+    found, warnings = _probes(args.runs, question, objective, args.lengths)
+    if not found:
+        raise ValueError("the runs have no load: nothing was sent in them")
+    bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
+    step = next_step(objective, bounds, found)
     stages = search_stages(objective, found, [None] * len(found))
     with printing():
         if args.json:

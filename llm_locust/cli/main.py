@@ -1,8 +1,9 @@
 """The ``llm-locust`` command: one lazy table of commands, and the parser of their arguments.
 
 A module of a command has ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(args)``, which returns the exit
-code. Of a further command of a module, such as merge, they are ``MERGE_DESCRIPTION``, ``add_merge_arguments``
-and ``run_merge``. Only the module of the command that is run is imported.
+code; or it raises a ValueError or an OSError whose text says why it cannot be done, for one line and the exit
+code 2. Of a further command of a module, such as merge, they are ``MERGE_DESCRIPTION``,
+``add_merge_arguments`` and ``run_merge``. Only the module of the command that is run is imported.
 """
 
 import argparse
@@ -150,7 +151,13 @@ def _run(name: str, words: list[str]) -> int:
     args = parser.parse_args(words)
     if command.splits:
         args.rest = rest
-    code: int = getattr(module, run)(args)
+    try:
+        code: int = getattr(module, run)(args)
+    except (ValueError, OSError) as e:
+        from llm_locust.report.output import one_line
+
+        print(f"llm-locust {name}: {one_line(e)}", file=sys.stderr)
+        return 2
     return code
 
 
@@ -293,7 +300,7 @@ def add_merge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_merge(args: argparse.Namespace) -> int:
-    """Merge, and print the report. Return the report's exit code, or 2 if nothing could be merged."""
+    """Merge, and print the report. Return the report's exit code (raises ValueError or OSError)."""
     from llm_locust.report.analysis import build_report
     from llm_locust.report.console import print_report
     from llm_locust.report.headline import verdict
@@ -301,15 +308,11 @@ def run_merge(args: argparse.Namespace) -> int:
     from llm_locust.report.output import one_line, printing
     from llm_locust.store import merge
 
-    try:
-        merged = merge(args.sources, args.out, args.run)
-        for line in merged.unreadable:
-            print(f"llm-locust merge: warning: {one_line(line)}", file=sys.stderr)
-        carry_over(args.sources, args.out, merged.manifest.id)
-        report = build_report(args.out, allow_incomplete=args.allow_incomplete)
-    except (ValueError, OSError) as e:
-        print(f"llm-locust merge: {one_line(e)}", file=sys.stderr)
-        return 2
+    merged = merge(args.sources, args.out, args.run)
+    for line in merged.unreadable:
+        print(f"llm-locust merge: warning: {one_line(line)}", file=sys.stderr)
+    carry_over(args.sources, args.out, merged.manifest.id)
+    report = build_report(args.out, allow_incomplete=args.allow_incomplete)
     with printing():
         found = verdict(report.summary, report.verdict)
         print_report(report.summary, args.out, sys.stdout, found=replace(found, code=report.exit_code))

@@ -29,7 +29,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.report.analysis import analyse
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source, open_source
-from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.output import printing, shown_json
 
 DESCRIPTION = (
     "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "
@@ -83,23 +83,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan. Return the exit code: 0, or 2 where the run shows no capacity."""
-    try:
-        if args.price_per_gpu_hour is not None and args.gpus_per_replica is None:
-            raise ValueError("--price-per-gpu-hour without --gpus-per-replica: give both for a cost")
-        with open_source([args.run], Question(slo=args.slo)) as source:
-            found = _measured(source, args)
-        wanted = need(
-            found.capacity,
-            args.rate,
-            measured_replicas=found.replicas,
-            spare=args.spare,
-            gpus_per_replica=args.gpus_per_replica,
-            gpu_hour_price=args.price_per_gpu_hour,
-        )
-    except (ValueError, OSError) as e:
-        print(f"llm-locust plan: {one_line(e)}", file=sys.stderr)
-        return 2
+    """Print the plan. Return the exit code, 0 (raises ValueError or OSError)."""
+    if args.price_per_gpu_hour is not None and args.gpus_per_replica is None:
+        raise ValueError("--price-per-gpu-hour without --gpus-per-replica: give both for a cost")
+    with open_source([args.run], Question(slo=args.slo)) as source:
+        found = _measured(source, args)
+    wanted = need(
+        found.capacity,
+        args.rate,
+        measured_replicas=found.replicas,
+        spare=args.spare,
+        gpus_per_replica=args.gpus_per_replica,
+        gpu_hour_price=args.price_per_gpu_hour,
+    )
     with printing():
         if args.json:
             print(shown_json(_data(found, wanted), indent=2))

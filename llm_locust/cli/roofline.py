@@ -11,7 +11,7 @@ from rich.text import Text
 
 from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.report.console import NARROWEST, print_parts
-from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.output import printing, shown_json
 from llm_locust.roofline.bounds import DEFAULT_BATCHES, Roof, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named
 from llm_locust.roofline.model import read_model
@@ -71,19 +71,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the bounds. Return the exit code: 0, or 2 if there are none."""
-    try:
-        roof = Roof(read_model(args.model), gpu_named(args.gpu), args.gpus)
-        found = answer(
-            roof,
-            input_tokens=args.input_tokens,
-            output_tokens=args.output_tokens,
-            batches=args.batch,
-            memory_utilization=args.memory_utilization,
-        )
-    except ValueError as e:
-        print(f"llm-locust roofline: {one_line(e)}", file=sys.stderr)
-        return 2
+    """Print the bounds. Return the exit code, 0 (raises ValueError)."""
+    roof = Roof(read_model(args.model), gpu_named(args.gpu), args.gpus)
+    found = answer(
+        roof,
+        input_tokens=args.input_tokens,
+        output_tokens=args.output_tokens,
+        batches=args.batch,
+        memory_utilization=args.memory_utilization,
+    )
     with printing():
         if args.format == "json":
             print(shown_json(found, indent=2))

@@ -19,7 +19,7 @@ from llm_locust.figures.section import Column, Line, Section, Table, TableRow, T
 from llm_locust.figures.text import clean, plural
 from llm_locust.options.requests import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.console import print_sections
-from llm_locust.report.output import one_line, printing
+from llm_locust.report.output import printing
 from llm_locust.wire.dialects import DIALECTS, GENERATING
 from llm_locust.wire.foreign_text import is_key_name
 from llm_locust.workload.body import body_template, parse_body
@@ -275,13 +275,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the checks, and print their results. Return the exit code."""
-    try:
-        options = _examination(args)
-        results = examine(options)
-    except (ValueError, OSError) as e:
-        print(f"llm-locust doctor: {one_line(e)}", file=sys.stderr)
-        return 2
+    """Make the checks, and print their results. Return the exit code (raises ValueError or OSError)."""
+    options = _examination(args)
+    results = examine(options)
     with printing():
         if args.json:
             print(as_json(results))

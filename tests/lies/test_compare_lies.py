@@ -1,6 +1,5 @@
 """Comparisons that passed without knowing, broke without a reason, or took fast refusals for speed."""
 
-import argparse
 import io
 import json
 import math
@@ -13,7 +12,7 @@ from compare_cases import compared, lognormal, made_batch, made_run, write_made_
 from metrics_cases import batch, failed, ns, request
 from report_cases import write_run
 
-from llm_locust.cli import compare as command
+from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.compare.comparison import Verdict, compare_in_turn
 from llm_locust.figures.compare.relative_gates import (
@@ -34,9 +33,7 @@ def judged(text: str, base: Compared, new: Compared) -> GateResult:
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args([str(word) for word in words]))
+    return main(["compare", *map(str, words)])
 
 
 @pytest.mark.parametrize("n", [5, 20, 50, 100, 300])

@@ -1,6 +1,5 @@
 """``llm-locust compare``: what it prints and writes of two runs, of several, and of every load of them."""
 
-import argparse
 import csv
 import io
 import json
@@ -14,7 +13,6 @@ import pytest
 from compare_cases import write_made_run
 from metrics_cases import ns
 
-from llm_locust.cli import compare as command
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
@@ -44,9 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(*words: object) -> int:
-    parser = argparse.ArgumentParser(prog="llm-locust compare")
-    command.add_arguments(parser)
-    return command.run(parser.parse_args([str(word) for word in words]))
+    return main(["compare", *map(str, words)])
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
