@@ -131,8 +131,11 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report, and return the exit code: see :func:`~llm_locust.figures.verdict.verdict`; 2 for input that
-    cannot be read or options that cannot be used."""
+    """Report, and return the exit code: see :func:`~llm_locust.figures.verdict.verdict`.
+
+    Raises:
+        ValueError, OSError: input that cannot be read, or options that cannot be used.
+    """
     try:
         _refuse_senseless(args)
         question = _question(args)
@@ -151,11 +154,7 @@ def run(args: argparse.Namespace) -> int:
             _write(args, directory, analysis, text, found)
     except (UnicodeDecodeError, pa.ArrowException, ArithmeticError, LookupError) as e:
         runs = ", ".join(map(str, args.runs))
-        _say(f"the records of {runs} hold an invalid value: {one_line(e)}")
-        return 2
-    except (ValueError, OSError) as e:
-        _say(one_line(e))
-        return 2
+        raise ValueError(f"the records of {runs} hold an invalid value: {one_line(e)}") from e
     code = 0 if found is None else found.code
     _print(args, directory, analysis, text, source, replace(in_words(analysis.summary, found), code=code))
     return code
