@@ -263,7 +263,10 @@ def fetch(
     except (OSError, http.client.HTTPException, ValueError) as e:
         if line.late or isinstance(e, TimeoutError):
             raise FetchError(f"no whole page within {timeout_s:g} s") from e
-        raise e if isinstance(e, FetchError) else FetchError(_reason(e)) from e
+        if isinstance(e, FetchError):
+            raise
+        text = getattr(e, "strerror", None) or str(e) or type(e).__name__
+        raise FetchError(clean_name(" ".join(text.split()))) from e
     finally:
         cut.cancel()
         line.close()
@@ -319,11 +322,6 @@ class _CuttableSocket:
         if response.length:
             raise FetchError(f"the page ended {response.length:,} bytes early")
         return b"".join(blocks)
-
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return clean_name(" ".join(text.split()))
 
 
 # --------------------

@@ -273,16 +273,12 @@ def advice(record: RequestRecord, sent: SentRequest) -> str:
     if status in (401, 403):
         return "check the key given" if sent.has_key else "give a key by --api-key-env NAME or --header"
     if status in (404, 405, 410):
-        return _of_not_found(error, sent)
+        if _MODEL.search(error):
+            return f"check --model: {sent.model!r} was asked for"
+        return f"check the path: {sent.base} is from -H, {sent.path} is that of the user class's endpoint"
     if status in NOT_READY:
         return "wait until the server takes requests, or let --ready-timeout 5m wait for it"
     return "look at the server's log" if status >= 500 else _of_content(error, sent)
-
-
-def _of_not_found(error: str, sent: SentRequest) -> str:
-    if _MODEL.search(error):
-        return f"check --model: {sent.model!r} was asked for"
-    return f"check the path: {sent.base} is from -H, {sent.path} is that of the user class's endpoint"
 
 
 def _of_content(error: str, sent: SentRequest) -> str:

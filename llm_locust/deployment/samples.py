@@ -10,8 +10,9 @@ when a reader needs it. Memory is bounded by a row group.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,13 +79,10 @@ class SampleWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        number = 0
-        while True:
-            try:
-                self._file = _segment(path, number).open("xb")
+        for number in count():
+            with suppress(FileExistsError):
+                self._file = path.with_name(f"{path.stem}-{number}.arrows").open("xb")
                 break
-            except FileExistsError:
-                number += 1
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         self._stream = pa.ipc.new_stream(self._file, _STREAM, options=options)
 
@@ -189,10 +187,6 @@ def _reading(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as e:  # plain, of a null where none may be
         reason = next(iter(str(e).splitlines()), type(e).__name__)
         raise SamplesError(f"{str(path)!r} cannot be read as server metrics: {reason}") from e
-
-
-def _segment(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}-{number}.arrows")
 
 
 def _segments(path: Path) -> list[Path]:

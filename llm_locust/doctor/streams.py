@@ -13,7 +13,7 @@ from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.target import Target
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.probing import REFUSALS, Listing
-from llm_locust.client.recording import Answer, Call
+from llm_locust.client.recording import Call
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.core.texts import nearest
 from llm_locust.doctor.finding import Examination, Finding, Status, fail, ok, skipped, warn
@@ -63,11 +63,11 @@ class DoctorRequester:
     def __init__(
         self, options: Examination, target: Target, tls: ssl.SSLContext | None, connect_s: float
     ) -> None:
-        self._asked = options
+        self._options = options
         self._pool = Pool(target, tls=tls, tls_name=options.tls_name, connect_timeout_s=connect_s)
         self._client = LlmClient(
             self._pool,
-            sink=_ignore,
+            sink=lambda answer: None,  # what is seen is judged at once
             headers=options.headers,
             secrets=options.secrets,
             max_answer_bytes=MAX_ANSWER_BYTES,
@@ -83,7 +83,7 @@ class DoctorRequester:
 
         Failures are in the record. Raises BodyError or PromptError if the endpoint takes no such request.
         """
-        options, client = self._asked, self._client
+        options, client = self._options, self._client
         template = body_template(options.endpoint, model, extra_body=options.body)
         body = template.encode(Prompt(text=QUESTION, asked_output_tokens=tokens))
         call = Call(
@@ -109,10 +109,6 @@ class DoctorRequester:
         lines = b"".join(parts).splitlines()
         done = any(line.startswith(b"data:") and line[5:].strip() == b"[DONE]" for line in lines)
         return SeenStream(tokens, answer.record, answer.reply, dict(live.headers), done)
-
-
-def _ignore(answer: Answer) -> None:
-    """No recorder: what is seen is judged at once."""
 
 
 # --- Proxies by their response headers, and their settings that let a stream through

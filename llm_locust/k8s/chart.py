@@ -315,18 +315,14 @@ def _write_mode(mode: str, folder: Path) -> None:
         is_watching = first is None and key not in more
         if name == "options":
             options = content["data"]
-            _write_options(mode, holes.dump(options), folder)
+            part = f'{{{{- define "llm-locust.options.{mode}" }}}}\n{holes.dump(options)}{{{{- end }}}}\n'
+            (folder / "templates" / f"_{mode}.tpl").write_text(part, encoding="utf-8")
         conditions = [f'eq .Values.mode "{mode}"', *([_MONITORING] if is_watching else [])]
         conditions += [_CONDITIONS[each] for each in key if each in _CONDITIONS]
         test = conditions[0] if len(conditions) == 1 else "and " + " ".join(f"({c})" for c in conditions)
         text = _named(holes.dump(edited(content, name, holes)))
         path = folder / "templates" / mode / f"{kind.lower()}-{name}.yaml"
         path.write_text(f"{{{{- if {test} }}}}\n{text}{{{{- end }}}}\n", encoding="utf-8")
-
-
-def _write_options(mode: str, text: str, folder: Path) -> None:
-    body = f'{{{{- define "llm-locust.options.{mode}" }}}}\n{text}{{{{- end }}}}\n'
-    (folder / "templates" / f"_{mode}.tpl").write_text(body, encoding="utf-8")
 
 
 def _objects(mode: str, components: list[str]) -> dict[tuple[str, str], Object]:

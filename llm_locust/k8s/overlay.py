@@ -82,7 +82,10 @@ def _role(plan: OverlayPlan, role: str, items: list[dict[str, str]]) -> Patch:
 
 
 def _amounts(plan: OverlayPlan, role: str) -> dict[str, int]:
-    found = {} if plan.kind == "Deployment" else {"activeDeadlineSeconds": _deadline_s(plan)}
+    found = {}
+    if plan.kind == "Job":  # which Kubernetes ends after a day, or later for a long run
+        deadline_s = plan.deadline_s or max(_DAY_S, round((run_time_s(plan) or 0) + _AROUND_S))
+        found["activeDeadlineSeconds"] = deadline_s
     if role == "worker":
         names = ("replicas",) if plan.kind == "Deployment" else ("completions", "parallelism")
         found |= dict.fromkeys(names, plan.workers)
@@ -175,11 +178,6 @@ def run_time_s(plan: OverlayPlan) -> float | None:
     return parse_time(f"{text}s" if str(text).isdecimal() else str(text))
 
 
-def _deadline_s(plan: OverlayPlan) -> int:
-    """When Kubernetes ends a Job that has not ended: a day, or longer for a long run."""
-    return plan.deadline_s or max(_DAY_S, round((run_time_s(plan) or 0) + _AROUND_S))
-
-
 def ends_by_itself(plan: OverlayPlan) -> bool:
     """Whether the scenario, or perhaps a locustfile with a load shape, says when the load ends."""
     given = plan.scenario.options
@@ -261,7 +259,9 @@ def write_overlay(plan: OverlayPlan, folder: Path) -> list[str]:
     above = base if run == folder else f"../{base}"
     _write(run / "kustomization.yaml", kustomization(plan, list(files), list(patches), above))
     if run != folder:
-        _write(folder / "kustomization.yaml", _outer_of(plan, base))
+        own = {} if plan.name is None else {"app.kubernetes.io/instance": plan.name}
+        layer = outer(plan.overlay, base, plan.namespace or NAMESPACE, plan.name, {**plan.labels, **own})
+        _write(folder / "kustomization.yaml", layer)
     return [str(opening) for opening in opened]
 
 
@@ -326,8 +326,10 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
     else:
         options = options_of(plan)
     literals = [f"{name}={value}" for name, value in options.items()]
+    load = ["load/scenario.yaml", *(["load/locustfile.py"] if plan.locustfile is not None else [])]
+    load += [f"{_key(name)}=load/{_key(name)}" for name in files]
     content["configMapGenerator"] = [
-        {"name": "llm-locust-load", "behavior": "merge", "files": _load(plan, files)},
+        {"name": "llm-locust-load", "behavior": "merge", "files": load},
         {"name": "llm-locust-options", "behavior": "merge", "literals": literals},
     ]
     content["patches"] = [_patch(plan, name) for name in patches] + _removals(plan)
@@ -341,12 +343,6 @@ def _patch(plan: OverlayPlan, name: str) -> Document:
     if name not in ("master", "worker"):
         return {"path": f"{name}.yaml"}
     return {"path": f"{name}.yaml", "target": {"kind": plan.kind, "name": f"llm-locust-{name}"}}
-
-
-def _outer_of(plan: OverlayPlan, base: str) -> Document:
-    own = {} if plan.name is None else {"app.kubernetes.io/instance": plan.name}
-    labels = {**plan.labels, **own}
-    return outer(plan.overlay, base, plan.namespace or NAMESPACE, plan.name, labels)
 
 
 def outer(overlay: str, base: str, namespace: str, prefix: str | None, labels: Mapping[str, str]) -> Document:
@@ -393,11 +389,6 @@ def _key(name: str) -> str:
     return "__".join(PurePosixPath(name).parts)
 
 
-def _load(plan: OverlayPlan, files: list[str]) -> list[str]:
-    own = ["scenario.yaml", *(["locustfile.py"] if plan.locustfile is not None else [])]
-    return [f"load/{name}" for name in own] + [f"{_key(name)}=load/{_key(name)}" for name in files]
-
-
 def _items(plan: OverlayPlan, files: list[str]) -> list[dict[str, str]]:
     """Files in folders: the path of each ConfigMap key in the pod. If one is given, all must be."""
     if not any(_key(name) != name for name in files):
@@ -441,12 +432,13 @@ def _removals(plan: OverlayPlan) -> list[Document]:
         removed.append("Namespace")
     if plan.overlay == "soak" and "/runs" in plan.pods.volumes:
         removed.append("PersistentVolumeClaim")
-    return [_removal(kind) for kind in removed]
-
-
-def _removal(kind: str) -> Document:
-    patch = {"$patch": "delete", "kind": kind, "metadata": {"name": "any"}}
-    return {"target": {"kind": kind}, "patch": yaml.safe_dump(patch)}
+    return [
+        {
+            "target": {"kind": kind},
+            "patch": yaml.safe_dump({"$patch": "delete", "kind": kind, "metadata": {"name": "any"}}),
+        }
+        for kind in removed
+    ]
 
 
 def _write(path: Path, content: Document) -> None:

@@ -450,7 +450,9 @@ class Engine(Scheduler):
             self._now_ns = max(self._now_ns, ready_ns)
         self._began_ns = self._now_ns
         self._batch = self.schedule(self._now_ns)
-        duration_ns = round(step_ns(self.profile, self._batch) * self._noise() * self.slow_factor)
+        sigma = self.profile.noise
+        noise = self._random.lognormvariate(-sigma * sigma / 2, sigma) if sigma else 1.0
+        duration_ns = round(step_ns(self.profile, self._batch) * noise * self.slow_factor)
         self._now_ns += duration_ns
         self.busy_ns += duration_ns
         return self._now_ns
@@ -459,10 +461,6 @@ class Engine(Scheduler):
         """End the step; return the sequences that have one more token, in order of admission."""
         batch, self._batch = self._batch, StepBatch()
         return self.complete(batch)
-
-    def _noise(self) -> float:
-        sigma = self.profile.noise
-        return self._random.lognormvariate(-sigma * sigma / 2, sigma) if sigma else 1.0
 
 
 def step_ns(profile: EngineProfile, batch: StepBatch) -> float:
