@@ -25,8 +25,8 @@ from llm_locust.live.messages import LiveReport, LiveSlice, count, encode_report
 from llm_locust.live.prometheus import registry
 from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import SPANS, LiveStore
-from llm_locust.metrics.gates import parse_slo
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.limits import parse_slo
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.swarm.web.numbers import KEEP_S, Feed, at_rest, by_name, by_replica, look_at, status
 
 REPORT_S = 3.0

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.figures.gates import GateEvidence, evaluate
-from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.limits import parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.run import ErrorRate, Oversaturation, StopRule, StopWatch, Totals

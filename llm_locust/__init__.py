@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llm_locust.client.recording import Answer
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-    from llm_locust.metrics.gates import Slo
+    from llm_locust.metrics.limits import Slo
     from llm_locust.report.run_data import RunData
     from llm_locust.swarm.agents import AgentUser
     from llm_locust.swarm.process.patches import events
@@ -68,7 +68,7 @@ _HOMES = {
     "ResponsesUser": "llm_locust.swarm.users.users",
     "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.users.users",
-    "Slo": "llm_locust.metrics.gates",
+    "Slo": "llm_locust.metrics.limits",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",
     "events": "llm_locust.swarm.process.patches",

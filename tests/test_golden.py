@@ -24,7 +24,7 @@ from llm_locust.figures.parts import part_of_all
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 
 _TAKEN = ("steal_percent", "throttled_percent", "run_queue_percent")
 

@@ -19,7 +19,7 @@ from llm_locust.core.texts import nearest
 from llm_locust.doctor.finding import Examination, Finding, Status, fail, ok, skipped, warn
 from llm_locust.figures.text import clean, count, number, plural, short
 from llm_locust.figures.tokens import delivery
-from llm_locust.metrics.requests.throughput import HELD_MS, LEAST_EVENTS, NO_GAP_MS
+from llm_locust.metrics.requests.rates import HELD_MS, LEAST_EVENTS, NO_GAP_MS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.foreign_text import blanked_name, clean_name

@@ -1,6 +1,4 @@
-"""Tokens and inputs of requests, sessions, and agents.
-Agents that walk through trajectories: their turns, their jobs, and their prefix-cache hits.
-Conversations, agents, and the quality of the answers."""
+"""Agents that walk through trajectories: their turns, their jobs, and their prefix-cache hits."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,13 +21,6 @@ from llm_locust.metrics.window import Window
 
 if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
-
-#: Share of answers with unread text above which that is why few events are known.
-COMMON = 0.1
-
-
-_TURNS = "turns scheduled in the window"
-
 
 _TURNS = "turns of walks, scheduled in the window"
 _JOBS = "walks through trajectories of the pool whose last answer ended in the window, all turns ok"

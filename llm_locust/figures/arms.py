@@ -37,10 +37,10 @@ from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, 
 from llm_locust.figures.user_time import UserTime, user_time
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Floats, Mask, Rows
-from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.limits import MetricKind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 from llm_locust.metrics.select import Selected, without_first_tries
 from llm_locust.metrics.stats.bootstrap import CELLS, StandardError, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, ordered, percentile

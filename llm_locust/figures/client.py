@@ -28,8 +28,8 @@ from llm_locust.figures.text import clean, count, number, percent, plural, sente
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
-from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.judgement import Judgement
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.structs import SummaryPart, finite, key, largest

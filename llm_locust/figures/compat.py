@@ -14,11 +14,11 @@ from llm_locust.core.batch import Requests
 from llm_locust.figures.figure import Run
 from llm_locust.metrics.catalogue import e2el, ttft
 from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows, gather, slices
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import itl
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.structs import SummaryPart, key
 

@@ -20,8 +20,8 @@ from llm_locust.figures.section import Column, Line, Section, Table, TableRow, T
 from llm_locust.figures.text import clean, count, number, seconds, sentence
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.requests.throughput import prefilled_s
+from llm_locust.metrics.requests.judgement import Judgement
+from llm_locust.metrics.requests.rates import prefilled_s
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.trend import FEWEST, Trend, fit_trend
 from llm_locust.metrics.structs import SummaryPart, key
@@ -67,17 +67,6 @@ class Drift(SummaryPart, frozen=True):
             "each process's time in the run",
         ),
     ]
-
-
-# --------------------
-# Drift: whether a long run gets slower, or worse, with time.
-#
-# The window is cut into equal bins of a minute or more and of 100 requests or more, at most 60. A line is
-# fitted to the values of the bins by least squares; its slope is the drift per hour. Bins of minutes carry
-# little of the dependence between successive requests, and the interval is widened by the correlation that
-# is left between them (:mod:`llm_locust.metrics.stats.trend`). Fluctuations slower than a thirtieth of the
-# window cannot be distinguished from a drift.
-# --------------------
 
 
 #: A shorter window says nothing of hours.

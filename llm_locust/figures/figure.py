@@ -13,7 +13,7 @@ from llm_locust.figures.section import Section
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.standstill import Silences
 from llm_locust.metrics.window import Population

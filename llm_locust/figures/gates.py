@@ -17,7 +17,7 @@ from llm_locust.figures.tokens import ODD_COUNTS
 from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.gates import (
+from llm_locust.metrics.limits import (
     DIGITS,
     EDGE,
     MOST_BOUNDED,
@@ -29,7 +29,7 @@ from llm_locust.metrics.gates import (
     MetricKind,
     parse_gates,
 )
-from llm_locust.metrics.requests.throughput import NO_GAP_MS, LawRate
+from llm_locust.metrics.requests.rates import NO_GAP_MS, LawRate
 from llm_locust.metrics.stats.censoring import (
     PERCENTILES,
     Durations,

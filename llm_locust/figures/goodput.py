@@ -8,7 +8,7 @@ from llm_locust.figures.counts import RequestCounts
 from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, mark, meaning, number, percent, plural, sentence
-from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
+from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.structs import Effective, Interval, Intervals, SummaryPart, key
 
 if TYPE_CHECKING:

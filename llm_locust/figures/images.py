@@ -8,7 +8,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow
 from llm_locust.figures.text import count, counted, meaning_in, number
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.throughput import Credits, rate_of_having
+from llm_locust.metrics.requests.rates import Credits, rate_of_having
 from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
 from llm_locust.metrics.structs import SummaryPart, key
 

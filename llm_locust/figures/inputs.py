@@ -9,7 +9,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Section, Table, TableRow
 from llm_locust.figures.text import clean, count, number
 from llm_locust.metrics.columns import Columns, Rows, groups
-from llm_locust.metrics.requests.throughput import Credits, inputs_per_s, rate_per_s
+from llm_locust.metrics.requests.rates import Credits, inputs_per_s, rate_per_s
 from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
 from llm_locust.metrics.structs import SummaryPart, key
 

@@ -25,10 +25,10 @@ from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups, read_whole
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import summarise_on_time
-from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
+from llm_locust.metrics.requests.judgement import Missing, good_rates, goodput
 from llm_locust.metrics.requests.latency import Measurable, latency_figures, latency_tables
-from llm_locust.metrics.requests.throughput import throughput
+from llm_locust.metrics.requests.rates import throughput
 from llm_locust.metrics.select import Label
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import PERCENTILES, Durations

@@ -237,14 +237,6 @@ def _idle(c: Columns, load: NDArray[np.int64], window: Window) -> Rows:
     return np.flatnonzero(before & (load == 1) & complete(c))
 
 
-# --------------------
-# Whether the answers were any good: right, accepted, alike where they should be, as long as asked.
-#
-# A server that is overloaded, or wrongly set up, can be fast and wrong. What one answer was worth is in its
-# record (``rejected_by``, ``correct``, ``answer_hash``); here it is counted over a window.
-# --------------------
-
-
 #: Kinds that are counted one by one; a server may send any text as a finish reason.
 MOST_KINDS = 20
 OTHER = "other"

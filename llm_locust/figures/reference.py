@@ -19,7 +19,7 @@ from llm_locust.figures.servers import Servers
 from llm_locust.figures.summary import EXPLAINED, Summary, json_schema
 from llm_locust.figures.throughput import Throughput
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
+from llm_locust.metrics.limits import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
 from llm_locust.metrics.structs import LatencyKeys, LatencyTable
 
 #: What stands around the place of a table in ``docs/summary-keys.md``: the sections that it has.

@@ -11,8 +11,8 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.text import percent, plural, seconds, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.judgement import Judgement
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.standstill import Silences, Standstills, StandstillSpan
 from llm_locust.metrics.stats.censoring import at_most
 from llm_locust.metrics.stats.proportions import Proportion

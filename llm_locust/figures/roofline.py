@@ -17,7 +17,7 @@ from llm_locust.figures.servers import pool_sizes
 from llm_locust.figures.text import clean, count, number, percent, plural, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, pieces
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.throughput import prefilled_s
+from llm_locust.metrics.requests.rates import prefilled_s
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.roofline.bounds import Bound, Roof, decode_bound, prefill_bound
 from llm_locust.roofline.model import ModelShape

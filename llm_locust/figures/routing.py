@@ -15,9 +15,9 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.figures.reliability import OutageSpan, in_flight, outages, signs
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import Columns, Rows, groups, read_whole
-from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
-from llm_locust.metrics.requests.throughput import Credits, Spans, rate_per_s
+from llm_locust.metrics.requests.rates import Credits, Spans, rate_per_s
 from llm_locust.metrics.steady_window import Stuck
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Population, Window

@@ -1,5 +1,5 @@
-"""Replicas by the records, and servers by what they say of themselves.
-Separate prefill and decode: which server does what, the figures of each role, and their faults."""
+"""Servers by what they say of themselves; of separate prefill and decode the figures of each role, and their
+faults."""
 
 import re
 from collections import Counter

@@ -14,9 +14,9 @@ from llm_locust.figures.section import Column, Line, Section, Table, TableRow, T
 from llm_locust.figures.stages import CLIENT_LIMITED, Stage, kept
 from llm_locust.figures.text import clean, count, number, percent, plural, seconds
 from llm_locust.metrics.columns import Floats, Mask, Rows, Whole, slices
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.goodput import Judgement, Limits, judge
+from llm_locust.metrics.requests.judgement import Judgement, Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.proportions import Proportion

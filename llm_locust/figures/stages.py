@@ -47,7 +47,7 @@ from llm_locust.metrics.catalogue import View, e2el, shown_in, ttft
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 from llm_locust.metrics.select import Selected
 from llm_locust.metrics.stage_course import (
     FEWEST_FOR_LATENCIES,

@@ -23,7 +23,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY, ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.stats.trend import PARTS, Level, QueueCount, fit_trend, grows, level_of
 from llm_locust.metrics.steady_window import STEADY_TOLERANCE, LoadOverTime, Plateau, asked_load, plateau

@@ -18,7 +18,7 @@ from llm_locust.figures.user_time import UserTime, user_time
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.steady_window import LoadOverTime, asked_load, plateau

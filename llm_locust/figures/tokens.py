@@ -8,14 +8,13 @@ from msgspec.structs import asdict, replace
 
 from llm_locust.core.record import TokenSource
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.agents import COMMON
 from llm_locust.figures.figure import Run
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import count, number, percent, plural, sentence
 from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps
-from llm_locust.metrics.requests.throughput import (
+from llm_locust.metrics.requests.rates import (
     ESTIMATE,
     HELD_MS,
     LEAST_EVENTS,
@@ -192,6 +191,9 @@ class Tokens(SummaryPart, frozen=True):
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 
 _MERGED = 1.05
+
+#: Share of answers with unread text above which that is why few events are known.
+COMMON = 0.1
 
 #: Share of the answers whose count by the server is not used above which that is said with what it changes.
 ODD_COUNTS = 0.01

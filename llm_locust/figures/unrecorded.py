@@ -18,11 +18,11 @@ from llm_locust.figures.tokens import faults
 from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.gates import Gate
+from llm_locust.metrics.limits import Gate
 from llm_locust.metrics.measured import Measured, durations_of
-from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.judgement import Missing
 from llm_locust.metrics.requests.latency import cut_pace_s
-from llm_locust.metrics.requests.throughput import LawRate, law_rate
+from llm_locust.metrics.requests.rates import LawRate, law_rate
 from llm_locust.metrics.select import parse_where
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population

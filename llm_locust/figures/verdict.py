@@ -11,7 +11,7 @@ from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
-from llm_locust.metrics.gates import STANDSTILL, parse_gates
+from llm_locust.metrics.limits import STANDSTILL, parse_gates
 
 #: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
 #: wait for it send few.

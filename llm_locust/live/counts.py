@@ -9,7 +9,7 @@ import numpy as np
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.columns import OUTCOMES, Floats
-from llm_locust.metrics.gates import SLO_METRICS
+from llm_locust.metrics.limits import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
 #: Latencies with a sketch, each of the requests that ended ok, as in ``summary.json``. A live message
@@ -27,8 +27,8 @@ _HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
 _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
 #: Sums over requests. ``good_or_bad`` are the denominator of goodput, ``limited_<metric>`` those that this
-#: limit applies to (see :class:`~llm_locust.metrics.requests.goodput.Judgement`), ``held_<metric>`` those of
-#: them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps`` covers the ok and
+#: limit applies to (see :class:`~llm_locust.metrics.requests.judgement.Judgement`), ``held_<metric>`` those
+#: of them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps`` covers the ok and
 #: failed ones, and has those without an answer, which have no read. ``first_tokens`` covers the same;
 #: ``first_tokens_wide`` of them may have arrived earlier than stamped. ``bad_by_delay`` are bad because they
 #: were sent late. Tokens are counted when their request ends.

@@ -28,9 +28,9 @@ from llm_locust.live.counts import (
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows, filled
-from llm_locust.metrics.gates import SLO_METRICS
+from llm_locust.metrics.limits import SLO_METRICS
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
-from llm_locust.metrics.requests.goodput import Judgement, judge
+from llm_locust.metrics.requests.judgement import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 

@@ -38,9 +38,9 @@ from llm_locust.figures.stages import Stage
 from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import METRICS, Counts, LiveKey
 from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.gates import Slo, parse_slo
+from llm_locust.metrics.limits import Slo, parse_slo
 from llm_locust.metrics.measured import limits_of, measured_from
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.metrics.requests.latency import MeasuredFrom
 from llm_locust.metrics.server_series import FIGURES, ServerNow
 from llm_locust.metrics.standstill import longest_usual_s

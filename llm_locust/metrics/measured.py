@@ -22,10 +22,10 @@ from llm_locust.metrics.columns import (
     read_whole,
     slices,
 )
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.metrics.requests.gaps import PooledGaps, on_time_ratio
-from llm_locust.metrics.requests.goodput import Judgement, Limits, judge
+from llm_locust.metrics.requests.judgement import Judgement, Limits, judge
 from llm_locust.metrics.requests.latency import (
     MeasuredFrom,
     Samples,
@@ -34,7 +34,7 @@ from llm_locust.metrics.requests.latency import (
     with_stuck,
     with_unsent,
 )
-from llm_locust.metrics.requests.throughput import Credits, with_estimates
+from llm_locust.metrics.requests.rates import Credits, with_estimates
 from llm_locust.metrics.select import FirstTries, without_first_tries
 from llm_locust.metrics.standstill import StreamHoles
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells

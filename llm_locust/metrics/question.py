@@ -8,7 +8,7 @@ from typing import Any
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import parse_time
 from llm_locust.metrics.answers import ByPrompt
-from llm_locust.metrics.gates import EDGE, Gate, Slo, parse_gates, parse_slo
+from llm_locust.metrics.limits import EDGE, Gate, Slo, parse_gates, parse_slo
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window
 from llm_locust.roofline.bounds import Roof, roof_of_options

@@ -29,7 +29,7 @@ from llm_locust.core.record import MOMENTS, Outcome
 from llm_locust.core.texts import Word, listed, nearest, parse_duration
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Mask, Part, Times
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request, user_tps
 from llm_locust.metrics.window import Window
 

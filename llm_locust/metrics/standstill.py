@@ -14,9 +14,9 @@ import numpy as np
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled, lengths
-from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import begun_s
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window

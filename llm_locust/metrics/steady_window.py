@@ -17,9 +17,9 @@ from llm_locust.core.record import UNJUDGED, Outcome
 from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import LATENCY, End, e2el
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.metrics.requests.latency import begun_s
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Population, Window
 

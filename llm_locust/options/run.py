@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.texts import parse_time
-from llm_locust.metrics.gates import parse_gates, parse_slo
+from llm_locust.metrics.limits import parse_gates, parse_slo
 from llm_locust.metrics.question import FromTo, parse_window
 from llm_locust.metrics.stats.censoring import at_most
 from llm_locust.metrics.stats.trend import PARTS, QueueCount, grows

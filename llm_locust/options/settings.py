@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llm_locust.core.texts import nearest
-from llm_locust.metrics.gates import parse_slo
+from llm_locust.metrics.limits import parse_slo
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import UP_TO, read_shape

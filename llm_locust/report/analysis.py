@@ -25,10 +25,10 @@ from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Whole, pieces
-from llm_locust.metrics.gates import EDGE, Slo
+from llm_locust.metrics.limits import EDGE, Slo
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.question import PLAIN, FromTo, Question
-from llm_locust.metrics.requests.throughput import Spans, prefilled_s
+from llm_locust.metrics.requests.rates import Spans, prefilled_s
 from llm_locust.metrics.select import Terms, Where, parse_where, selected, without_first_tries
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window, iso, sweep_window, united
@@ -97,7 +97,7 @@ def timeseries(requests: Requests, origin_ns: int) -> pa.Table:
     """One row for each second [k, k + 1) after ``origin_ns``, to the one of the last end.
 
     ``time`` is the second's start. ``input_tokens``, ``inputs`` and ``images`` are credited as in
-    :func:`~llm_locust.metrics.requests.throughput.prefilled_s`, ``output_tokens`` evenly to a request's token
+    :func:`~llm_locust.metrics.requests.rates.prefilled_s`, ``output_tokens`` evenly to a request's token
     events; an answer without events counts as a whole at its end. Rows below 0 are of workers whose clock is
     behind; what lies beyond :data:`MOST_SECONDS` rows is left out.
     """

@@ -33,8 +33,8 @@ from llm_locust.figures.text import (
 )
 from llm_locust.figures.verdict import RunVerdict, nothing_measured, stood_still, users_hung
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import OPERATORS, Gate, MetricKind, parse_gates
-from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
+from llm_locust.metrics.limits import OPERATORS, Gate, MetricKind, parse_gates
+from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 
 # --- What went wrong, or may have: one finding a cause, the worst first.
 #

@@ -16,7 +16,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question, parse_window
-from llm_locust.metrics.requests.goodput import OUTCOME
+from llm_locust.metrics.requests.judgement import OUTCOME
 from llm_locust.metrics.requests.latency import user_tps
 from llm_locust.metrics.select import without_first_tries
 from llm_locust.store import read_manifest, read_requests

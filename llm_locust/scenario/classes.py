@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from llm_locust.deployment.targets import PREFIXES, Arm, ArmError, checked_name, checked_url
-from llm_locust.metrics.gates import Slo, parse_slo
+from llm_locust.metrics.limits import Slo, parse_slo
 from llm_locust.scenario import readers, tree
 from llm_locust.scenario.readers import Conversation, DatasetSource, Expected
 from llm_locust.scenario.tree import (
@@ -49,7 +49,7 @@ from llm_locust.workload.synthetic import SharedPrefix
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """Lengths as :func:`~llm_locust.workload.lengths.parse_lengths` takes them, limits as
-    :func:`~llm_locust.metrics.gates.parse_slo`. An empty ``slo`` sets no limit on a single request."""
+    :func:`~llm_locust.metrics.limits.parse_slo`. An empty ``slo`` sets no limit on a single request."""
 
     input_tokens: str
     output_tokens: str

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.core.texts import listed, parse_time
-from llm_locust.metrics.gates import SLO_METRICS, Slo, parse_gates, parse_slo
+from llm_locust.metrics.limits import SLO_METRICS, Slo, parse_gates, parse_slo
 from llm_locust.scenario import tree
 from llm_locust.scenario.tree import (
     Check,

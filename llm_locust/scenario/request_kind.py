@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from llm_locust.deployment.targets import Arm, Prefix
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.scenario.classes import TrafficClass
 from llm_locust.scenario.readers import DatasetSource
 from llm_locust.wire.dialects import DIALECTS

@@ -28,7 +28,7 @@ from llm_locust.core.texts import (
     split_terms,
 )
 from llm_locust.deployment.profiler import ProfileSpan
-from llm_locust.metrics.gates import parse_gates, parse_slo
+from llm_locust.metrics.limits import parse_gates, parse_slo
 from llm_locust.metrics.question import parse_window
 from llm_locust.metrics.select import parse_where
 from llm_locust.options.arrivals import parse_slice

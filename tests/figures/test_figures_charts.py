@@ -59,10 +59,10 @@ from llm_locust.figures.charts.run import PHASES, slow_request, slowest
 from llm_locust.figures.over_load import OperatingPoint, front, user_tps
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Limits, Missing, goodput, judge
+from llm_locust.metrics.requests.judgement import Limits, Missing, goodput, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request
 from llm_locust.metrics.server_series import read_server_series
 

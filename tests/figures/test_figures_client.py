@@ -22,10 +22,10 @@ from llm_locust.figures.client import (
     nodes,
     standstill_findings,
 )
-from llm_locust.metrics.gates import parse_slo
+from llm_locust.metrics.limits import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report

@@ -46,9 +46,9 @@ from llm_locust.figures.compare.sides import (
     figures_of,
     measure_for_comparison,
 )
-from llm_locust.metrics.gates import GateError, parse_gates
+from llm_locust.metrics.limits import GateError, parse_gates
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.requests.throughput import amounts_over_time
+from llm_locust.metrics.requests.rates import amounts_over_time
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Share, alike, difference
 from llm_locust.metrics.stats.intervals import in_order

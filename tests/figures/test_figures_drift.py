@@ -14,8 +14,8 @@ from llm_locust.figures.drift import MEASURES, drift, drift as drift_of_of_drift
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.columns import OUTCOMES, Columns
-from llm_locust.metrics.gates import Slo
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.limits import Slo
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
 

@@ -27,8 +27,8 @@ from llm_locust.figures.reliability import (
 from llm_locust.figures.text import seconds
 from llm_locust.figures.verdict import stood_still
 from llm_locust.metrics.columns import Part, groups
-from llm_locust.metrics.gates import Slo
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.limits import Slo
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.standstill import LEAST_S, MOST, Silences, Standstills, StreamHoles
 from llm_locust.metrics.stats.proportions import Proportion

@@ -23,10 +23,10 @@ from llm_locust.figures.routing import (
     while_all_serve,
 )
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.gates import Slo
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.limits import Slo
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.throughput import Credits
+from llm_locust.metrics.requests.rates import Credits
 from llm_locust.metrics.steady_window import find_stuck
 from llm_locust.metrics.window import Window
 

@@ -15,7 +15,7 @@ from llm_locust.figures.run_facts import AnalysisFacts
 from llm_locust.figures.search import SearchAnswer, SearchFacts
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
-from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.limits import parse_gates
 from llm_locust.report.headline import findings, verdict as verdict_of_headline
 
 

@@ -37,7 +37,7 @@ from llm_locust.figures.tokens import show as tokens_section
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.throughput import tokens_per_event
+from llm_locust.metrics.requests.rates import tokens_per_event
 from llm_locust.report.headline import findings
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}

@@ -27,8 +27,8 @@ from llm_locust.live.messages import (
     encode_report,
 )
 from llm_locust.live.state import LiveRun, figures
-from llm_locust.metrics.gates import SLO_METRICS, Slo
-from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.limits import SLO_METRICS, Slo
+from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, itl, per_request
 from llm_locust.metrics.stats.sketch import Sketch
 

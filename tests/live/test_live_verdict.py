@@ -9,8 +9,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counts import NOTHING, Counts
 from llm_locust.live.state import MISSING, LiveRun, LiveVerdict, Waiting, WorkerState, verdict
 from llm_locust.live.store import snapshot
-from llm_locust.metrics.gates import Slo
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.limits import Slo
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.report.progress import Progress, line
 
 

@@ -19,7 +19,7 @@ from llm_locust.metrics.catalogue import (
     View,
     from_scheduled,
 )
-from llm_locust.metrics.gates import parse_gates, parse_slo
+from llm_locust.metrics.limits import parse_gates, parse_slo
 from llm_locust.metrics.select import FIELDS
 from llm_locust.report.run_data import COMPUTED_COLUMNS
 

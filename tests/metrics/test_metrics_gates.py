@@ -10,7 +10,7 @@ from summaries import faked
 
 from llm_locust.figures.gates import GateEvidence, evaluate as evaluate_with
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import (
+from llm_locust.metrics.limits import (
     SLO_METRICS,
     Gate,
     GateError,

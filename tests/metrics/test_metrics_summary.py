@@ -18,7 +18,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import GateError, SloError
+from llm_locust.metrics.limits import GateError, SloError
 from llm_locust.metrics.question import Question
 
 CONTRACT: dict[str, set[str]] = {

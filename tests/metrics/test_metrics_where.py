@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.gates import parse_slo
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.limits import parse_slo
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.metrics.select import (
     DEEPEST,
     FIELDS,

@@ -23,9 +23,9 @@ from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.summary import Summary, read_summary
-from llm_locust.metrics.gates import GateError, SloError
+from llm_locust.metrics.limits import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.requests.throughput import Credits, throughput
+from llm_locust.metrics.requests.rates import Credits, throughput
 from llm_locust.metrics.window import Window
 from llm_locust.report import analysis
 from llm_locust.report.analysis import analyse, build_report, timeseries_csv

@@ -11,7 +11,7 @@ import pytest
 from protocol_files import needed_files, needs
 
 from llm_locust.figures.objective import parse_objective
-from llm_locust.metrics.gates import Slo, parse_gates, parse_slo
+from llm_locust.metrics.limits import Slo, parse_gates, parse_slo
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario.classes import FOLDER, PRESETS, Preset, protocol_names, scenario_path

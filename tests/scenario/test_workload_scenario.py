@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.options.run import LEAST_ENDED
 from llm_locust.options.table import (
     GRAMMAR,

@@ -11,8 +11,8 @@ from llm_locust.live.counts import Counts, KeyLimit, LiveKey
 from llm_locust.live.messages import LiveCounts, count
 from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.gates import Slo
-from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.limits import Slo
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.metrics.requests.latency import MeasuredFrom
 
 START_S = 1_795_000_000.0

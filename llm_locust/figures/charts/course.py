@@ -12,7 +12,7 @@ from llm_locust.core.record import Outcome
 from llm_locust.figures.server_metrics import in_parts, one_per_gpu, together
 from llm_locust.figures.servers import DECODE, PREFILL, ROLES, of_role, roles_of
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
-from llm_locust.metrics.requests.throughput import Spans, prefilled_s
+from llm_locust.metrics.requests.rates import Spans, prefilled_s
 from llm_locust.metrics.server_series import MetricSeries, SeriesKey, ServerSeries, Targets
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window
@@ -127,7 +127,7 @@ def rates_over_time(axis: TimeAxis, c: Columns, output_tokens: Floats) -> dict[s
     """Per second of each bin: requests ``sent``, ended ``ok`` and ``failed``, tokens in and out.
 
     Input tokens, and ``inputs`` and ``images`` of requests that have some, are credited as in
-    :func:`~llm_locust.metrics.requests.throughput.prefilled_s`.
+    :func:`~llm_locust.metrics.requests.rates.prefilled_s`.
     ``concurrency`` is the time-weighted mean of requests between sent and ended.
 
     Args:

@@ -11,7 +11,7 @@ from llm_locust.figures.charts.course import TimeAxis
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows, Whole, lengths, pieces
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.throughput import Spans
+from llm_locust.metrics.requests.rates import Spans
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 
 # --- Whole distributions as percentiles at fixed levels, dense where the tail is

@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import MeasuredFrom, at_least
 
 #: Metrics that have a curve. The surface is of TTFT and TPOT.

@@ -25,7 +25,7 @@ from llm_locust.core.texts import quantity
 from llm_locust.figures.compare.sides import Compared, Metric, table_metrics
 from llm_locust.figures.completeness import completeness
 from llm_locust.metrics.columns import SOURCES
-from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.limits import MetricKind
 from llm_locust.metrics.stats.estimates import Average, Difference, Estimate, Percentile, alike, difference
 from llm_locust.metrics.stats.proportions import hypergeometric_at_most
 

@@ -41,7 +41,7 @@ from llm_locust.figures.compare.comparison import (
     tail_p,
 )
 from llm_locust.figures.compare.sides import METRICS, NOT_COMPARED, Compared, Metric
-from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
+from llm_locust.metrics.limits import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
 from llm_locust.metrics.stats.estimates import Difference, Estimate, alike, change, difference
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -101,7 +101,7 @@ class State(StrEnum):
 
     A percentile of all requests that falls on a failed one is infinite: the gate breaks where it is finite in
     base, and is unknown where base's is infinite too, as there is no change to limit. A mean has no place for
-    failed requests: above :data:`~llm_locust.metrics.gates.MOST_FAILED` of them it counts as infinite.
+    failed requests: above :data:`~llm_locust.metrics.limits.MOST_FAILED` of them it counts as infinite.
     """
 
     HELD = "held"

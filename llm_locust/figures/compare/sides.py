@@ -12,11 +12,11 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.figures.client import ClientFacts, Scale, client_validity
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, View, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.gates import SLO_METRICS, MetricKind
+from llm_locust.metrics.limits import SLO_METRICS, MetricKind
 from llm_locust.metrics.measured import Measured, durations_of, measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import good_rates
-from llm_locust.metrics.requests.throughput import Spans, inputs_per_s, rate_per_s
+from llm_locust.metrics.requests.judgement import good_rates
+from llm_locust.metrics.requests.rates import Spans, inputs_per_s, rate_per_s
 from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.stats.bootstrap import CELLS, order_cells, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, Ascending, Durations, ordered, percentile
@@ -392,7 +392,7 @@ def rate_of(value: float, amounts: Floats, seconds: Floats, edge: float) -> Rate
 
 
 def _rate_per_s(run: Compared, name: str) -> float | None:
-    """As :func:`~llm_locust.metrics.requests.throughput.throughput` and ``goodput`` have it."""
+    """As :func:`~llm_locust.metrics.requests.rates.throughput` and ``goodput`` have it."""
     credits, seconds = run.measured.credits, run.window.seconds
     credited = {
         "input_tps": credits.input_tokens,

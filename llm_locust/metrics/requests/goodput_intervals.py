@@ -8,8 +8,8 @@ import numpy as np
 from llm_locust.metrics.catalogue import e2el
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.goodput import good_rates
-from llm_locust.metrics.requests.throughput import amounts_over_time
+from llm_locust.metrics.requests.judgement import good_rates
+from llm_locust.metrics.requests.rates import amounts_over_time
 from llm_locust.metrics.stats.bootstrap import order_cells
 from llm_locust.metrics.stats.intervals import (
     CONFIDENCE,

@@ -32,7 +32,7 @@ from llm_locust.figures.compare.relative_gates import (
 from llm_locust.figures.compare.sides import Compared, Metric, figure_label, measure_for_comparison
 from llm_locust.figures.section import Line, Tone
 from llm_locust.figures.text import clean, number, percent, plural, sentence
-from llm_locust.metrics.gates import MetricKind, Slo
+from llm_locust.metrics.limits import MetricKind, Slo
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.store import open_requests, read_manifest

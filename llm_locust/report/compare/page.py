@@ -9,7 +9,7 @@ from llm_locust.figures.compare.sides import METRICS, figure_label
 from llm_locust.figures.section import Tone
 from llm_locust.figures.text import count, plural, short
 from llm_locust.metrics.catalogue import View, shown_in
-from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.limits import MetricKind
 from llm_locust.report.compare.outcome import (
     TELLING,
     ComparedRuns,

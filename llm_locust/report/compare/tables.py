@@ -21,7 +21,7 @@ from llm_locust.figures.compare.relative_gates import GateResult, Unknown
 from llm_locust.figures.compare.sides import figure_label
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import clean, count, moment, number, percent, seconds, sentence
-from llm_locust.metrics.gates import MetricKind
+from llm_locust.metrics.limits import MetricKind
 from llm_locust.metrics.question import PriceError, Prices
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.stats.estimates import MOST, Difference

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llm_locust.client.http.target import endpoint_at_end
 from llm_locust.core.files import FileReading
 from llm_locust.figures.gates import fewest_for, fewest_for_certified, fewest_for_share
-from llm_locust.metrics.gates import EDGE, Gate, MetricKind, parse_gates
+from llm_locust.metrics.limits import EDGE, Gate, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.deployment import metrics_words

@@ -10,10 +10,11 @@ from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, request, requests, summarise_latency
 
 from llm_locust.core.record import Doubt, Outcome, RequestRecord
-from llm_locust.metrics.gates import Slo
+from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput import (
+from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
+from llm_locust.metrics.requests.judgement import (
     ABANDONED,
     LOST,
     OUTCOME,
@@ -25,9 +26,8 @@ from llm_locust.metrics.requests.goodput import (
     goodput,
     judge,
 )
-from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request
-from llm_locust.metrics.requests.throughput import Credits
+from llm_locust.metrics.requests.rates import Credits
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.stats.trend import student_t
 from llm_locust.metrics.window import Window

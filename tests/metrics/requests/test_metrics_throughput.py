@@ -16,7 +16,7 @@ from llm_locust.figures.inputs import inputs as inputs_of
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.latency import per_request
-from llm_locust.metrics.requests.throughput import (
+from llm_locust.metrics.requests.rates import (
     Credits,
     LawRate,
     Spans,

@@ -9,7 +9,7 @@ from summaries import summarise
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.figures.tokens import delivery, held_ms, length_error as length_error_of, tokens as tokens_of
-from llm_locust.metrics.requests.throughput import with_estimates
+from llm_locust.metrics.requests.rates import with_estimates
 
 
 def tokens(*given: Any, **more: Any) -> Any:

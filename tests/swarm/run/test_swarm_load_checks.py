@@ -12,7 +12,7 @@ from parsed_settings import run_settings, settings_of
 
 from llm_locust.core.manifest import MOST_TASK_EXCEPTIONS
 from llm_locust.deployment.targets import Arm
-from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.limits import parse_gates
 from llm_locust.options.arrivals import LoadSettings, Slice, parse_load, parse_slice
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store import destination

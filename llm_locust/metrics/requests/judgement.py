@@ -11,7 +11,7 @@ from llm_locust.core.batch import Labels
 from llm_locust.core.record import Doubt
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import DOUBTS, Columns, Floats, Mask, Rows
-from llm_locust.metrics.gates import SLO_METRICS, Slo
+from llm_locust.metrics.limits import SLO_METRICS, Slo
 from llm_locust.metrics.requests.latency import (
     MeasuredFrom as MeasuredFrom,
     at_least,
@@ -19,7 +19,7 @@ from llm_locust.metrics.requests.latency import (
     counted_from_s,
     most_gaps,
 )
-from llm_locust.metrics.requests.throughput import Credits, rate_per_s
+from llm_locust.metrics.requests.rates import Credits, rate_per_s
 
 #: Key of ``first_failed`` for requests that failed.
 OUTCOME = "outcome"
@@ -229,7 +229,7 @@ def good_rates(judgement: Judgement | None, credits: Credits, rows: Rows) -> dic
     """Good requests that ended in the window, whenever they were scheduled, and tokens of good requests that
     arrived in it, per second.
 
-    They are a part of the result of :func:`~llm_locust.metrics.requests.throughput.throughput` for the same
+    They are a part of the result of :func:`~llm_locust.metrics.requests.rates.throughput` for the same
     ``rows``, which are all requests and not those scheduled in the window.
     """
     seconds = credits.window.seconds
