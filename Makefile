@@ -71,7 +71,7 @@ LOWEST_TESTS ?= tests/core/test_batch.py tests/core/test_arrow.py tests/wire/tes
 	tests/scenario/test_workload_yaml_lines.py tests/options/test_options_table.py \
 	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
 	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \
-	tests/workload/text/test_workload_tokenizer.py tests/workload/test_workload_answers.py \
+	tests/workload/test_workload_tokenizer.py tests/workload/test_workload_answers.py \
 	tests/swarm/users/test_swarm_own_dialect.py
 test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
 	LLM_LOCUST_TEST_EXAMPLES=5 tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
@@ -162,7 +162,7 @@ COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hos
 	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
 # What judges time, and what takes a minute under coverage.
 UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
-	tests/wire/dialects/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
+	tests/wire/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
 coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
 	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q --hypothesis-seed 0 -m "not alone and not run" \
 		$(UNCOVERING:%=--deselect %) $(COVERING)

@@ -30,7 +30,6 @@ ENDS = "client/test_client_ends.py"
 USAGE = "wire/test_usage.py"
 HOOKS = "swarm/users/test_swarm_locust_hooks.py"
 DATA = "workload/test_datasets_forms.py"
-TRACES = "workload/traces"
 
 
 def answers(*rows: str) -> tuple[str, ...]:
@@ -130,25 +129,23 @@ TROUBLES: dict[int, Trouble] = {
         "Qwen's traces look like Mooncake's: seconds, 16 tokens a hash",
         "known by their keys; units that cannot be are refused; one line says how a file was read",
         (
-            f"{TRACES}/test_traces_plausible.py::test_the_keys_of_a_chat_mean_seconds_and_blocks_of_16_whatever_their_order",
-            f"{TRACES}/test_traces_plausible.py::test_prompts_have_in_common_what_their_hashes_have",
-            f"{TRACES}/test_traces_plausible.py::test_a_rate_that_no_service_has_is_refused_with_the_unit_that_it_may_be",
+            "workload/test_traces_plausible.py::test_the_keys_of_a_chat_mean_seconds_and_blocks_of_16_whatever_their_order",
+            "workload/test_traces_plausible.py::test_prompts_have_in_common_what_their_hashes_have",
+            "workload/test_traces_plausible.py::test_a_rate_that_no_service_has_is_refused_with_the_unit_that_it_may_be",
         ),
     ),
     37: Trouble(
         "sessions without times",
         "refused with the option that takes them",
-        (
-            f"{TRACES}/test_traces_plausible.py::test_a_file_of_another_kind_is_refused_with_the_option_for_it",
-        ),
+        ("workload/test_traces_plausible.py::test_a_file_of_another_kind_is_refused_with_the_option_for_it",),
     ),
     38: Trouble(
         "Azure's and BurstGPT's files: no output, zones, no fraction, BOM, CRLF, blank lines",
         "the right times; a bound of at least one token",
         (
-            f"{TRACES}/test_workload_traces.py::test_azure_times_with_seven_digits_a_zone_or_no_fraction_are_understood",
-            f"{TRACES}/test_workload_traces.py::test_a_byte_order_mark_windows_line_ends_and_quotes_do_no_harm",
-            f"{TRACES}/test_workload_traces.py::test_each_format_is_recognised_and_gives_times_and_lengths",
+            "workload/test_workload_traces.py::test_azure_times_with_seven_digits_a_zone_or_no_fraction_are_understood",
+            "workload/test_workload_traces.py::test_a_byte_order_mark_windows_line_ends_and_quotes_do_no_harm",
+            "workload/test_workload_traces.py::test_each_format_is_recognised_and_gives_times_and_lengths",
         ),
     ),
     40: Trouble(
