@@ -157,7 +157,7 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 
 # Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
 COVERED := core wire metrics/stats metrics/requests
-COVERING := $(COVERED:%=tests/%) tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
+COVERING := $(COVERED:%=tests/%) tests/test_golden.py tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
 	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_verdict.py \
 	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
 # What judges time, and what takes a minute under coverage.

@@ -26,7 +26,6 @@ from llm_locust.core.arrow import (
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
-
 VALUES = st.one_of(
     st.tuples(st.just(pa.int64()), st.lists(st.none() | INT64)),
     st.tuples(st.just(pa.int32()), st.lists(st.none() | st.integers(-(2**31), 2**31 - 1))),
@@ -108,7 +107,6 @@ def test_a_batch_is_made_sent_and_read_without_pandas() -> None:
 
 
 TEXT = pa.dictionary(pa.int32(), pa.string())
-
 
 SCHEMA = pa.schema(
     [

@@ -380,8 +380,6 @@ def test_a_file_that_is_being_written_survives_a_process_that_writes_the_same(tm
 
 
 GOOD = ("20261122-041903-chat", "host.local_3f2a", "w-1", "_x", "a" * 200, "a:1@b+c")
-
-
 BAD = ("", ".", "..", "../x", "a/b", "/x", ".x", "-x", "a\n", "a b", "a\0", "a" * 201, "é")
 
 

@@ -127,10 +127,7 @@ def test_an_offset_within_its_error_is_added_to_no_time_and_so_it_is_error_too(
 
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
-
-
 PAGE = "https://ci.example/job/7"
-
 
 GITHUB = {
     "GITHUB_SHA": SHA,

@@ -19,7 +19,6 @@ from llm_locust.wire.usage import CountFault
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)
 
-
 ARMS = [
     ArmFacts(name="straight", url="http://a/v1", share=0.5),
     ArmFacts(name="gateway", url="http://b/v1", share=0.5),

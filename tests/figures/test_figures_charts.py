@@ -22,7 +22,6 @@ from metrics_cases import (
     rows,
     tables,
 )
-from summaries import summarise
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch, Requests
@@ -56,7 +55,7 @@ from llm_locust.figures.charts.distributions import (
 )
 from llm_locust.figures.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.figures.charts.run import PHASES, slow_request, slowest
-from llm_locust.figures.over_load import OperatingPoint, front, user_tps
+from llm_locust.figures.over_load import OperatingPoint, front
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.limits import Slo
@@ -154,8 +153,6 @@ def test_failures_are_counted_by_outcome_and_cancelled_requests_are_none() -> No
 
 
 AXIS_of_tokens = TimeAxis(start_s=0.0, width_s=1.0, bins=20)
-
-
 NONE = np.empty(0, np.int64)
 
 
@@ -190,16 +187,6 @@ def test_gaps_beyond_the_scale_are_in_its_first_and_last_bin() -> None:
     long = TimeAxis(0.0, 100.0, 20)
     found = read_tokens(batch(request(0.0, (0.1, 1000.0))), ORIGIN_NS, long, NONE)
     assert found.gaps[GAP_BINS - 1].sum() == 1
-
-
-def test_only_ok_streams_have_gaps() -> None:
-    rows = batch(
-        request(0.0, outcome=Outcome.TRUNCATED),
-        request(0.0, (0.1,)),
-        request(0.0, streamed=False),
-        failed(0.0),
-    )
-    assert read(rows).gaps.sum() == 0
 
 
 @given(st.lists(requests(), max_size=12))
@@ -252,12 +239,6 @@ def test_a_limit_alone_is_held_by_the_share_at_or_below_it() -> None:
     assert (curve.alone[0], curve.alone[-1]) == (1 / 25, 20 / 25)
 
 
-def test_failed_and_lost_requests_hold_no_limit_however_wide() -> None:
-    curve = limit_curve(limited(run_of_limits(), lost=15), "tpot")
-    assert curve is not None
-    assert curve.alone[-1] == 20 / 40
-
-
 @given(st.lists(requests(), min_size=1, max_size=30), st.sampled_from(["sent", "scheduled"]))
 def test_at_the_limits_of_the_slo_every_curve_says_what_the_summary_does(
     made: list[RequestRecord], measured_from: MeasuredFrom
@@ -305,17 +286,6 @@ def test_an_answer_of_one_token_breaks_no_limit_of_pace() -> None:
     assert curve is not None
     assert curve.alone.tolist() == [1.0]
     assert limit_curve(limited(columns(request(0.0, (0.05,))), Slo()), "tpot") is None
-
-
-def test_the_curve_of_a_run_is_that_of_its_summary() -> None:
-    made = [request(i * 0.1, (0.01 * i + 0.01, 0.5), late=0.02) for i in range(40)]
-    rows, facts = batch(*made), manifest(open_loop=True, slo="ttft=200ms")
-    m = measure(rows, facts, Question(slo="ttft=200ms", warmup_s=0.0))
-    found = LimitedRun(m.c, m.values, m.judgement, "scheduled", np.arange(40), 40, np.arange(0))
-    curve = limit_curve(found, "ttft")
-    assert curve is not None
-    (place,) = np.flatnonzero(curve.limits_s == 0.2)
-    assert curve.good[place] == summarise(rows, facts)["goodput"]["ratio"] == 18 / 40
 
 
 def test_a_limit_that_differs_between_classes_is_no_line_of_the_curve() -> None:
@@ -522,8 +492,6 @@ def test_the_slowest_are_counted_from_scheduled() -> None:
 
 
 CLIENT = columns(*(request(i * 0.1, (0.25, 0.27)) for i in range(90)))
-
-
 ALL = range(11)
 
 
@@ -570,10 +538,6 @@ def test_the_mean_ttft_of_servers_stands_beside_the_clients() -> None:
     ttft = told(*sums, *counts).ttft_s
     assert ttft["client"] == pytest.approx([0.25] * 5)
     assert ttft["servers"] == pytest.approx([0.2] * 5)
-
-
-def test_without_the_servers_ttft_there_is_nothing_to_compare() -> None:
-    assert told(*rows("a", "running", [1])).ttft_s == {}
 
 
 def test_hits_are_the_share_of_what_was_looked_up_in_the_span_or_what_the_server_tells() -> None:
@@ -683,8 +647,3 @@ def test_the_front_is_every_point_that_no_other_is_better_than(pairs: list[tuple
     assert set(found) == expected
     assert len(found) == len(expected)
     assert [points[i].user_tps for i in found] == sorted(points[i].user_tps for i in found)
-
-
-def test_what_a_user_sees_is_the_reciprocal_of_the_pace_and_unknown_without_one() -> None:
-    assert user_tps(20.0) == 50.0
-    assert user_tps(None) is None

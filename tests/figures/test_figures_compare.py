@@ -47,15 +47,13 @@ from llm_locust.figures.compare.sides import (
     measure_for_comparison,
 )
 from llm_locust.metrics.limits import GateError, parse_gates
-from llm_locust.metrics.question import PLAIN, Question
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.rates import amounts_over_time
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Share, alike, difference
 from llm_locust.metrics.stats.intervals import in_order
 
 PAIRS = 40
-
-
 ROWS_OF_A_TABLE = 25
 
 
@@ -226,23 +224,6 @@ def of_summary(summary: dict[str, Any], name: str) -> float | None:
     paths = {"goodput": "ratio", "on_time": "on_time_ratio", "goodput_rps": "requests_per_s"}
     part = summary["requests"] if name == "error_rate" else summary["goodput"]
     return part[paths.get(name, name)]  # type: ignore[no-any-return]
-
-
-def test_every_figure_is_the_one_of_the_summary() -> None:
-    rng = np.random.default_rng(1)
-    made = made_batch(rng, lognormal(rng, 700), failed=rng.random(700) < 0.1)
-    lost = [WorkerFacts(id="w1", index=0, announced=730, received=700, lost=True)]
-    known = facts(
-        700, slo="ttft=60ms tpot=30ms e2el_scheduled=1s", warmup_s=5.0, open_loop=True, workers=lost
-    )
-    run, summary = measure_for_comparison(made, known, PLAIN), summarise(made, known)
-    for name in METRICS:
-        estimate, expected = run.estimate(METRICS[name]), of_summary(summary, name)
-        assert (estimate is None) == (expected is None), name
-        if estimate is not None and expected is not None:
-            assert estimate.value == pytest.approx(expected, rel=1e-12), name
-            low, high = estimate.ends(0.95)
-            assert low <= estimate.value <= high, name
 
 
 def test_every_figure_is_the_one_of_the_summary_where_requests_were_cut_lost_and_never_sent() -> None:
@@ -500,8 +481,6 @@ def test_figures_of_tokens_are_known_as_such() -> None:
 
 
 Floats = NDArray[np.float64]
-
-
 PERCENTS = {"mean": None, "p5": 5.0, "p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import manifest, ns, plain
 
-from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.figures.completeness import Completeness, completeness as completeness_of
 from llm_locust.metrics.structs import finite, largest
 
@@ -26,75 +26,6 @@ def of(*workers: WorkerFacts, rows: int | None = None, **facts: Any) -> Any:
         workers=list(workers), **{"workers_expected": len(workers), "ended_ns": ns(11.0), **facts}
     )
     return completeness(made, made.records_received if rows is None else rows)
-
-
-def test_everything_known_of_a_worker_is_there_in_seconds_and_milliseconds() -> None:
-    clock = ClockFacts(
-        offset_ns=-1_500_000,
-        error_ns=200_000,
-        least_offset_ns=-1_600_000,
-        most_offset_ns=-1_400_000,
-        exchanges=8,
-        steps=1,
-    )
-    health = NodeHealth(hub_lag_ms_p99=1.5, hub_lag_ms_max=9.0, cpu_percent_max=40.0, rss_mib_max=120.0)
-    facts = worker(
-        announced=9,
-        received=7,
-        batches=3,
-        resent=2,
-        dropped=1,
-        in_flight=4,
-        late=True,
-        lost=True,
-        joined_ns=ns(2.5),
-        heard_ns=ns(9.0),
-        received_seqs="0-1 3",
-        clock=clock,
-        health=health,
-    )
-    assert of(facts)["workers"] == [
-        {
-            "id": "w0",
-            "index": 0,
-            "state": "lost",
-            "late": True,
-            "joined_s": pytest.approx(2.5),
-            "heard_s": pytest.approx(9.0),
-            "announced": 9,
-            "received": 7,
-            "missing": 2,
-            "in_flight": 4,
-            "unrecorded": 6,
-            "batches": 3,
-            "batches_received": "0-1 3",
-            "resent": 2,
-            "dropped": 1,
-            "held_back": 0,
-            "unsent": 0,
-            "clock_offset_ms": pytest.approx(-1.5),
-            "clock_error_ms": pytest.approx(0.2),
-            "clock_steps": 1,
-            "hub_lag_ms_p99": 1.5,
-            "hub_lag_ms_max": 9.0,
-            "cpu_percent_max": 40.0,
-            "rss_mib_max": 120.0,
-            "steal_percent": None,
-            "throttled_percent": None,
-            "run_queue_percent": None,
-        }
-    ]
-
-
-def test_what_is_not_known_of_a_worker_is_none_and_never_0() -> None:
-    (facts,) = of(worker(announced=None, received=0, health=NodeHealth(cpu_percent_max=float("nan"))))[
-        "workers"
-    ]
-    unknown = {"joined_s", "heard_s", "announced", "batches_received"}
-    unknown |= {"clock_offset_ms", "clock_error_ms", "clock_steps"}
-    unknown |= {"hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"}
-    unknown |= {"steal_percent", "throttled_percent", "run_queue_percent"}
-    assert {key for key, value in facts.items() if value is None} == unknown
 
 
 def test_a_worker_that_was_killed_before_it_said_anything_fits_the_summary() -> None:
@@ -127,14 +58,6 @@ def test_a_worker_that_was_there_before_the_start_joined_at_a_time_below_0() -> 
     assert of(worker(joined_ns=ns(-3.0)))["workers"][0]["joined_s"] == pytest.approx(-3.0)
 
 
-def test_requests_without_a_record_are_those_under_way_and_those_that_did_not_come() -> None:
-    part = of(worker(0, 10, 8, in_flight=3), worker(1, 4, 4), worker(2, 5, 6, in_flight=2, lost=True))
-    assert part["missing"] == {"w0": 2}
-    assert part["records_lost"] == (10 + 3 - 8) + 0 + (5 + 2 - 6)
-    assert (part["records_announced"], part["records_received"]) == (19, 18)
-    assert part["complete"] is False
-
-
 @pytest.mark.parametrize(
     "facts",
     [
@@ -164,36 +87,12 @@ def test_messages_that_were_dropped_are_counted_and_a_strangers_lack_no_record()
     assert part["complete"] is True
 
 
-def test_faults_are_named_by_worker() -> None:
-    part = of(worker(0), worker(1, faults=["a", "b"]))
-    assert part["faults"] == {"w1": ["a", "b"]}
-
-
-def test_torn_files_are_named() -> None:
-    assert of(worker(), torn=["a", "b"])["torn"] == ["a", "b"]
-
-
 def test_records_that_came_and_are_not_in_the_run_are_lost_too() -> None:
     part = of(worker(0, 9, 8), rows=5)
     assert (part["records_received"], part["records_stored"], part["records_lost"]) == (8, 5, 1 + 3)
 
 
-def test_the_masters_health_stands_beside_the_workers() -> None:
-    part = of(worker(), master=NodeHealth(hub_lag_ms_max=12.0, rss_mib_max=90.0), clock_steps=2)
-    assert part["master"] == {
-        "clock_steps": 2,
-        "hub_lag_ms_p99": None,
-        "hub_lag_ms_max": 12.0,
-        "cpu_percent_max": None,
-        "rss_mib_max": 90.0,
-        "steal_percent": None,
-        "throttled_percent": None,
-        "run_queue_percent": None,
-    }
-
-
 counts = st.integers(0, 20)
-
 
 any_worker = st.builds(
     worker, counts, st.none() | counts, counts, in_flight=counts, lost=st.booleans(), left=st.booleans()

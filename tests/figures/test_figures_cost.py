@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 from metrics_cases import batch, failed, manifest, plain, request
 from report_cases import summary, told
 from summaries import faked, summarise, typed
@@ -25,10 +24,7 @@ def cost(*given: Any, **more: Any) -> Any:
 
 #: Half an hour with 3,600 answers of 100 + 50 tokens, half of them good.
 SECONDS = 1800.0
-
-
 RATES = {"requests_per_s": 2.0, "input_tokens_per_s": 200.0, "output_tokens_per_s": 100.0}
-
 
 GOOD: dict[str, Any] = {
     "slo": {"ttft": 500.0},
@@ -37,53 +33,13 @@ GOOD: dict[str, Any] = {
     "output_tokens_per_s": 50.0,
 }
 
-
 NO_SLO: dict[str, Any] = {"slo": {}, "slo_by_class": {}, "requests_per_s": None, "output_tokens_per_s": None}
-
-
 SESSIONS = {"n": 500, "completed": 360, "cut": 40, "failed": 60, "abandoned": 40}
 
 
 def of(prices: Prices, of_selection: bool = False, **changed: Any) -> Any:
     figures: dict[str, Any] = {"throughput": RATES, "goodput": GOOD, "sessions": SESSIONS}
     return cost(prices, SECONDS, figures | changed, of_selection=of_selection)
-
-
-def test_gpus_cost_by_the_hour_whatever_came_of_them() -> None:
-    found = of(Prices(gpu_hour_cost=2.5, gpus=8))
-    assert found["hours"] == 0.5
-    assert found["gpu"] == pytest.approx(
-        {
-            "total": 10.0,
-            "per_request": 10 / 3600,
-            "per_good_request": 10 / 1800,
-            "per_million_input_tokens": 10 / 0.36,
-            "per_million_output_tokens": 10 / 0.18,
-            "per_million_good_output_tokens": 10 / 0.09,
-            "per_session": 10 / 400,
-        }
-    )
-
-
-def test_an_api_costs_by_the_token_and_each_figure_carries_all_of_it() -> None:
-    found = of(Prices(input_token_price=0.5, output_token_price=2.0))
-    total = 0.36 * 0.5 + 0.18 * 2.0
-    assert found["api"]["total"] == pytest.approx(total)
-    assert found["api"]["per_million_output_tokens"] == pytest.approx(total / 0.18)
-    assert found["api"]["per_good_request"] == pytest.approx(total / 1800)
-
-
-def test_both_prices_are_told_side_by_side() -> None:
-    prices = Prices(gpu_hour_cost=2.5, gpus=8, input_token_price=0.5, output_token_price=2.0)
-    found = of(prices)
-    assert (found["gpu"]["total"], found["api"]["total"]) == pytest.approx((10.0, 0.54))
-    assert found["missing"] == {}
-    assert found["prices"] == {
-        "gpu_hour_cost": 2.5,
-        "gpus": 8,
-        "input_token_price": 0.5,
-        "output_token_price": 2.0,
-    }
 
 
 def test_what_one_gpu_gives_needs_no_price() -> None:
@@ -168,18 +124,6 @@ def test_free_tokens_cost_nothing_and_that_is_no_unknown() -> None:
     assert found["api"]["total"] == found["api"]["per_request"] == 0.0
 
 
-@given(st.floats(0.01, 100), st.integers(1, 512), st.floats(0.01, 100))
-def test_twice_the_price_is_twice_the_cost(price: float, gpus: int, token_price: float) -> None:
-    def made(times: float) -> Any:
-        token = {"input_token_price": times * token_price, "output_token_price": times * token_price}
-        return of(Prices(gpu_hour_cost=times * price, gpus=gpus, **token))
-
-    once, twice = made(1), made(2)
-    for by in ("gpu", "api"):
-        assert twice[by] == pytest.approx({key: 2 * value for key, value in once[by].items()})
-    assert twice["per_gpu"] == once["per_gpu"]
-
-
 def test_prices_are_read_from_options_as_numbers_or_texts() -> None:
     options = {"gpu_hour_cost": "2.5", "gpus": 8, "input_token_price": "", "slo": "ttft=1s"}
     assert Prices.of_options(options) == Prices(gpu_hour_cost=2.5, gpus=8)
@@ -209,8 +153,6 @@ def test_a_price_that_is_none_is_one_line_that_says_what_to_write(options: dict[
 
 
 GPU = {"gpu_hour_cost": "2.5", "gpus": "8"}
-
-
 API = {"input_token_price": "0.15", "output_token_price": "0.6"}
 
 
@@ -250,13 +192,6 @@ def test_gpus_and_tokens_stand_side_by_side() -> None:
     assert found.notes == ()
 
 
-def test_only_what_was_asked_for_has_a_column() -> None:
-    found = section(options=API)
-    assert found.table is not None
-    assert [column.head for column in found.table.columns] == ["For", "by API"]
-    assert found.notes == ()
-
-
 def test_half_of_a_price_is_a_warning_that_names_the_other_half() -> None:
     found = section(options={"gpus": "1", "output_token_price": "1"})
     assert found.table is None
@@ -265,9 +200,3 @@ def test_half_of_a_price_is_a_warning_that_names_the_other_half() -> None:
         ("no cost by GPU: gpu_hour_cost is not given", Tone.WARN),
         ("no cost by API: input_token_price is not given", Tone.WARN),
     ]
-
-
-def test_without_an_slo_the_cost_of_good_requests_is_missing_and_said_so() -> None:
-    found = section(options=GPU, slo="")
-    assert "1,000 good requests" not in cells(found)
-    assert [line.text for line in found.notes] == ["no cost of good requests: no SLO was given"]

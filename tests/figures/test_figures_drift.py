@@ -20,14 +20,8 @@ from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
 
 HOURS = 3.0
-
-
 SECONDS = HOURS * 3600
-
-
 SLO = Slo(ttft_s=0.4)
-
-
 OK, FAILED = OUTCOMES.index(Outcome.OK), OUTCOMES.index(Outcome.TIMEOUT)
 
 
@@ -67,20 +61,6 @@ def test_ten_per_cent_an_hour_are_found_in_three_hours(constant_s: float) -> Non
     assert sum(low <= 25.0 <= high for low, high in held) >= 17
 
 
-def test_a_line_is_told_with_its_ends_its_slope_and_its_share() -> None:
-    at = np.arange(0.0, SECONDS, 0.5)
-    c = run_of(at, 0.2 + 0.1 * at / SECONDS)
-    found = drift_of(c)
-    assert (found["reason"], found["bins"], found["bin_s"]) == (None, 60, 180.0)
-    ttft = found["measures"]["ttft_p50_ms"]
-    assert (ttft["at_start"], ttft["at_end"]) == pytest.approx((200, 300), rel=1e-3)
-    assert ttft["per_hour"] == pytest.approx(100 / 3, rel=1e-3)
-    assert ttft["relative_per_hour"] == pytest.approx(1 / 6, rel=1e-2)
-    assert ttft["ci95"] == pytest.approx([100 / 3, 100 / 3], rel=1e-2)
-    assert "ttft_p50_ms" in found["found"]
-    assert found["client_rss_mib"] is None
-
-
 def test_memory_that_grows_is_told_apart_from_memory_that_does_not() -> None:
     at = np.arange(0.0, SECONDS, 0.5)
     c = run_of(at, np.full(len(at), 0.2))
@@ -99,19 +79,6 @@ def test_memory_that_grows_is_told_apart_from_memory_that_does_not() -> None:
     assert not told["master"]["beyond_noise"]
     assert told["w1"]["beyond_noise"]
     assert told["w1"]["per_hour"] == pytest.approx(12, abs=1)
-
-
-def test_tokens_goodput_and_errors_are_those_of_their_bins() -> None:
-    at = np.arange(0.0, SECONDS, 0.5)
-    late = at >= SECONDS / 2
-    every_tenth = np.arange(len(at)) % 10 == 0
-    outcome = np.where(every_tenth & late, FAILED, OK).astype(np.int8)
-    measures = drift_of(run_of(at, np.where(late, 0.5, 0.1), outcome=outcome))["measures"]
-    # Two answers of 50 tokens a second; errors and good ones step in the middle, so lines lie between.
-    assert measures["output_tokens_per_s"]["at_start"] == pytest.approx(100, rel=0.01)
-    assert measures["error_rate"]["at_start"] < 0.0 < 0.1 < measures["error_rate"]["at_end"]
-    assert measures["goodput_ratio"]["at_start"] > 1.0 > 0.0 > measures["goodput_ratio"]["at_end"]
-    assert measures["error_rate"]["relative_per_hour"] is None
 
 
 def test_what_never_changes_has_a_drift_of_none() -> None:

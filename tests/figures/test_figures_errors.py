@@ -1,18 +1,16 @@
 """Failures by kind, and calls of the run to its servers."""
 
 import uuid
-from datetime import datetime
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from metrics_cases import ORIGIN_NS, columns, failed, ns
+from metrics_cases import columns, failed
 from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
-from llm_locust.core.record import Outcome
 from llm_locust.figures.errors import MOST_KINDS, OTHER, ErrorKind, failures
-from llm_locust.figures.interventions import FailedCall, interventions, show as section
+from llm_locust.figures.interventions import interventions, show as section
 from llm_locust.metrics.error_text import LONGEST, PLACEHOLDERS, ErrorKinds, fold
 from llm_locust.metrics.window import Window, iso
 
@@ -20,42 +18,6 @@ from llm_locust.metrics.window import Window, iso
 def word(number: int) -> str:
     """A different word, without a digit, for each number under 26 ** 3."""
     return "".join(chr(ord("a") + number // 26**place % 26) for place in range(3))
-
-
-def test_failures_are_grouped_by_outcome_status_and_message_the_most_frequent_first() -> None:
-    c = columns(
-        failed(1.0, status=None, error=None, outcome=Outcome.TIMEOUT),
-        failed(2.0),
-        failed(9.0),
-        failed(3.0, status=500),
-        failed(4.0),
-    )
-    first, *others = failures(c, np.arange(5))
-    assert first == ErrorKind(
-        outcome="http_error",
-        status=503,
-        message="no room",
-        example="no room",
-        count=3,
-        first=iso(ns(2.001)),
-        last=iso(ns(9.001)),
-    )
-    assert [(e.outcome, e.status, e.message, e.example, e.count) for e in others] == [
-        ("http_error", 500, "no room", "no room", 1),
-        ("timeout", None, None, None, 1),
-    ]
-
-
-def test_texts_that_differ_in_ids_and_numbers_are_one_kind_whose_example_is_the_earliest() -> None:
-    c = columns(
-        failed(5.0, error="request chatcmpl-7f8e9d0c1b2a4f5e of 10.0.0.1:80 took 7 s"),
-        failed(2.0, error="request chatcmpl-0c1b2a4f5e7f8e9d of 10.0.0.2:80 took 12 s"),
-        failed(9.0, error="request chatcmpl-1b2a4f5e7f8e9d0c of 10.0.0.3:80 took 3.5 s"),
-    )
-    (kind,) = failures(c, np.arange(3))
-    assert kind.message == "request chatcmpl-<id> of <addr> took <n> s"
-    assert kind.example == "request chatcmpl-0c1b2a4f5e7f8e9d of 10.0.0.2:80 took 12 s"
-    assert (kind.count, kind.first, kind.last) == (3, iso(ns(2.001)), iso(ns(9.001)))
 
 
 @given(st.permutations(range(6)))
@@ -85,16 +47,6 @@ def test_beyond_the_listed_kinds_the_rest_is_counted() -> None:
         last=max(iso(r.ended_ns) for r in many if r.error not in {e.message for e in entries}),
     )
     assert sum(e.count for e in entries) == len(many)
-
-
-def test_no_failures_are_no_entries() -> None:
-    assert failures(columns(), np.empty(0, np.int64)) == []
-
-
-def test_times_are_iso_8601_in_utc() -> None:
-    text = iso(ORIGIN_NS + 123_456_789)
-    assert text.endswith(".123456Z")
-    assert datetime.fromisoformat(text).timestamp() * 1e9 // 1e9 == ORIGIN_NS // 10**9
 
 
 #: What texts are made of where folding could go wrong: pieces that mean something else beside others.
@@ -240,8 +192,6 @@ def test_there_are_never_more_names_than_the_limit_and_one(texts: list[str], lim
 
 
 S = 1_000_000_000
-
-
 WINDOW = Window(110 * S, 160 * S, "run")
 
 
@@ -263,12 +213,6 @@ def test_the_profilers_time_is_that_within_the_window(
     stops = [] if stop_s is None else [call(stop_s, "/stop_profile")]
     found = interventions(manifest(call(start_s, "/start_profile"), *stops), WINDOW)
     assert found.profiled_s == pytest.approx(profiled_s)
-
-
-def test_a_profiler_that_did_not_start_ran_for_no_time() -> None:
-    found = interventions(manifest(call(20, "/start_profile", status=404)), WINDOW)
-    assert found.profiled_s == 0
-    assert found.calls[0].failed == [FailedCall(target="a", status=404, error=None)]
 
 
 def test_calls_of_one_moment_are_one_line_and_failures_name_their_replica() -> None:

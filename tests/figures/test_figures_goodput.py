@@ -176,8 +176,6 @@ def test_a_stage_whose_users_hang_is_no_result_and_its_search_counts_what_they_d
 
 
 WHAT = "without TTFT, which breaks its limit: "
-
-
 WHY = " (not streamed, no completions, or without such a token)"
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from metrics_cases import batch, columns, failed, manifest, plain, request
+from metrics_cases import batch, failed, manifest, plain, request
 from report_cases import summary
 from summaries import summarise, typed
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Doubt, Outcome, RequestRecord
-from llm_locust.figures.quality import MOST_KINDS, concurrency_at_sent, doubtful, show as quality_section
+from llm_locust.figures.quality import MOST_KINDS, doubtful, show as quality_section
 from llm_locust.figures.section import Section, Tone
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
@@ -42,12 +42,6 @@ def said(prompt: str, *answers: int | None, **fields: Any) -> list[RequestRecord
     return [request(i / 10, prompt_id=prompt, answer_hash=h, **fields) for i, h in enumerate(answers)]
 
 
-def test_accuracy_is_the_share_of_compared_answers_with_wilsons_interval() -> None:
-    found = quality(*graded(True, True, True, False, None))["accuracy"]
-    assert (found["n"], found["correct"], found["ratio"]) == (4, 3, 0.75)
-    assert found["ci95"] == pytest.approx([0.3006, 0.9544], abs=5e-5)
-
-
 def test_without_an_expected_answer_there_is_no_accuracy() -> None:
     found = quality(request(), failed(1.0))
     assert found["accuracy"] == {"n": 0, "correct": 0, "ratio": None, "ci95": None}
@@ -58,82 +52,16 @@ def test_without_an_expected_answer_there_is_no_accuracy() -> None:
     assert found["consistency"] == {"prompts": 0, "answers": 0, "prompts_equal": None, "pairs_equal": None}
 
 
-def test_a_rejected_answer_counts_as_answered_and_keeps_its_place_in_the_accuracy() -> None:
-    wrong = refused(0.5, "regex 'x'", correct=False)
-    found = quality(
-        *graded(True), wrong, refused(0.6, "json_schema"), refused(0.7, "json_schema"), failed(0.8)
-    )
-    assert found["answers"] == 4
-    assert found["rejected"] == {"n": 3, "ratio": 0.75, "by": {"json_schema": 2, "regex 'x'": 1}}
-    assert found["accuracy"]["ratio"] == 0.5
-
-
-def test_a_rejected_answer_is_a_failure_and_not_good() -> None:
-    summary = summarise(batch(request(), refused(0.5, "json_schema")), manifest(slo="ttft=1s"))
-    assert summary["requests"]["by_outcome"]["rejected"] == summary["requests"]["failed"] == 1
-    assert summary["goodput"]["ratio"] == 0.5
-    assert summary["errors"][0]["message"] == "json_schema: no"
-
-
-def test_only_answers_scheduled_in_the_window_count() -> None:
-    found = quality(*graded(True, False, True, False), warmup_s=1.5)
-    assert (found["accuracy"]["n"], found["accuracy"]["ratio"]) == (2, 0.5)
-
-
-def test_accuracy_over_time_is_told_of_ten_parts_of_the_window() -> None:
-    parts = quality(*graded(*[True] * 5, *[False] * 5), stopped=10.0)["over_time"]
-    assert [part["ratio"] for part in parts] == [1.0] * 5 + [0.0] * 5
-    assert [part["n"] for part in parts] == [1] * 10
-    assert [part["start_s"] for part in parts] == pytest.approx(list(range(10)))
-    assert parts[-1]["end_s"] == pytest.approx(10)
-
-
 def test_a_part_of_the_window_without_answers_has_no_accuracy() -> None:
     parts = quality(request(0.0, correct=True), stopped=10.0)["over_time"]
     assert parts[0]["ratio"] == 1.0
     assert all(part["n"] == 0 and part["ratio"] is None for part in parts[1:])
 
 
-def test_concurrency_when_sent_counts_the_request_itself_and_none_that_just_ended() -> None:
-    c = columns(
-        request(0.0, ended=1.0),
-        request(0.5, ended=2.0),
-        request(1.0, ended=3.0),
-        request(0.1, (), sent=False, ended=0.1, outcome=Outcome.CONNECT_ERROR),
-    )
-    assert concurrency_at_sent(c).tolist() == [1, 2, 2, 0]
-
-
-def crowd(at: float, size: int, right: int) -> list[RequestRecord]:
-    """Requests 1 ms after another, under way together: the first ``right`` of them right."""
-    return [request(at + i / 1000, ended=at + 0.9, correct=i < right) for i in range(size)]
-
-
-def test_accuracy_against_load_is_told_by_thirds_of_the_concurrency() -> None:
-    found = quality(*crowd(0, 9, 6))
-    assert [third["load"] for third in found["by_load"]] == ["low", "middle", "high"]
-    assert [third["concurrency"] for third in found["by_load"]] == [[1, 3], [4, 6], [7, 9]]
-    assert [third["ratio"] for third in found["by_load"]] == [1.0, 1.0, 0.0]
-    assert found["load_effect"]["difference"] == -1.0
-    # Newcombe by hand: Wilson of 0/3 is [0, 0.5615], of 3/3 [0.4385, 1]; √2 · 0.5615 = 0.7941.
-    assert found["load_effect"]["ci95"] == pytest.approx([-1.0, -0.2059], abs=5e-5)
-
-
 def test_where_all_loads_are_one_there_is_no_effect_of_the_load() -> None:
     found = quality(*graded(True, False, True))
     assert [third["concurrency"] for third in found["by_load"]] == [[1, 1]]
     assert found["load_effect"] is None
-
-
-def test_the_baseline_is_of_the_same_prompts_before_the_window_alone_at_the_server() -> None:
-    alone = [request(i, prompt_id=f"p{i}", correct=True) for i in range(4)]
-    together = [request(4.0, ended=4.9, prompt_id="p0", correct=False) for _ in range(3)]
-    measured = [request(5.0 + i / 10, prompt_id=f"p{i}", correct=i == 0) for i in (0, 1, 9)]
-    found = quality(*alone, *together, *measured, warmup_s=5.0)["baseline"]
-    assert found["prompts"] == 2
-    assert (found["accuracy"]["n"], found["accuracy"]["ratio"]) == (2, 0.5)
-    assert (found["baseline"]["n"], found["baseline"]["ratio"]) == (2, 1.0)
-    assert found["difference"] == -0.5
 
 
 def test_the_baseline_of_another_run_counts_the_prompts_that_both_have() -> None:
@@ -156,42 +84,9 @@ def test_the_baseline_of_another_run_counts_the_prompts_that_both_have() -> None
     assert found["ci95"] == pytest.approx([-1.0, -0.0700], abs=5e-5)
 
 
-def test_consistency_is_the_share_of_repeated_prompts_whose_answers_are_all_equal() -> None:
-    found = quality(
-        *said("same", 7, 7, 7),
-        *said("other", 1, 1, 2),
-        *said("once", 5),
-        *said("unknown", None, None),
-        request(answer_hash=7),
-    )["consistency"]
-    # Of 3 + 3 pairs 3 + 1 are equal.
-    assert found == {"prompts": 2, "answers": 6, "prompts_equal": 0.5, "pairs_equal": pytest.approx(4 / 6)}
-
-
-def test_one_id_in_two_classes_is_two_prompts() -> None:
-    found = quality(*said("1", 7, 7, slo_class="a"), *said("1", 8, 8, slo_class="b"))["consistency"]
-    assert (found["prompts"], found["prompts_equal"]) == (2, 1.0)
-
-
 def test_hashes_are_compared_to_the_last_bit() -> None:
     found = quality(*said("p", 2**62, 2**62 + 1), *said("q", -(2**63), -(2**63)))["consistency"]
     assert (found["prompts"], found["prompts_equal"]) == (2, 0.5)
-
-
-def test_length_fidelity_holds_generated_against_asked_tokens() -> None:
-    lengths = [(100, 100), (100, 50), (100, 120), (100, 100), (None, 7)]
-    records = [request(i, asked_output_tokens=a, output_tokens=n) for i, (a, n) in enumerate(lengths)]
-    found = quality(*records, failed(5.0, asked_output_tokens=100))["length"]
-    assert (found["n"], found["at_limit"], found["over"]) == (4, 0.5, 0.25)
-    assert found["mean_relative"] == pytest.approx(-0.075)
-
-
-def test_finish_reasons_are_counted_most_frequent_first() -> None:
-    reasons = ["stop", "length", "stop", None, "content_filter"]
-    records = [request(i, finish_reason=reason) for i, reason in enumerate(reasons)]
-    found = quality(*records)["finish_reasons"]
-    assert found == {"stop": 2, "content_filter": 1, "length": 1}
-    assert next(iter(found)) == "stop"
 
 
 def test_a_server_that_invents_finish_reasons_does_not_fill_the_summary() -> None:
@@ -199,19 +94,6 @@ def test_a_server_that_invents_finish_reasons_does_not_fill_the_summary() -> Non
     found = quality(*records)["finish_reasons"]
     assert len(found) == MOST_KINDS + 1
     assert sum(found.values()) == 100
-
-
-def test_each_name_and_class_has_its_own_accuracy_and_rejections() -> None:
-    easy = [request(i, name="easy", slo_class="a", correct=True) for i in range(2)]
-    summary = summarise(
-        batch(*easy, refused(3.0, "own", name="hard", slo_class="b", correct=False)), manifest()
-    )
-    for part in (summary["by_name"]["easy"], summary["by_class"]["a"]):
-        assert part["quality"]["accuracy"]["ratio"] == 1.0
-        assert part["quality"]["rejected"]["n"] == 0
-    for part in (summary["by_name"]["hard"], summary["by_class"]["b"]):
-        assert part["quality"]["accuracy"]["ratio"] == 0.0
-        assert part["quality"]["rejected"] == {"n": 1, "ratio": 1.0, "by": {"own": 1}}
 
 
 @st.composite
@@ -257,19 +139,6 @@ def shown(*records: RequestRecord, **facts: Any) -> list[str]:
 
 def test_a_run_that_asked_nothing_of_its_answers_has_no_section() -> None:
     assert shown(request(finish_reason="stop", asked_output_tokens=3), failed(1.0)) == []
-
-
-def test_the_section_says_accuracy_rejections_and_consistency() -> None:
-    lines = shown(
-        *graded(True, False, finish_reason="stop"),
-        refused(2.0, "json_schema", finish_reason="length"),
-        *said("p", 1, 1),
-    )
-    assert lines[0] == "50.0 % correct of 2 answers compared (95 %: 9.5 % .. 90.5 %)"
-    assert "1 answer rejected (20.0 % of the complete answers)" in lines
-    assert "1 by json_schema" in lines
-    assert "same prompt, same answer: 100 % of 1 repeated prompt, 100 % of the pairs of 2 answers" in lines
-    assert lines[-1] == "ended by: stop 2 · length 1"
 
 
 def test_an_unusual_finish_reason_is_a_section_of_its_own() -> None:

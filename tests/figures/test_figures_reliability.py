@@ -57,11 +57,6 @@ def ends(*at: float, **fields: Any) -> list[RequestRecord]:
     return [request(end - 0.2, (0.1, 0.2), **fields) for end in at]
 
 
-def test_a_second_counts_where_an_answer_ended_in_it() -> None:
-    found = told(*ends(0.5, 0.9, 2.0, 9.999))
-    assert (found["seconds"], found["ok_share"]) == (10, 0.3)
-
-
 def test_only_seconds_with_a_request_under_way_count() -> None:
     found = told(*ends(0.5, 4.1), request(7.0, (2.5,)), busy=False)
     assert (found["seconds"], found["ok_share"]) == (6, 0.5)  # 0; 3 and 4; 7, 8 and 9
@@ -69,33 +64,9 @@ def test_only_seconds_with_a_request_under_way_count() -> None:
     assert told(*gap, busy=False)["ok_share"] == 1.0
 
 
-def test_failures_and_abandoned_requests_serve_nobody() -> None:
-    found = told(*ends(0.5), failed(3.0), *ends(5.5, outcome=Outcome.CANCELLED))
-    assert found["ok_share"] == 0.1
-
-
-def test_an_answer_counts_where_it_ended_whenever_it_was_scheduled() -> None:
-    found = told(request(-5.0, (6.5,)), request(1.0, (30.0,)))
-    assert found["ok_share"] == 0.1
-
-
 def test_what_is_left_of_a_second_at_the_end_is_no_second() -> None:
     found = told(*ends(0.5, 2.7), window=Window(ns(0.0), ns(2.9), ""))
     assert (found["seconds"], found["ok_share"]) == (2, 0.5)
-
-
-def test_good_seconds_are_those_with_an_answer_within_the_slo() -> None:
-    slow = request(4.0, (1.0,))
-    found = told(*ends(0.5), slow, slo=Slo(ttft_s=0.5))
-    assert (found["ok_share"], found["good_share"]) == (0.2, 0.1)
-    assert found["longest_without_good"] == {"seconds": pytest.approx(9.5), "start_s": pytest.approx(0.5)}
-
-
-def test_the_longest_span_without_an_answer_has_its_beginning() -> None:
-    assert told(*ends(1.0, 2.0, 6.0, 9.0))["longest_without_ok"] == {
-        "seconds": pytest.approx(4.0),
-        "start_s": pytest.approx(2.0),
-    }
 
 
 def test_the_edges_of_the_window_end_a_span() -> None:
@@ -125,15 +96,6 @@ def test_of_nothing_asked_and_of_less_than_a_second_nothing_is_told(window: Wind
 def test_without_an_slo_nothing_is_good_or_bad() -> None:
     found = told(*ends(0.5))
     assert found["good_share"] is found["longest_without_good"] is None
-
-
-def test_retries_are_those_of_the_requests_that_are_judged() -> None:
-    cancelled = request(3.0, outcome=Outcome.CANCELLED, retries=9)
-    found = told(
-        request(1.0, retries=2), failed(2.0, retries=1), request(2.5), cancelled, request(-1.0, retries=5)
-    )
-    assert found["retries"] == {"requests": 2, "total": 3, "max": 2}
-    assert told()["retries"] == {"requests": 0, "total": 0, "max": None}
 
 
 @given(st.lists(st.floats(0.0, 12.0), max_size=12))
@@ -239,8 +201,6 @@ def test_requests_in_flight_are_means_over_time_in_each_part() -> None:
 
 
 ALL_GOOD = Proportion(400, 400)
-
-
 AT_S = np.arange(1000) / 10
 
 

@@ -111,8 +111,6 @@ def test_a_request_without_a_name_makes_no_step_where_others_have_one() -> None:
 
 #: Sequences as (first step, tokens), and how long each step lasts, in milliseconds.
 SEQUENCES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), min_size=1, max_size=12)
-
-
 STEPS_MS = st.lists(st.integers(4, 50), min_size=100, max_size=100)
 
 
@@ -258,21 +256,6 @@ def lines(**changed: Any) -> list[str]:
     return [line.text for line in (*found.lines, *found.notes)]
 
 
-def test_without_a_gpu_and_a_model_nothing_is_said() -> None:
-    assert roofline(told()) is None
-
-
-def test_what_was_reached_stands_beside_what_is_possible() -> None:
-    assert lines() == [
-        "Llama 3 8B (bf16) on 4 × H100 SXM, by data sheet",
-        "MFU 5.0 % · 198 of 3,958 TFLOP/s · 82.0 % of it for prompts",
-        "MBU 28.0 % at least · 3.75 of 13.4 TB/s · 2.4 % of it for keys and values",
-        "4 engines, 230 decode steps/s at least · 9.50 sequences per step · 327 tokens each",
-        "TPOT p50 17.5 ms, 3.50 × its bound of 5.00 ms by bandwidth",
-        "TTFT p50 80.0 ms, 10.0 × its bound of 8.00 ms by FLOP/s",
-    ]
-
-
 def test_what_is_not_known_is_said_and_is_no_zero() -> None:
     unknown = dict.fromkeys(
         (
@@ -312,17 +295,6 @@ def where_the_time_goes(**changed: Any) -> list[tuple[str, Tone]]:
     found = bottleneck(told(latency_ms=latencies, **changed))
     assert found is not None
     return [(line.text, line.tone) for line in found.lines[2:]]
-
-
-def test_where_the_time_goes_has_the_share_of_the_bound_that_was_reached() -> None:
-    assert where_the_time_goes(roofline=PART) == [
-        (
-            "prefill reaches 10.0 % of its bound: TTFT p50 80.0 ms, its queue included, "
-            "8.00 ms by the roofline",
-            Tone.PLAIN,
-        ),
-        ("decode reaches 28.6 % of its bound: TPOT p50 17.5 ms, 5.00 ms by the roofline", Tone.PLAIN),
-    ]
 
 
 def test_where_the_time_goes_has_no_bound_that_is_not_known() -> None:

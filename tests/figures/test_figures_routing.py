@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import NAMES, ORIGIN_NS, at_random, batch, columns, failed, in_turn, ns, request, served
-from msgspec import to_builtins
+from metrics_cases import NAMES, ORIGIN_NS, at_random, batch, columns, in_turn, ns, request, served
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.record import RequestRecord
 from llm_locust.figures.routing import (
     Affinity,
     Carriers,
@@ -24,8 +23,7 @@ from llm_locust.figures.routing import (
 )
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.limits import Slo
-from llm_locust.metrics.requests.judgement import Limits, judge
-from llm_locust.metrics.requests.latency import per_request
+from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.metrics.requests.rates import Credits
 from llm_locust.metrics.steady_window import find_stuck
 from llm_locust.metrics.window import Window
@@ -173,48 +171,6 @@ def test_while_all_serve_is_outside_of_every_outage_that_has_an_edge() -> None:
     assert while_all_serve(c, rows, outages, start_s).tolist() == sent
     assert while_all_serve(c, rows, [(None, None)], start_s).tolist() == rows.tolist()
     assert while_all_serve(c, rows[:5], outages[:1], start_s).tolist() == []
-
-
-def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
-    fast = [request(i / 10, (0.1, 0.2), replica="a") for i in range(8)]
-    slow = [
-        request(0.5, (2.0, 2.5), replica="b"),
-        request(0.6, (9.0,), outcome=Outcome.TRUNCATED, replica="b"),
-    ]
-    c = columns(*fast, *slow, failed(0.1))
-    values = per_request(c)
-    limits, window = Limits(Slo(ttft_s=1.0)), Window(ns(0.0), ns(4.0), "")
-    judgement = judge(c, values, limits, "sent")
-    a, b = replicas(c, Credits.of(c, window), judgement, find_stuck(c, window, limits))
-    assert to_builtins(a) == {
-        "name": "a",
-        "requests": 8,
-        "share": 0.8,
-        "cut_share": 0.0,
-        "ttft_p50_ms": pytest.approx(100),
-        "ttft_p99_ms": pytest.approx(100),
-        "tpot_p50_ms": pytest.approx(100),
-        "tpot_p99_ms": pytest.approx(100),
-        "e2el_p50_ms": pytest.approx(200),
-        "e2el_p99_ms": pytest.approx(200),
-        "ci95": {
-            "ttft_p50_ms": None,
-            "ttft_p99_ms": None,
-            "tpot_p50_ms": None,
-            "tpot_p99_ms": None,
-            "e2el_p50_ms": None,
-            "e2el_p99_ms": None,
-        },
-        "at_least": {},
-        "output_tokens_per_s": 4.0,
-        "concurrency_mean": pytest.approx(8 * 0.2 / 4),
-        "error_rate": 0.0,
-        "goodput_ratio": 1.0,
-        "in_flight": [],
-        "outages": [],
-    }
-    assert (b.share, b.error_rate, b.goodput_ratio) == (0.2, 0.5, 0.0)
-    assert b.ttft_p50_ms == pytest.approx(2000)
 
 
 def test_without_an_slo_a_replica_has_no_goodput() -> None:

@@ -34,11 +34,7 @@ from llm_locust.metrics.stats.intervals import FEWEST, Observed, effective_sizes
 from llm_locust.report.markdown import markdown
 
 RATE = parse_objective("max rate under goodput>=90%")
-
-
 USERS = parse_objective("max concurrency under p99_tpot<50ms")
-
-
 MOST = parse_objective("max-goodput")
 
 
@@ -134,11 +130,7 @@ def batched(users: float, random: np.random.Generator, n: int = 2_000) -> ProbeR
 
 #: e^(−(μ − λ) t) = 10 %, and 99 % of the noise below its factor at 2.326 σ.
 QUEUE_EDGE = SERVED + math.log(0.1) / LIMIT_S
-
-
 BATCH_EDGE = (0.050 / math.exp(2.326348 * 0.15) - 0.010) / 0.0005
-
-
 Server = Callable[[float, np.random.Generator], ProbeReading]
 
 

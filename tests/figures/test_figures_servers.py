@@ -27,8 +27,6 @@ from llm_locust.metrics.question import Question
 from llm_locust.report.contents import sections
 
 REQUESTS = 50
-
-
 PROMPT, ANSWER = 400, 20
 
 
@@ -72,8 +70,6 @@ def decode(target: str, n: int = REQUESTS // 2, failed: int = 0, **states: float
 
 
 CLIENT = columns(*(request(0.1 * i, (0.1, 0.12)) for i in range(REQUESTS)))
-
-
 HEALTHY = [*prefill("p:1"), *decode("d:1"), *decode("d:2")]
 
 
@@ -274,11 +270,6 @@ def test_pages_without_known_metrics_are_silent() -> None:
     assert "idle" not in kinds(samples)
 
 
-def test_a_server_whose_counter_has_not_begun_is_idle() -> None:
-    said = found([*given_roles("d:1", "d:2", "d:3"), *HEALTHY, *server("d:3", {})])["pools"]["findings"]
-    assert [(each["kind"], each["server"]) for each in said] == [("idle", "d:3")]
-
-
 def test_the_role_with_the_longer_queue_is_the_bottleneck() -> None:
     samples = [*prefill("p:1", waiting=8.0), *decode("d:1"), *decode("d:2")]
     assert kinds(samples)["bottleneck"].startswith("prefill is the bottleneck: 8 requests wait there")
@@ -291,26 +282,6 @@ def test_a_request_whose_cache_is_on_its_way_waits_for_no_server() -> None:
     moving = [row for row in decode("d:1", waiting=10.0) if row[2] != "kv_transfer_s_sum"]
     samples = [*prefill("p:1"), *moving, *counter("d:1", "kv_transfer_s_sum", 25 * 4.0)]
     assert "bottleneck" not in kinds(samples)
-
-
-def test_the_report_has_a_table_by_role_the_transfers_and_the_parts_of_the_ttft() -> None:
-    made = batch(*(request(0.1 * i, (0.1, 0.12)) for i in range(REQUESTS)))
-    question = Question(gates="kv_transfer_failures<1%")
-    summary = summarise(made, manifest(), question, server=series(HEALTHY))
-    section = pools(typed(summary))
-    assert section is not None
-    assert section.table is not None
-    assert [row.cells[:4] for row in section.table.rows] == [
-        ("prefill", "1", "2,000", "5.00"),
-        ("decode", "2", "2,000", "100"),
-    ]
-    said = [note.text for note in section.notes]
-    assert said[0] == "50 KV transfers · mean 25.0 ms · 50.0 MB each · 2,000 MB/s · 0 failed"
-    assert said[1].startswith(
-        "mean TTFT 100 ms = 30.0 at prefill servers, queue included, + 25.0 KV transfer + 45.0"
-    )
-    assert said[-1] == "roles by its counts (3 servers)"
-    assert [gate["passed"] for gate in summary["gates"]] == [True]
 
 
 @pytest.mark.parametrize(
@@ -422,17 +393,6 @@ def test_without_drafts_there_is_no_acceptance() -> None:
     silent = [row for name in ("spec_drafts", "spec_accepted_tokens") for row in rows("a", name, [7] * 11)]
     (told,) = server_metrics(series(silent), columns(request()), WINDOW)["targets"]
     assert (told["acceptance_length"], told["acceptance_rate"], told["spec_drafts"]) == (None, None, 0)
-
-
-def test_scrapes_that_gave_nothing_are_counted() -> None:
-    found = server_metrics(series(rows("a", "up", [1, 1, 0, 0, 1])), columns(request()), WINDOW)
-    assert (found["total"]["scrapes"], found["total"]["failed"]) == (5, 2)
-    assert found["total"]["covered"] == pytest.approx(0.4)
-    assert found["gateway"] is None
-
-
-def test_nothing_scraped_is_nothing_told() -> None:
-    assert server_metrics(series([]), columns(request()), WINDOW) is None
 
 
 def client(n: int, ttft_s: float, rtt_ms: float = 2.0) -> Any:

@@ -18,18 +18,12 @@ from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_sections
 
 BASE, PEAK, SERVED = 5.0, 20.0, 10.0
-
-
 AT_S, OVER_S, END_S = 60.0, 90.0, 200.0
-
-
 TTFT_S = 0.05
 
 
 #: Fluid queue: what the peak piles up, and how long the rest of the server takes to work it off.
 BACKLOG = (PEAK - SERVED) * (OVER_S - AT_S)
-
-
 DRAINED_S = BACKLOG / (SERVED - BASE)
 
 
@@ -75,8 +69,6 @@ def spike_of(records: list[RequestRecord], **more: Any) -> dict[str, Any]:
 
 
 QUEUED = queue(due((0, AT_S, BASE), (AT_S, OVER_S, PEAK), (OVER_S, END_S, BASE)))
-
-
 RECORDS = [answered(*row) for row in QUEUED]
 
 

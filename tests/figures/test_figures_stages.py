@@ -21,14 +21,14 @@ from llm_locust.core.stages import of_lengths, with_stages
 from llm_locust.figures.objective import parse_objective, probes
 from llm_locust.figures.over_load import load_points
 from llm_locust.figures.stage_checks import worth as worth_of
-from llm_locust.figures.stages import Stage, over, repeats, show_repeats as shown_repeats
+from llm_locust.figures.stages import Stage, over, repeats
 from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.compare.pareto import pareto_of
-from llm_locust.report.csv_tables import repeats_csv, stages_csv
+from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.html.page import html_report
 from llm_locust.report.inputs import Run, Source
 from llm_locust.report.markdown import markdown
@@ -98,11 +98,6 @@ def test_the_figures_are_those_of_a_report_on_that_window(sweep: Summary) -> Non
     assert found == expected
 
 
-def test_the_offered_load_is_the_mean_number_of_users(sweep: Summary) -> None:
-    assert sweep.stages is not None
-    assert [s.offered for s in sweep.stages] == pytest.approx([1, 2, 4], rel=0.01)
-
-
 def test_the_offered_rate_of_an_open_loop_is_what_was_due() -> None:
     steps = [stage(0, 1.0, 11.0, kind="rate"), stage(1, 11.0, 23.0, kind="rate", asked=20.0)]
     found = summarise(batch(*records()), facts(stages=steps, options={}, open_loop=True))["stages"]
@@ -143,15 +138,6 @@ def test_a_sweep_is_reported_by_its_loads_and_steps_as_one_run_too(sweep: Summar
     assert "| Stage |" in markdown(steps)
 
 
-def test_the_page_of_a_sweep_has_its_stages_and_no_figures_over_all_loads() -> None:
-    found = asked()
-    page = html_report(found.requests, found.manifest, found.summary, found.measured).decode()
-    assert 'id="stages"' in page
-    assert "2 of 3" in page
-    assert 'id="latency"' not in page
-    assert "key-latency" not in page.split("</style>")[1]
-
-
 def test_one_stage_alone_is_a_report_on_one_load() -> None:
     found = asked(where="stage==1", gates="p50_ttft<61ms").summary
     assert not found.is_sweep
@@ -160,12 +146,6 @@ def test_one_stage_alone_is_a_report_on_one_load() -> None:
     assert found.requests.ok == 200
     assert found.throughput.requests_per_s == pytest.approx(20.0)
     assert found.gates[0].passed
-
-
-def test_several_stages_are_a_sweep_of_those() -> None:
-    found = asked(where="stage>=1 and stage!=none").summary
-    assert found.is_sweep
-    assert found.window.seconds == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +166,6 @@ def test_a_condition_on_stages_of_a_run_without_stages_is_refused() -> None:
     source = Source((run,), run.manifest, run.requests, merged=False, unreadable=())
     with pytest.raises(ValueError, match="has no stages"):
         analyse(source, Question(where="stage==1"))
-
-
-def test_the_file_of_stages_has_each_figure_with_its_interval(sweep: Summary) -> None:
-    text = stages_csv(sweep.stages)
-    assert text is not None
-    first, second, third = csv.DictReader(io.StringIO(text))
-    assert [float(row["ttft_p50_ms"]) for row in (first, second, third)] == pytest.approx([50, 60, 65])
-    assert float(first["ttft_p50_ms_low"]) <= 50 <= float(first["ttft_p50_ms_high"])
-    assert (first["is_result"], third["is_result"]) == ("True", "False")
-    assert stages_csv(typed(summarise(requests(), manifest(36.0))).stages) is None
 
 
 def hung() -> list[RequestRecord]:
@@ -240,14 +210,6 @@ def test_failures_in_ramps_warm_ups_and_drains_are_counted_outside_the_stages() 
     assert found.outside_stages.requests == len(records()) + 3 - found.requests.scheduled
     assert "outside the stages (ramp, warm-up, drain) 2 of" in markdown(found)
     assert typed(summarise(requests(), facts(options={}))).outside_stages is None
-
-
-def test_few_requests_are_noted_and_a_few_stages_have_one_line() -> None:
-    few = [stage(0, 1.0, 3.0), stage(1, 3.0, 5.0), stage(2, 13.0, 23.0)]
-    found = typed(summarise(requests(), facts(stages=few)))
-    assert found.stages is not None
-    assert [s.steady for s in found.stages] == [None, None, True]
-    assert "stages 0, 1: fewer than 100 requests: intervals are wide" in markdown(found)
 
 
 def sweep_of(*stages_: StageFacts, **fields: Any) -> RunVerdict | None:
@@ -418,36 +380,11 @@ def test_each_load_has_mean_and_interval_over_its_results() -> None:
     assert two.figures["ttft_p50_ms"].ci95 == pytest.approx((82.0 - reach, 82.0 + reach), rel=1e-6)
 
 
-def test_a_run_without_inputs_has_no_column_of_them() -> None:
-    section = shown_repeats(typed(found()))
-    assert section is not None
-    assert section.table is not None
-    assert [column.head for column in section.table.columns if "inputs" in column.head] == []
-
-
-def test_repeats_are_in_the_tables_and_in_a_file() -> None:
-    summary = typed(found())
-    text = markdown(summary)
-    assert "53.0 ± 7.45" in text
-    assert "2 of 3" in text
-    rows = list(csv.DictReader(io.StringIO(repeats_csv(summary) or "")))
-    assert [row["results"] for row in rows] == ["3", "2"]
-    assert float(rows[0]["ttft_p50_ms_low"]) < 53 < float(rows[0]["ttft_p50_ms_high"])
-    once = typed(summarise(batch(request(1.0)), manifest(10.0, stages=[stage(0, 0.5, 5.0)])))
-    assert repeats_csv(once) is None
-    assert once.repeats is None
-
-
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_the_interval_holds_the_mean_in_95_of_100(n: int) -> None:
     drawn = np.random.default_rng(n).normal(10.0, 1.0, (2000, n))
     held = [low <= 10.0 <= high for low, high in (plain(over(row.tolist()))["ci95"] for row in drawn)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
-
-
-def test_a_figure_of_one_repeat_has_no_interval_and_of_none_no_value() -> None:
-    assert over([3.0, None]).ci95 is None
-    assert plain(over([None, math.nan])) == {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
 
 
 def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result() -> None:
@@ -472,14 +409,8 @@ def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result()
 
 #: An answer of three tokens, as `request` has it.
 SHORT, LONG = LengthPair(100, 3), LengthPair(1000, 3)
-
-
 RIGHT: dict[str, Any] = {"input_tokens": 100, "asked_input_tokens": 100, "asked_output_tokens": 3}
-
-
 OF_LONG: dict[str, Any] = {"input_tokens": 1000, "asked_input_tokens": 1000, "asked_output_tokens": 3}
-
-
 UNCOUNTED: dict[str, Any] = {**RIGHT, "input_tokens": None, "output_tokens": None}
 
 
@@ -560,14 +491,8 @@ def test_each_pair_has_a_pareto_front_of_its_own(tmp_path: Path) -> None:
 
 
 N = 512
-
-
 PRIMED = ReplicaCache(target="http://r", before=0, after=0, again=496, primed=10)
-
-
 OFF = replace(PRIMED, again=0)
-
-
 SILENT = replace(PRIMED, before=None, after=None, again=None)
 
 

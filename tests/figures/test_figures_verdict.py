@@ -33,14 +33,8 @@ def worker(announced: int, received: int) -> list[WorkerFacts]:
 
 
 WHOLE: dict[str, Any] = {"workers": worker(1, 1)}
-
-
 MISSING: dict[str, Any] = {"workers": worker(9, 1)}
-
-
 RAISING: dict[str, Any] = {"task_exceptions": [TaskException(error="KeyError: 'x'", count=3)]}
-
-
 INVALID = request(kernel_stamps=False, client_lag_ns=10**9)
 
 
@@ -143,18 +137,6 @@ def test_failed_requests_beside_one_that_succeeded_are_for_the_caller_without_ga
     assert judged([request(), failed(1.0)], manifest(**WHOLE)) is None
 
 
-def test_the_reason_says_what_happened_in_one_sentence() -> None:
-    raising = judged([request()], manifest(**WHOLE, **RAISING))
-    cut = judged([request()], manifest(**WHOLE, cut_short=True, stop_reason="no worker was left"))
-    nothing = judged([], manifest())
-    assert raising is not None
-    assert cut is not None
-    assert nothing is not None
-    assert raising.reason.startswith("the locustfile raised 3 exceptions in its tasks")
-    assert cut.reason.startswith("the run was cut short: no worker was left")
-    assert nothing.reason == "nothing was measured: no request is in the window"
-
-
 def searched(record: RequestRecord, gates: str, at_most: float | None) -> RunVerdict | None:
     run = manifest(**WHOLE, gates=gates)
     answer = SearchAnswer(
@@ -245,24 +227,6 @@ def uneven(*causes: dict[str, str]) -> dict[str, Any]:
     return {"fairness": {**summary()["fairness"], "causes": list(causes)}}
 
 
-def test_a_failed_run_names_its_broken_gates_the_cause_and_the_code() -> None:
-    found = gated(
-        ("goodput>=95%", 0.65, False), ("error_rate<1%", 0.02, False), ("rps>1", 9.5, True), **uneven(SLOW)
-    )
-    assert verdict_of_headline(found, RunVerdict(1, "2 of 3 gates failed")).line == (
-        "FAIL: goodput 65.0 % (at least 95 % required), error rate 2.0 % (below 1 %) · "
-        "cause: replica-2 is 4.5 times slower than the others · exit 1"
-    )
-
-
-def test_a_passed_run_has_its_gates_with_their_figures_and_the_code() -> None:
-    found = gated(("goodput>=95%", 0.992, True), ("p95_ttft<800ms", 143.2, True), ("rps>1", 9.5, True))
-    assert verdict_of_headline(found, RunVerdict(0)).line == (
-        "PASS: goodput 99.2 % (at least 95 %), p95 TTFT 143 ms (below 800 ms), "
-        "9.5 requests/s (above 1) · exit 0"
-    )
-
-
 def test_a_passed_run_with_a_finding_has_it_as_a_reservation() -> None:
     found = gated(("goodput>=95%", 0.992, True), **uneven(SLOW))
     assert " · but: replica-2 is 4.5 times slower" in verdict_of_headline(found, RunVerdict(0)).line
@@ -326,14 +290,6 @@ def test_each_code_has_its_word_and_the_reason_of_what_no_gate_decided(code: int
     assert found.word == word
     assert found.line.endswith(f" · exit {code}")
     assert ("a reason" in found.result) is bool(code)
-
-
-def test_without_gates_failed_requests_speak_against_the_run_and_a_good_one_says_what_it_had() -> None:
-    assert verdict_of_headline(told()).line == (
-        "FAIL: 5 of 100 requests failed, and no gate says how many may · cause: 5 failures: HTTP 503, no room"
-    )
-    good = verdict_of_headline(typed(summary(records(bad=0, ok=10), slo="")))
-    assert good.line == "PASS: 10 requests, none failed, no gate was given · exit 0"
 
 
 def test_the_cause_of_errors_is_no_slow_replica_and_the_cause_of_late_answers_no_error() -> None:

@@ -21,16 +21,9 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.live.state import verdict
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
-
-
 HELD_S, FREE_S = 0.150, 0.030
-
-
 TTFT_MS, GAP_MS = 50, 20
-
-
 LATER_MS = 200  # of a first token that is to come while the loop is held, on a busy machine too
-
 
 LOCUSTFILE = f"""
 import gevent

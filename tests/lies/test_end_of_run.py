@@ -208,11 +208,7 @@ def test_a_steady_run_of_good_answers_has_the_rate_at_which_they_end() -> None:
 
 
 ARMS = [ArmFacts(name=name, url="http://x", share=1.0) for name in "ab"]
-
-
 OF_ARMS = [request(i * 0.04, arm="ab"[i % 2], name="chat") for i in range(200)]
-
-
 ENDING = "and it is not known to which arm they belong"
 
 

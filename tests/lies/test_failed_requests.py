@@ -104,8 +104,6 @@ def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -
 
 
 ANSWER = (0.1, 0.2, 0.3, 0.4, 0.5)
-
-
 LATENCIES = "p95_ttft<1s p95_e2el<2s"
 
 
@@ -235,8 +233,6 @@ def one_of_eight(*others: RequestRecord) -> list[RequestRecord]:
 
 
 WARMED_UP: dict[str, Any] = {"stopped": 10.0, "warmup_s": 2.0}
-
-
 GATED: dict[str, Any] = {"slo": "ttft=500ms e2el=2s", "gates": f"goodput>=95% {LATENCIES}"}
 
 
@@ -309,11 +305,7 @@ def test_what_was_never_sent_in_the_warm_up_counts_where_that_is_not_left_out(
 
 
 WELL = [request(i * 0.05) for i in range(100)]
-
-
 PACE = ["max_itl<1s", "p99_itl<1s", "mean_itl<500ms", "max_tpot<1s", "p99_tpot<1s", "mean_tpot<500ms"]
-
-
 PREFILL = ["max_prefill_ms_per_1k_input<20s", "p99_prefill_ms_per_1k_input<20s"]
 
 

@@ -23,8 +23,6 @@ from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report
 
 SECONDS = 60.0
-
-
 STALL = 30.0, 39.0
 
 
@@ -286,8 +284,6 @@ def test_a_steady_load_has_no_such_warning(warmup_s: float) -> None:
 
 
 LOAD, RUNS, REQUESTS = 0.9, 40, 100_000
-
-
 SHARES = {"p50": 0.5, "p90": 0.9}
 
 

@@ -33,11 +33,7 @@ from llm_locust.metrics.requests.latency import MeasuredFrom, itl, per_request
 from llm_locust.metrics.stats.sketch import Sketch
 
 RUN = LiveRun(id="r", limits=LIMITS)
-
-
 many = st.lists(requests(), min_size=1, max_size=10)
-
-
 whences: st.SearchStrategy[MeasuredFrom] = st.sampled_from(["sent", "scheduled"])
 
 

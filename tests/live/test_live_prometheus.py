@@ -18,11 +18,7 @@ from llm_locust.metrics.server_series import ServerNow
 from llm_locust.swarm.web.numbers import Feed
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
 HUNG = (Waiting("chat", "", True, 1e4),)
-
-
 CHAT = {"name": "chat", "class": "", "replica": "", "model": "m"}
 
 

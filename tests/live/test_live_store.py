@@ -387,8 +387,6 @@ def _slices(run: Run) -> list[LiveSlice]:
 
 
 times = st.lists(st.floats(0, 5000), max_size=60)
-
-
 EVER = (float("-inf"), float("inf"))
 
 

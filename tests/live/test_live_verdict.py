@@ -169,14 +169,8 @@ def test_the_worst_comes_first() -> None:
 
 
 QUICK, SLOW = request(arrivals=(0.1, 0.12)), request(arrivals=(8.0, 8.02))
-
-
 WHOLE = request(arrivals=(6.0,), streamed=False)
-
-
 HOLE = request(arrivals=(0.1, 6.1))
-
-
 TOLD_S = 40.0
 
 

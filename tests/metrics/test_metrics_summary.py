@@ -8,125 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
-from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
+from metrics_cases import batch, failed, manifest, request, requests
 from summaries import summarise
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
-from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.limits import GateError, SloError
 from llm_locust.metrics.question import Question
-
-CONTRACT: dict[str, set[str]] = {
-    "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
-    "window": {"start", "end", "seconds", "rule"},
-    "requests": {
-        "scheduled",
-        "sent",
-        "ok",
-        "failed",
-        "failed_outside",
-        "cancelled",
-        "abandoned",
-        "lost",
-        "stuck",
-        "by_outcome",
-    },
-    "latency_ms": set(LATENCY),
-    "latency_ms_adjusted": set(LATENCY),
-    "tokens": {
-        *(
-            "input",
-            "output",
-            "tokens_per_event",
-            "source",
-            "hidden",
-            "user_tps",
-            "chars_per_s",
-            "chars_per_token",
-        )
-    },
-    "throughput": {
-        "requests_per_s",
-        "input_tokens_per_s",
-        "output_tokens_per_s",
-        "total_tokens_per_s",
-        "output_chars_per_s",
-        "concurrency_mean",
-        "concurrency_peak",
-    },
-    "goodput": {
-        *("slo", "ratio", "requests_per_s", "output_tokens_per_s", "attainment", "first_failed"),
-        *("on_time_ratio", "on_time"),
-    },
-    "client": {
-        "verdict",
-        "reasons",
-        "timestamps",
-        "lag_ms_p99",
-        "cpu_percent_max",
-        "reader",
-        "hub_lag_ms_p99",
-        "hub_lag_ms_max",
-        "hub_lag_master_ms_max",
-    },
-    "completeness": {
-        "workers_expected",
-        "workers_seen",
-        "workers_late",
-        "workers_left",
-        "workers_lost",
-        "records_announced",
-        "records_received",
-        "records_lost",
-        "records_dropped",
-        "batches_resent",
-        "in_flight_lost",
-        "held_back",
-        "held_back_s_max",
-        "backoff_waits",
-        "backoff_s",
-        "backoff_users_mean",
-        "unsent",
-        "missing",
-        "lost",
-        "torn",
-        "faults",
-        "messages_dropped",
-        "messages_dropped_by",
-        "workers",
-        "complete",
-    },
-    "quality": {
-        *("answers", "finish_reasons", "rejected", "accuracy", "over_time", "by_load", "load_effect"),
-        *("baseline", "consistency", "length"),
-    },
-    "roofline": set(),
-    "interventions": {"targets", "replicas_ready", "ready_s", "calls", "profiled_s"},
-    "steadiness": {
-        *("settled", "warmup_like", "warmup_s_suggested", "plateau", "steady_share", "reason"),
-    },
-    "compat": {"vllm", "guidellm", "aiperf", "inference-perf", "genai-bench"},
-    "drift": {"reason", "bins", "bin_s", "found", "measures", "client_rss_mib"},
-    "reliability": {
-        *("seconds", "ok_share", "good_share", "longest_without_ok", "longest_without_good", "retries"),
-    },
-    **{
-        key: set()
-        for key in ("schema", "littles_law", "replicas", "errors", "gates", "cost", "energy", "server")
-    },
-    "bottleneck": {"missing"},
-    "live_check": set(),
-    "fairness": {"requests", "output_tokens", "in_flight", "ttft", "gini", "cv", "chance", "causes"},
-    **{key: set() for key in ("by_name", "by_class", "sessions")},
-}
-
-
-STATISTICS = {"n", "mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99_9", "max"}
 
 
 def run_of(*records: RequestRecord, **fields: Any) -> dict[str, Any]:
@@ -140,18 +31,6 @@ def undefined_or_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(undefined_or_plain, value))
     return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
-
-
-@pytest.mark.parametrize("records", [[], [request(), failed(), request(replica="a", slo_class="fast")]])
-def test_every_key_of_the_contract_is_there(records: list[RequestRecord]) -> None:
-    summary = run_of(*records, slo="ttft=1s", gates="goodput>1%")
-    assert set(summary) == set(CONTRACT)
-    for key, names in CONTRACT.items():
-        assert not names or names <= set(summary[key]), key
-    for table in (summary["latency_ms"], summary["latency_ms_adjusted"]):
-        assert all(set(figures) >= STATISTICS for figures in table.values())
-    assert set(summary["requests"]["by_outcome"]) == {o.value for o in Outcome if o is not Outcome.RESENT}
-    assert set(summary["tokens"]["source"]) == {*(s.value for s in TokenSource), "estimate"}
 
 
 def test_an_empty_run_has_zero_requests_and_no_latencies() -> None:
@@ -204,104 +83,6 @@ def test_the_order_in_which_batches_came_changes_nothing(
     assert summarise(RecordBatch.concat(shuffled), facts) == summarise(RecordBatch.concat(batches), facts)
 
 
-def frame(records: list[RequestRecord]) -> pd.DataFrame:
-    """The run in pandas, each latency written out anew."""
-    rows = []
-    for r in records:
-        at, sent = (r.scheduled_ns - ORIGIN_NS) / 1e9, ((r.sent_ns or 0) - ORIGIN_NS) / 1e9
-        arrivals = [a / 1e9 for a in r.arrivals_ns.tolist()]
-        first, last = (arrivals[0], arrivals[-1]) if arrivals else (math.nan, math.nan)
-        rows.append(
-            {
-                "name": r.name,
-                "outcome": r.outcome.value,
-                "at": at,
-                "ended": (r.ended_ns - ORIGIN_NS) / 1e9,
-                "ttft": first,
-                "e2el": last,
-                "tpot": (last - first) / (len(arrivals) - 1) if len(arrivals) > 1 else math.nan,
-                "ttft_scheduled": first + sent - at,
-                "tokens": sum(5 <= sent + a < 100 for a in arrivals),
-                "itl": np.diff(arrivals).tolist(),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def a_run(n: int = 1500) -> list[RequestRecord]:
-    random = np.random.default_rng(11)
-    records = []
-    for i in range(n):
-        arrivals = tuple(np.cumsum(random.gamma(2.0, 0.02, size=random.integers(1, 30))).tolist())
-        record = request(
-            float(random.uniform(0, 110)),
-            arrivals,
-            late=float(random.gamma(1.0, 0.01)),
-            name="long" if i % 3 else "chat",
-        )
-        records.append(replace(record, outcome=Outcome.TRUNCATED) if i % 17 == 0 else record)
-    first = request(0.0, (0.01,))
-    return [first, *records]
-
-
-def test_a_run_gives_the_numbers_that_pandas_gives() -> None:
-    records = a_run()
-    summary = run_of(*records, stopped=100.0, warmup_s=5.0, slo="ttft=50ms tpot=45ms", open_loop=True)
-    df = frame(records)
-    inside = df[(df["at"] >= 5) & (df["at"] < 100)]
-    ok = inside[inside["outcome"] == "ok"]
-    assert summary["requests"]["ok"] == len(ok)
-    assert summary["requests"]["error_rate"] == pytest.approx(1 - len(ok) / len(inside))
-    for metric in ("ttft", "e2el", "tpot", "ttft_scheduled"):
-        assert_figures(summary["latency_ms"][metric], ok[metric].dropna() * 1e3)
-        assert_figures(
-            summary["by_name"]["chat"]["latency_ms"][metric], ok[ok["name"] == "chat"][metric].dropna() * 1e3
-        )
-    assert_figures(summary["latency_ms"]["itl"], ok["itl"].explode().dropna().astype(float) * 1e3)
-    ended_ok = df[(df["outcome"] == "ok") & (df["ended"] >= 5) & (df["ended"] < 100)]
-    assert summary["throughput"]["requests_per_s"] == pytest.approx(len(ended_ok) / 95)
-    assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(df["tokens"].sum() / 95)
-    good = ok[(ok["ttft_scheduled"] <= 0.05) & ~(ok["tpot"] > 0.045)]
-    assert summary["goodput"]["ratio"] == pytest.approx(len(good) / len(inside))
-    good = ended_ok[(ended_ok["ttft_scheduled"] <= 0.05) & ~(ended_ok["tpot"] > 0.045)]
-    assert summary["goodput"]["requests_per_s"] == pytest.approx(len(good) / 95)
-
-
-def assert_figures(figures: dict[str, Any], values: "pd.Series[float]") -> None:
-    assert figures["n"] == len(values)
-    assert figures["mean"] == pytest.approx(values.mean())
-    assert figures["std"] == pytest.approx(values.std(ddof=0))
-    for key, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("max", 1.0)):
-        assert figures[key] == pytest.approx(values.quantile(q))
-
-
-def test_trap_11_failures_have_no_latency_and_no_gate_passes_on_them() -> None:
-    summary = run_of(failed(), failed(1.0), gates="p99_ttft<10s p99_e2el<10s output_tps<1")
-    assert summary["latency_ms"]["e2el"]["p50"] is None
-    assert summary["latency_ms_adjusted"]["e2el"]["beyond"][-1] == "max"
-    assert [g["passed"] for g in summary["gates"]] == [False, False, True]
-
-
-def test_trap_12_a_server_that_rejects_most_has_little_goodput() -> None:
-    summary = run_of(request(), *(failed(i / 10) for i in range(9)), slo="ttft=1s")
-    assert summary["goodput"]["ratio"] == pytest.approx(0.1)
-
-
-def test_trap_13_percentiles_are_of_all_workers_together() -> None:
-    slow = batch(*(request(i / 100, (1.0,)) for i in range(10)), worker="slow")
-    fast = batch(*(request(i / 100, (0.104,)) for i in range(90)), worker="fast")
-    ttft = summarise(RecordBatch.concat([slow, fast]), manifest())["latency_ms"]["ttft"]
-    assert (ttft["p50"], ttft["p95"]) == pytest.approx((104, 1000))
-
-
-def test_trap_14_warm_up_and_drain_are_out_of_the_count_and_out_of_the_time() -> None:
-    steady = [request(float(i), (0.5,), late=0.0) for i in range(20)]
-    summary = run_of(*steady, stopped=15.0, warmup_s=5.0)
-    assert summary["window"]["seconds"] == pytest.approx(10.0)
-    assert summary["requests"]["scheduled"] == 10
-    assert summary["throughput"]["requests_per_s"] == pytest.approx(1.0)
-
-
 def test_trap_19_the_slo_of_an_open_loop_counts_from_the_schedule_unless_told_otherwise() -> None:
     late = [request(float(i), (0.1, 0.2), late=5.0) for i in range(4)]
     open_loop = {"open_loop": True, "slo": "ttft=1s"}
@@ -335,23 +116,6 @@ def test_a_part_that_is_everything_says_what_the_whole_says() -> None:
     assert part == {key: summary[key] for key in part} | {"quality": own}
 
 
-def test_readers_in_time_are_told_where_both_limits_are_given() -> None:
-    late = request(arrivals=(0.5, 0.9, 1.0, 1.1))
-    assert run_of(late, slo="ttft=500ms tpot=100ms")["goodput"]["on_time_ratio"] == 0.75
-    assert run_of(late, slo="ttft=500ms")["goodput"]["on_time_ratio"] is None
-
-
-def test_the_jerkiest_readers_are_told_beside_the_mean() -> None:
-    late, fine = request(arrivals=(0.5, 0.9, 1.0, 1.1)), request(1.0)
-    goodput = run_of(late, fine, failed(), slo="ttft=500ms tpot=100ms")["goodput"]
-    assert goodput["on_time"]["n"] == 2
-    assert goodput["on_time_ratio"] == goodput["on_time"]["mean"] == 0.875
-    assert goodput["on_time"]["p1"] == pytest.approx(0.7525)
-    assert goodput["on_time"]["p5"] == pytest.approx(0.7625)
-    assert goodput["on_time"]["p50"] == 0.875
-    assert goodput["on_time"]["ci95"] == {"mean": None, "p1": None, "p5": None, "p50": None}
-
-
 def latency_figures(summary: dict[str, Any]) -> list[dict[str, Any]]:
     """Every dictionary of the summary that has percentiles of latencies."""
     tables = [summary[key] for key in ("latency_ms", "latency_ms_adjusted")]
@@ -378,13 +142,6 @@ def test_every_latency_percentile_has_its_interval_or_too_few_samples_for_one() 
     assert set(replica["ci95"]) == {key for key in replica if re.search(r"_p\d+_ms", key)}
     assert summary["latency_ms"]["ttft"]["ci95"]["p99"] is not None
     assert summary["latency_ms"]["ttft"]["ci95"]["p99_9"] is None
-
-
-def test_times_of_the_window_are_iso_and_of_the_run() -> None:
-    window = run_of(request(2.0), stopped=10.0)["window"]
-    assert window["end"] > window["start"]
-    assert window["start"].endswith("Z")
-    assert window["seconds"] == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(
@@ -418,56 +175,16 @@ def workers(*facts: tuple[int | None, int, bool]) -> list[WorkerFacts]:
     ]
 
 
-def test_what_is_missing_is_told_by_worker() -> None:
-    summary = run_of(request(), workers=workers((3, 1, False), (0, 0, True)), workers_expected=3)
-    part = summary["completeness"]
-    assert part["complete"] is False
-    assert part["missing"] == {"w0": 2}
-    assert part["lost"] == ["w1"]
-    assert (part["workers_expected"], part["workers_seen"], part["workers_lost"]) == (3, 2, 1)
-    assert (part["records_announced"], part["records_received"]) == (3, 1)
-
-
-def test_records_that_the_master_had_and_the_run_has_not_are_missing_too() -> None:
-    facts = manifest(workers=workers((2, 2, False)))
-    assert summarise(batch(request()), facts)["completeness"]["complete"] is False
-    assert summarise(batch(request(), request()), facts)["completeness"]["complete"] is True
-
-
 def under_way(in_flight: int) -> dict[str, Any]:
     """Facts of a run that has two records, and a worker that died with some more under way."""
     died = WorkerFacts(id="w1", index=0, announced=2, received=2, in_flight=in_flight, lost=True)
     return {"workers": [died], "slo": "ttft=1s"}
 
 
-def test_lost_requests_are_asked_for_and_not_good_and_no_error_of_the_server() -> None:
-    summary = run_of(request(), failed(), **under_way(3), gates="goodput>=20% goodput>20%")
-    assert summary["completeness"]["records_lost"] == summary["requests"]["lost"] == 3
-    assert (summary["requests"]["population"], summary["requests"]["error_rate"]) == (2, 0.5)
-    assert summary["goodput"]["ratio"] == pytest.approx(1 / 5)
-    assert summary["goodput"]["attainment"] == {"ttft": pytest.approx(1 / 5)}
-    assert summary["goodput"]["first_failed"] == {
-        "ttft": 0,
-        "outcome": 1,
-        "abandoned": 0,
-        "lost": 3,
-        "unsent": 0,
-        "stuck": 0,
-    }
-    assert [g["passed"] for g in summary["gates"]] == [True, False]
-    assert summary["latency_ms_adjusted"]["ttft"]["n"] == 2
-
-
 def test_lost_requests_are_those_of_the_whole_run_whatever_the_window() -> None:
     summary = run_of(request(), request(6.0), **under_way(3), warmup_s=5.0)
     assert (summary["requests"]["population"], summary["requests"]["lost"]) == (1, 3)
     assert summary["goodput"]["ratio"] == pytest.approx(1 / 4)
-
-
-def test_a_run_that_lost_all_it_sent_has_a_goodput_of_none_of_them() -> None:
-    died = [WorkerFacts(id="w1", index=0, announced=4, received=0, lost=True)]
-    assert run_of(slo="ttft=1s", workers=died)["goodput"]["ratio"] == 0.0
-    assert run_of(slo="ttft=1s")["goodput"]["ratio"] is None
 
 
 @pytest.mark.parametrize("records", [[request(), request()], [request(), request(name="b", slo_class="x")]])
@@ -483,11 +200,7 @@ def test_of_lost_requests_neither_name_nor_class_is_known(records: list[RequestR
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "definitions.md"
-
-
 ANSWER = (0.1, 0.3, 0.5)
-
-
 RUN = manifest(stopped=10.0, slo="ttft=1s e2el=2s")
 
 
@@ -505,7 +218,6 @@ OTHERS = [
     request(4.0, (1.5, 2.5, 3.5)),
     replace(given_up(1.2), request_id="cut"),
 ]
-
 
 ONE_MORE = {
     "ok and good": request(1.0, ANSWER),

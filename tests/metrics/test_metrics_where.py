@@ -115,8 +115,6 @@ def test_a_wrong_condition_is_one_line_that_points_at_it(text: str, why: str) ->
 
 
 _WORDS = ["and", "or", "not", "in", "none", "(", ")", "[", ",", "==", "=", "!=", "<", ">=", "!", "'", '"']
-
-
 _TEXTS = [*FIELDS, *_WORDS, "500ms", "-1s", "7", "1e9", "99999999999999999999", "chat", "yes", "é", "&&"]
 
 

@@ -14,13 +14,11 @@ from compare_cases import write_made_run
 from metrics_cases import ns
 
 from llm_locust.cli.main import main
-from llm_locust.core.manifest import WorkerFacts
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.analysis import analyse
 from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
-from llm_locust.report.compare.page import page, tiles
+from llm_locust.report.compare.page import page
 from llm_locust.report.compare.tables import scaled, sections
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source
@@ -69,32 +67,6 @@ def pair(runs: dict[str, Path], base: str, new: str, gates: str = "") -> Compare
     return compare_runs([runs[base], runs[new]], gates=parse_relative_gates(gates))
 
 
-def test_two_runs_of_one_server_have_no_difference_beyond_noise(runs: dict[str, Path]) -> None:
-    text = printed(pair(runs, "base", "same"))
-    assert "no difference beyond noise in any figure" in text
-    assert "worse" not in text
-    assert "Not alike" not in text
-    assert "Intervals hold together with 95 %" in text
-    assert f"{CELLS} cells of each run" in text
-
-
-def test_a_slower_run_is_named_with_what_became_worse(runs: dict[str, Path]) -> None:
-    text = printed(pair(runs, "base", "slow"))
-    assert re.search(r"worse: TTFT mean \+\d+\.\d %, TTFT p50 \+", text)
-    assert re.search(r"TTFT p50 +\d+\.\d +\d+\.\d +\+\d+\.\d % +\+\d+\.\d … \+\d+\.\d  worse", text)
-    assert line_of(text, "TPOT p50").endswith("no difference")
-
-
-def test_the_table_fits_80_columns_and_has_the_absolute_difference_on_140(runs: dict[str, Path]) -> None:
-    narrow, wide = (printed(pair(runs, "base", "slow"), width) for width in (80, 140))
-    assert max(map(len, narrow.splitlines())) <= 80
-    assert max(map(len, wide.splitlines())) <= 140
-    assert "…\n" not in narrow
-    heads = line_of(wide, "Figure ").split()
-    assert heads == ["Figure", "base", "new", "difference", "change", "interval,", "%/pp", "verdict"]
-    assert "difference" not in line_of(narrow, "Figure ")
-
-
 def test_an_output_without_unicode_gets_plain_signs(runs: dict[str, Path]) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
@@ -102,15 +74,6 @@ def test_an_output_without_unicode_gets_plain_signs(runs: dict[str, Path]) -> No
     text = raw.getvalue().decode("ascii")
     assert "?" not in text
     assert ".. +" in text
-
-
-def test_a_broken_gate_is_exit_code_1_and_says_by_how_much(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(runs["base"], runs["slow"], "--gate", "p50_ttft<=+5% error_rate<=+1pp") == 1
-    text = capsys.readouterr().out
-    assert re.search(r"p50_ttft<=\+5%  BROKEN beyond noise: \+\d+\.\d % \(\d+\.\d → \d+\.\d", text)
-    assert "error_rate<=+1pp  held: 0.0 pp (0 % → 0 %" in text
 
 
 @pytest.mark.parametrize(
@@ -191,63 +154,12 @@ def test_a_comparison_the_other_way_round_is_better_and_short_runs_are_unknown(t
 SCALES = {"usual": 1.0, "slow": 1.5}
 
 
-def test_the_page_begins_with_better_worse_or_unknown_and_why(runs: dict[str, Path]) -> None:
-    found = {tile.label: tile for tile in tiles(pair(runs, "base", "slow", "p50_ttft<=+5%"))}
-    assert list(found) == ["Result", "Moved beyond noise", "Noise", "Runs alike"]
-    assert found["Result"].value == "FAIL"
-    assert found["Result"].lines[-1] == "exit code 1"
-    assert found["Moved beyond noise"].value.endswith("worse")
-    assert any(line.startswith("TTFT p50 +") for line in found["Moved beyond noise"].lines)
-    assert re.fullmatch(r"± \d+(\.\d)? %", found["Noise"].value)
-    assert found["Runs alike"].value == "yes"
-    same = {tile.label: tile for tile in tiles(pair(runs, "base", "same"))}
-    assert (same["Result"].value, same["Moved beyond noise"].value) == ("NO DIFFERENCE", "nothing")
-    html = page(pair(runs, "base", "slow", "p50_ttft<=+5%")).decode()
-    assert html.index('class="tiles"') < html.index("<h3>Gates</h3>") < html.index('class="charts"')
-
-
-def test_the_console_has_the_main_figures_and_those_that_moved(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(runs["base"], runs["same"])
-    short = capsys.readouterr().out
-    assert "ITL p95" not in short
-    assert re.search(r"\d+ more figures that did not move beyond noise: --full", short)
-    run(runs["base"], runs["same"], "--full")
-    assert "ITL p95" in capsys.readouterr().out
-
-
-def test_gates_that_hold_and_no_gates_are_exit_code_0(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(runs["base"], runs["same"], "--gate", "p50_ttft<=+20% goodput>=-5%") == 0
-    assert "BROKEN" not in capsys.readouterr().out
-    assert run(runs["base"], runs["slow"]) == 0
-
-
 def test_a_gate_without_samples_is_exit_code_1_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base, new = (write_made_run(tmp_path / name, 1, n=50, slo="") for name in ("base", "new"))
     assert run(base, new, "--gate", "goodput>=-1%") == 1
     assert "goodput>=-1%  BROKEN: no samples, base has no value for goodput" in capsys.readouterr().out
-
-
-def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> None:
-    lost = [WorkerFacts(id="w1", index=0, announced=310, received=300, lost=True)]
-    base = write_made_run(tmp_path / "base", 1, n=300)
-    new = write_made_run(tmp_path / "new", 2, n=300, model="large", seed=7, workers=lost)
-    text = " ".join(printed(compare_runs([base, new]), 140).split())
-    place = text.index("Not alike")
-    for said in (
-        "new: it is incomplete: 10 requests",
-        "different models: tiny and large",
-        "different seeds: 0 and 7",
-    ):
-        assert place < text.index(said) < text.index("Figures")
-    assert "TPOT p50 †" in text
-    assert "TTFT p50 †" not in text
-    assert "† figures in tokens, which are not comparable across models" in text
 
 
 def test_options_that_are_not_load_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,17 +176,6 @@ def test_limits_window_and_warmup_are_those_asked_for(runs: dict[str, Path]) -> 
     assert outcome.slo.limits == {"ttft": 1.0}
     assert {round(r.compared.window.seconds) for r in outcome.runs} == {40}
     assert "judged by ttft ≤ 1000 ms" in printed(outcome)
-
-
-def test_markdown_marks_what_changed_in_one_table(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(runs["base"], runs["slow"], "--format", "md", "--gate", "p50_ttft<=+5%") == 1
-    text = capsys.readouterr().out
-    assert "- ❌ p50_ttft\\<=+5%  BROKEN beyond noise" in text
-    assert re.search(r"^\| ❌ TTFT p50 \| .* \| worse \|$", text, re.MULTILINE)
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {7}
 
 
 @pytest.mark.parametrize("how", [["--json"], ["--format", "json"]])
@@ -447,10 +348,6 @@ def test_runs_with_more_gpus_show_what_each_of_them_gave(
         assert told[4].split()[1:5] == ["319", "79.8", "79.9", "%"]
     assert run(*paths, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["scaling"]["output_tps"][2]["gpus"] == 4
-
-
-def test_runs_that_do_not_say_how_many_gpus_they_had_have_no_scaling(runs: dict[str, Path]) -> None:
-    assert scaled(compare_runs([runs["base"], runs["same"]])) == {}
 
 
 @pytest.fixture(scope="module")

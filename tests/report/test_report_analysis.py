@@ -5,8 +5,6 @@ import io
 import re
 import subprocess
 import sys
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from llm_locust.metrics.requests.rates import Credits, throughput
 from llm_locust.metrics.window import Window
 from llm_locust.report import analysis
 from llm_locust.report.analysis import analyse, build_report, timeseries_csv
-from llm_locust.report.console import print_report
 from llm_locust.report.csv_tables import curve_csv
 from llm_locust.report.inputs import Source
 from llm_locust.report.run_data import COMPUTED_COLUMNS
@@ -105,26 +102,6 @@ def test_a_run_over_several_models_has_its_figures_by_model_unasked(
     assert list(analyse(Source.of(run), PLAIN).summary.by or ()) == ["model"] * has
 
 
-def test_models_have_a_table_in_every_format_beside_what_is_asked_for(tmp_path: Path) -> None:
-    made = [replace(r, model="lora" if i % 3 else "base") for i, r in enumerate(records())]
-    run = write_run(tmp_path, made, options={"models": "base=1,lora=2"})
-    summary = build_report(run, Question(by=("user",))).summary
-    assert summary.by is not None
-    assert list(summary.by) == ["user", "model"]
-    assert {name: part.requests.population for name, part in summary.by["model"].groups.items()} == {
-        name: sum(r.model == name for r in made) for name in ("base", "lora")
-    }
-    printed = StringIO()
-    print_report(summary, None, printed, 80)
-    for text in (
-        printed.getvalue(),
-        (run / REPORT_MD_FILE).read_text(),
-        (run / REPORT_HTML_FILE).read_text(),
-    ):
-        assert "Model" in text
-        assert "lora" in text
-
-
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
     made = [*records(user=1), *records(bad=0, user=2)]
     assert build_report(write_run(tmp_path, made), Question(window="steady")).summary.window.rule.startswith(
@@ -180,10 +157,7 @@ COUNTS = [
     *("inputs", "images", "concurrency"),
 ]
 
-
 LATENCIES = ["ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "e2el_p50_ms", "e2el_p99_ms"]
-
-
 HEADS = ["second", "time", *COUNTS, *LATENCIES]
 
 
@@ -200,36 +174,6 @@ def test_each_second_has_a_row_from_the_start_to_the_last_end() -> None:
     )
     assert found["started"].tolist() == [0, 1, 0, 1, 0, 0]
     assert found["ok"].tolist() == [0, 1, 0, 0, 0, 1]
-
-
-def test_what_happens_at_the_edge_belongs_to_the_later_second() -> None:
-    found = series(request(1.0, (0.5, 1.0)))
-    assert found["started"].tolist() == [0, 1, 0]
-    assert found["ok"].tolist() == [0, 0, 1]
-    assert found["output_tokens"].tolist() == [0, 1, 1]
-
-
-def test_requests_are_counted_by_how_they_ended() -> None:
-    cancelled = request(0.2, (), ended=1.5, outcome=Outcome.CANCELLED)
-    found = series(request(0.1, (0.1,)), failed(0.3), failed(0.4, Outcome.TIMEOUT), cancelled)
-    assert found[["ok", "failed", "cancelled"]].to_numpy().tolist() == [[1, 2, 0], [0, 0, 1]]
-
-
-def test_tokens_are_credited_where_their_events_arrive() -> None:
-    found = series(request(0.5, (0.2, 0.6, 1.6), output_tokens=6, input_tokens=100))
-    assert found["output_tokens"].tolist() == [2, 2, 2]
-    assert found["input_tokens"].tolist() == [100, 0, 0]
-
-
-def test_latencies_are_percentiles_of_the_ok_requests_that_ended_in_the_second() -> None:
-    ttfts = [0.11, 0.23, 0.17, 0.5]
-    made = [request(0.1, (t, t + 0.02)) for t in ttfts]
-    found = series(*made, request(0.0, (0.9, 0.95), outcome=Outcome.TRUNCATED), failed(2.5))
-    assert found["ttft_p50_ms"][0] == pytest.approx(np.percentile(ttfts, 50) * 1e3, abs=1e-3)
-    assert found["ttft_p99_ms"][0] == pytest.approx(np.percentile(ttfts, 99) * 1e3, abs=1e-3)
-    assert found["tpot_p50_ms"][0] == pytest.approx(20)
-    assert found["e2el_p99_ms"][0] == pytest.approx((np.percentile(ttfts, 99) + 0.02) * 1e3, abs=1e-3)
-    assert found.loc[1:, "ttft_p50_ms"].isna().all()
 
 
 def test_a_second_without_an_answer_has_empty_cells_and_not_zeros() -> None:
@@ -449,8 +393,6 @@ def test_a_search_reads_no_stage_whose_records_are_not_all_here(
 
 #: A server that takes 0.1 s for up to eight requests at once. The highest load is measured first.
 USERS = (32, 1, 2, 4, 8, 16, 24)
-
-
 SECONDS = 10.0
 
 
@@ -476,44 +418,6 @@ def sweep() -> Summary:
 @pytest.fixture(scope="module")
 def rows(sweep: Summary) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(curve_csv(sweep) or "")))
-
-
-def test_loads_are_in_order_with_what_was_measured_at_each(rows: list[dict[str, str]]) -> None:
-    assert [float(row["asked"]) for row in rows] == sorted(USERS)
-    for row in rows:
-        users = float(row["asked"])
-        takes = 0.1 * max(1.0, users / 8)
-        assert float(row["e2el_p50_ms"]) == pytest.approx(takes * 1e3)
-        assert float(row["requests_per_s"]) == pytest.approx(users / takes, rel=0.05)
-        assert float(row["concurrency_mean"]) == pytest.approx(users, rel=0.05)
-        assert float(row["goodput_low"]) < float(row["goodput"]) == float(row["goodput_high"]) == 1
-        assert float(row["good_requests_per_s"]) == pytest.approx(users / takes, rel=0.05)
-    assert [row["asked"] for row in rows if row["is_result"] == "False"] == ["4.0"]
-
-
-def test_the_knee_and_its_interval_are_the_summarys_in_each_row(
-    sweep: Summary, rows: list[dict[str, str]]
-) -> None:
-    assert sweep.curve is not None
-    assert sweep.curve.knee is not None
-    expected = (sweep.curve.knee.load, *sweep.curve.knee.ci95)
-    assert {tuple(float(row[f"knee{end}"]) for end in ("", "_low", "_high")) for row in rows} == {expected}
-    assert expected[0] == 8
-
-
-def test_the_law_stands_beside_what_was_measured(sweep: Summary, rows: list[dict[str, str]]) -> None:
-    assert sweep.curve is not None
-    law = sweep.curve.usl
-    assert law is not None
-    assert law.gamma.value
-    alpha, beta = law.alpha.value or 0.0, law.beta.value or 0.0
-    for row in rows:
-        n = float(row["concurrency_mean"])
-        if n < 1:
-            assert row["usl_requests_per_s"] == ""
-            continue
-        expected = law.gamma.value * n / (1 + alpha * (n - 1) + beta * n * (n - 1))
-        assert float(row["usl_requests_per_s"]) == pytest.approx(expected)
 
 
 def test_without_a_law_or_a_knee_their_cells_are_empty_and_without_loads_there_is_no_file() -> None:

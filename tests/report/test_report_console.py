@@ -39,31 +39,6 @@ def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_the_verdict_comes_first_then_the_numbers_then_what_they_rest_on_and_the_verdict_again() -> None:
-    text = printed(summary(gates="goodput>=50%"))
-    parts = ["PASS", "Gates", "Requests", "Goodput", "Latency", "Throughput", "Tokens", "Errors", "Name"]
-    places = [text.index(f"\n{part}") for part in [*parts, "Replica", "Client", "Records", "Files"]]
-    assert places == sorted(places)
-    last = text.splitlines()[-1]
-    assert last == "PASS: goodput 51.0 % (at least 50 %) · exit 0"
-
-
-def test_a_sound_run_states_its_soundness_in_a_line_each() -> None:
-    text = printed(summary())
-    assert line_of(text, "Client").startswith("Client      ok: kernel stamps · lag p99 0.02")
-    assert line_of(text, "Records") == "Records     complete: all 100 records of 1 worker"
-    assert "━" not in text
-
-
-def test_an_invalid_client_stands_in_a_box_with_its_reasons() -> None:
-    made = records(kernel_stamps=False, client_lag_ns=30_000_000)
-    text = printed(summary(made))
-    box = text[text.index("┏") : text.index("┛")]
-    assert "INVALID: these numbers show the client, not the server" in box
-    assert "llm-locust doctor, run where the workers run, shows what limits them" in " ".join(box.split())
-    assert "the client read 30 ms late (p99), the median ITL is 20 ms" in box
-
-
 def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
     text = printed(summary(workers_expected=2, workers=lost_records(100, 7)))
     box = text[text.index("┏") : text.index("┛")]
@@ -109,16 +84,6 @@ def test_torn_files_dropped_records_and_a_file_with_fewer_than_came_are_told() -
     assert "3 records dropped: neither disk nor memory could hold them" in box
     assert "the run has 100 of the 104 records that were received" in box
     assert "worker-1: 3 records missing, 3 records dropped" in box
-
-
-def test_lost_requests_stand_among_the_requests_and_in_goodput() -> None:
-    lines = printed(summary(workers=lost_records(100, 7))).splitlines()
-    assert "Requests    100 scheduled · 95 ok · 5 failed (5.0 %) · 7 lost" in lines
-    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
-    assert lines[at].startswith("Goodput     47.7 % of 107 requests, 7 of them lost · 5.10 requests/s")
-    assert lines[at + 6].split() == ["(lost)", "7"]
-    without = " ".join(printed(summary(workers=lost_records(100, 7), slo=""), 140).split())
-    assert "7 requests without a record (lost): they are in no number below" in without
 
 
 @pytest.mark.parametrize(
@@ -168,61 +133,11 @@ def test_a_node_of_which_there_is_something_to_say_has_a_row(
     assert "2 other workers: loop never blocked for over 50 ms" in text
 
 
-def test_a_master_whose_loop_was_held_has_a_row_too() -> None:
-    late = NodeHealth(hub_lag_ms_p99=3.0, hub_lag_ms_max=77.0)
-    text = printed(summary(workers=[seen_worker()], master=late))
-    assert line_of(text, "master").split() == ["master", "3.00", "77.0", "–", "–"]
-
-
 def test_many_notable_nodes_are_cut_and_counted() -> None:
     workers = [seen_worker(i, 0, hub_lag_ms=60.0) for i in range(25)]
     text = printed(summary(workers=workers, workers_expected=25))
     assert sum(line.startswith("w") and "60.0" in line for line in text.splitlines()) == 20
     assert "5 more in summary.json" in text
-
-
-def test_the_event_loops_lag_is_evidence_where_the_program_takes_the_stamps() -> None:
-    assert "hub lag p99" not in printed(summary(workers=[seen_worker()]), 140)
-    made = records(kernel_stamps=False, client_lag_ns=None)
-    assert "· hub lag p99 0.500 ms · CPU" in printed(summary(made, workers=[seen_worker()]), 140)
-
-
-def test_broken_gates_come_first_and_each_has_its_value_with_its_unit() -> None:
-    text = printed(summary(gates="p90_ttft<1s error_rate<1% rps>1"))
-    assert "1 of 3 gates failed" in text
-    rows = [line.split() for line in text.splitlines() if line.strip().startswith(("FAIL ", "pass "))]
-    assert rows == [
-        ["FAIL", "error_rate<1%", "5.0", "%"],
-        ["pass", "p90_ttft<1s", "~139", "ms", *["over", "all", "requests:", "5", "%", "failed"]],
-        ["pass", "rps>1", "9.50"],
-    ]
-
-
-def test_a_gate_without_samples_fails_and_says_so() -> None:
-    text = " ".join(printed(summary(records(ok=0), gates="p99_itl<1s")).split())
-    assert "FAIL p99_itl<1s –" in text
-
-
-def test_goodput_says_what_held_and_what_failed_first() -> None:
-    lines = printed(summary()).splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
-    assert lines[at] == "Goodput     51.0 % of 100 requests · 5.10 requests/s · 25.5 output tokens/s"
-    assert [line.split() for line in lines[at + 2 : at + 5]] == [
-        ["ttft", "≤", "100", "ms", "51.0", "%", "44"],
-        ["tpot", "≤", "50", "ms", "95.0", "%", "0"],
-        ["(failed)", "5"],
-    ]
-
-
-def test_a_run_without_an_slo_is_not_judged() -> None:
-    assert "Goodput     not judged: no SLO was given" in printed(summary(slo=""))
-
-
-def test_latencies_are_in_milliseconds_with_their_n() -> None:
-    text = printed(summary())
-    assert line_of(text, "Latency, ms").split()[2:] == ["mean", "p50", "p90", "p95", "p99", "n"]
-    assert line_of(text, "TTFT").split() == ["TTFT", "~97.0", "~97.0", "~135", "~139", "~143", "95"]
-    assert line_of(text, "ITL").split()[-1] == "380"
 
 
 def alike(n: int) -> dict[str, Any]:
@@ -244,74 +159,9 @@ def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> N
     assert "~ too few independent samples" in printed(some, width=140)  # of p99.9
 
 
-def test_marks_stand_in_every_table_and_are_explained_below_the_first() -> None:
-    text = printed(summary(gates="p90_ttft<1s p50_ttft<1s goodput>1% p95_connect<1s"), 140)
-    assert line_of(text, "chat").split()[4:6] == ["~97.0", "~142"]
-    assert line_of(text, "replica-0").split()[6:8] == ["~96.5", "~142"]
-    assert "pass    p90_ttft<1s      ~139 ms" in text
-    assert "pass    p50_ttft<1s     ~99.5 ms" in text
-    assert "p95_connect<1s     ~0 ms" in text
-    assert text.count("~ too few independent samples") == 1
-    assert text.index("~ too few independent samples") < text.index("\nGoodput")
-
-
-def test_intervals_stand_below_the_latencies_where_there_are_any() -> None:
-    some = summary()
-    some["latency_ms"]["ttft"]["ci95"] |= {"p50": [87.0, 107.0], "p90": [128.0, 141.0], "p95": [135.0, 144.0]}
-    text = printed(some)
-    after = text[text.index("\n95 %, ms") :]
-    assert line_of(text, "95 %, ms").split() == ["95", "%,", "ms", "p50", "p90", "p95"]
-    assert line_of(after, "TTFT").split() == ["TTFT", "87.0–107", "128–141", "135–144"]
-    assert "p75" in line_of(printed(summary(), 140), "95 %, ms")
-    assert "95 %, ms" not in printed(summary(records(ok=1)))
-
-
-def test_characters_stand_beside_tokens_where_they_are_known() -> None:
-    text = printed(summary(records(output_chars=20)))
-    assert "190 output chars/s · 4.00 chars per token" in text
-    assert "a user sees 50.0 tokens/s (median), ~50.0 (p1)\n" in text
-    assert "a user sees 200 chars/s (median), ~200 (p1)\n" in text
-    assert "chars" not in printed(summary())
-
-
-def test_tokens_on_time_are_told_for_the_jerkiest_requests_too() -> None:
-    text = " ".join(printed(summary()).split())
-    assert (
-        "90.7 % of tokens arrived on time (mean of the requests) · ~100 % p50 · ~80.0 % p5 · ~80.0 % p1"
-        in text
-    )
-
-
-def test_failures_stand_in_adjusted_percentiles_as_endless() -> None:
-    assert "failures counted as infinite: TTFT p50 ~99.5, p99 > max" in printed(summary())
-    assert "failures counted as infinite" not in printed(summary(records(bad=0)))
-
-
 def test_ttfo_is_shown_only_where_it_is_not_ttft() -> None:
     assert "\nTTFO" not in printed(summary())
     assert "\nTTFO" in printed(summary(records(first_answer_ns=90_000_000)))
-
-
-def test_only_an_open_loop_has_latencies_from_the_schedule() -> None:
-    closed, opened = printed(summary()), printed(summary(open_loop=True))
-    for label in ("TTFT from scheduled", "E2EL from scheduled", "Schedule delay"):
-        assert label not in closed
-        assert f"\n{label}" in opened
-
-
-def test_where_nothing_was_measured_there_is_no_table_of_dashes() -> None:
-    text = printed(summary([], gates="p99_ttft<1s"))
-    assert "nothing was measured" in text
-    assert "–" not in text
-    assert "Latency" not in printed(summary(records(ok=0)))
-
-
-def test_merged_events_are_remarked_on() -> None:
-    assert "tokens per event" not in printed(summary())
-    for n, each in ((6, "1.20"), (15, "3.00")):
-        text = printed(summary(records(output_tokens=n)))
-        assert f"{each} tokens per event: an ITL is a gap between events" in text
-        assert "buffered" not in text
 
 
 def test_responses_that_the_server_left_open_are_told_at_the_end() -> None:
@@ -346,11 +196,6 @@ def test_no_line_is_wider_than_the_page(width: int) -> None:
     facts = {"workers": workers, "torn": ["spool/" + 90 * "w"]}
     text = printed(summary(made, gates="goodput>=5% p99_ttft<1s", open_loop=True, **facts), width)
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_a_wide_page_has_more_columns() -> None:
-    assert "p99.9" not in line_of(printed(summary(), 80), "Latency, ms")
-    assert line_of(printed(summary(), 140), "Latency, ms").split()[2:6] == ["mean", "std", "min", "p50"]
 
 
 def test_a_figure_keeps_all_its_digits_even_where_the_page_is_too_narrow_for_them() -> None:
@@ -416,11 +261,6 @@ def test_many_kinds_of_failure_are_cut_and_counted() -> None:
     assert "5 more in summary.json" in text
 
 
-def test_the_files_are_named_where_there_is_a_run_directory() -> None:
-    assert "Files       runs/first\n            report.html summary.json report.md" in printed(summary())
-    assert "Files" not in printed(summary(), run_dir=None)
-
-
 def test_percentiles_from_buckets_state_their_error() -> None:
     made = summary()
     assert "counted in buckets" not in printed(made)
@@ -469,69 +309,6 @@ def printed_of_brief(found: dict[str, Any], width: int = 80, code: int | None = 
     return file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_a_good_run_takes_some_thirty_lines(width: int) -> None:
-    lines = printed_of_brief(summary(records(bad=0), gates="goodput>=50% error_rate<5%"), width)
-    assert 20 < len(lines) <= 32
-    assert all(len(line) <= width for line in lines)
-    verdict_line = "PASS: goodput 53.7 % (at least 50 %), error rate 0 % (below 5 %)"
-    assert verdict_line in lines[:6]
-    assert lines[-1] == f"{verdict_line} · exit 0"
-
-
-def test_what_says_nothing_is_left_out_and_how_to_get_the_rest_is_said() -> None:
-    text = "\n".join(printed_of_brief(summary()))
-    for left_out in ("TTFT with connecting", "TTFT per 1k input", "95 %, ms", "Fairness", "Where the time"):
-        assert left_out not in text
-    assert "runs/first/report.html" in text
-    assert "llm-locust report runs/first --full" in text
-
-
-def test_a_warning_of_a_section_that_is_left_out_stands_among_the_remarks() -> None:
-    found = summary()
-    found["steadiness"] |= {"warmup_like": True, "reason": "the first 7 s were like a warm-up"}
-    lines = printed_of_brief(found)
-    at = next(i for i, line in enumerate(lines) if line.startswith("Remarks"))
-    assert lines[at] == "Remarks     the first 7 s were like a warm-up"
-
-
-def test_a_suspicion_is_a_line_at_the_end_and_no_box() -> None:
-    made = records(bad=0, client_lag_ns=2_500_000)
-    found = summary(made)
-    found["client"] |= {"verdict": "suspect", "reasons": ["the client read 2.5 ms late"]}
-    lines = printed_of_brief(found)
-    assert "━" not in "".join(lines)
-    assert "Client      suspect: the client read 2.5 ms late" in lines
-
-
-def test_a_client_that_was_starved_and_moved_no_figure_says_so_behind_its_ok() -> None:
-    found = summary(records(bad=0))
-    found["client"] |= {"run_queue_percent_max": 77.1}
-    (line,) = [line for line in printed_of_brief(found, 160) if line.startswith("Client")]
-    assert line.startswith("Client      ok: kernel stamps")
-    assert line.endswith("starved: waited for a core 77.1 % of the time, which moved no figure")
-    found["client"] |= {"verdict": "suspect", "cause": "starved", "reasons": ["the load was late"]}
-    assert not any("moved no figure" in line for line in printed_of_brief(found, 160))
-
-
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
-        (
-            {"end_lag_ns": 900_000_000},
-            "the latencies are the server's, under another load than was asked for",
-        ),
-        (
-            {"client_lag_ns": 30_000_000, "kernel_stamps": False},
-            "these numbers show the client, not the server",
-        ),
-    ],
-)
-def test_a_late_load_is_never_said_to_make_right_times_wrong(made: dict[str, Any], says: str) -> None:
-    lines = printed_of_brief(summary(records(bad=0, **made)), 120)
-    assert any(f"INVALID: {says}" in line for line in lines)
-
-
 def test_each_cause_has_one_box_the_worst_first() -> None:
     found = summary(records(kernel_stamps=False, client_lag_ns=30_000_000))
     slow = {"kind": "slow", "text": "replica-2 is slower", "replica": "replica-2"}
@@ -552,15 +329,6 @@ OTHERS = [
         "p95_ms": None,
     },
 ]
-
-
-def test_requests_of_other_users_have_a_table_and_their_failures_stand_beside_the_verdict() -> None:
-    found = {**summary(records(bad=0), gates="goodput>=50%"), "other_requests": OTHERS}
-    text = "\n".join(printed_of_brief(found, 120))
-    assert "\x1b" not in text
-    assert "/login" in text
-    assert text.splitlines()[-1].startswith("PASS: goodput")
-    assert "but: 3 of 22 other requests failed: GET /health" in text
 
 
 def test_failures_of_other_users_are_no_cause_of_what_failed_here() -> None:

@@ -134,11 +134,7 @@ def test_the_command_ends_well_where_nobody_reads_its_answer(tmp_path: Path) -> 
 
 
 ALL = range(12)
-
-
 QUEUES = ["prefill server, queue", "decode server, queue"]
-
-
 HOSTILE = "<b>x</b>:8000"
 
 

@@ -24,7 +24,7 @@ from metrics_cases import (
     stage,
 )
 from msgspec.structs import replace as replace_of_structs
-from report_cases import held_back, lost_records, manifest, records, seen_worker, summary
+from report_cases import held_back, manifest, records, seen_worker
 from summaries import summarise, typed
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
@@ -40,8 +40,6 @@ from llm_locust.report.html.page import html_report
 from llm_locust.report.html.shell import Chart, plotly
 
 EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"
-
-
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
@@ -99,36 +97,11 @@ def _usual() -> Page:
     return page(records())
 
 
-def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None:
-    found = page(gates="goodput>=99% p90_ttft<10s")
-    text = " ".join(found.text().split())
-    assert "Result FAIL goodput 51.0 % (at least 99 % required)" in text
-    assert "Cause Limit broken 44 of 49 requests that were not good broke ttft ≤ 100 ms first" in text
-    assert "Goodput 51.0 % 5.10 good requests/s" in text
-    assert "Client valid ok: kernel stamps" in text
-    assert "complete: all 100 records of 1 worker" in text
-    assert "held by 51.0 %" in text
-    for metric in ("TTFT", "E2EL"):  # grow all the time: no interval can be told
-        assert re.search(rf"{metric} ~[\d,.]+ ~[\d,.]+ ~[\d,.]+ ", text), metric
-    assert re.search(r"TPOT 20\.0 20\.0 \.\. 20\.0 ~20\.0", text)
-    assert "Small figures: 95 % interval of the percentile" in text
-    assert "~ too few independent samples for a 95 % interval" in text
-    assert "Errors 5 (5.0 %)" in text
-    assert "output" in text
-    assert "tokens/s" in text
-
-
 def test_a_stream_that_was_held_back_is_told_on_the_first_screen() -> None:
     assert "buffered" not in page().text()
     text = " ".join(page(held_back(records(output_tokens=15))).text().split())
     assert text.index("Stream buffered on the way") < text.index("Requests in flight by replica")
     assert "TTFT, TPOT and ITL are not the server's (median gap 0 ms, 3.00 tokens per event)" in text
-
-
-def test_a_run_that_lacks_records_says_so_first() -> None:
-    found = page(workers=lost_records(100, 3))
-    assert found.text().index("INCOMPLETE") < found.text().index("Latency, ms")
-    assert "97" not in found.text("top")
 
 
 def test_every_chapter_of_the_contents_is_there() -> None:
@@ -178,13 +151,6 @@ def test_a_chart_without_anything_to_draw_is_left_out() -> None:
     assert "goodput-by-e2el" in charts
 
 
-def test_a_run_without_a_request_has_a_page() -> None:
-    found = page([])
-    assert "nothing was measured" in found.text()
-    assert "–" not in found.text().partition("Definitions")[0]
-    assert "cdf" not in found.charts()
-
-
 def test_the_goodput_curve_goes_through_the_goodput_of_the_report() -> None:
     (data,) = page().charts()["goodput-by-ttft"]["data"]
     at = data["columns"]["TTFT limit (ms)"].index(100)
@@ -219,15 +185,6 @@ def test_the_slowest_requests_show_what_they_waited_for() -> None:
     columns = page(made).charts()["slowest"]["data"][0]["columns"]
     assert columns["request"][0] == "stuck"
     assert columns["first byte (ms)"][0] == 7000
-
-
-def test_errors_have_an_example_and_the_configuration_is_whole() -> None:
-    found = page(options={"arrival": "poisson", "stages": [1, 2]}, command=["locust", "-f", "a b.py"])
-    assert "no room" in found.text("errors")
-    text = found.text("configuration")
-    assert "arrival poisson" in text
-    assert "stages [1,2]" in text
-    assert "locust -f 'a b.py'" in text
 
 
 def test_text_of_a_server_or_a_user_stays_text() -> None:
@@ -316,26 +273,7 @@ def test_any_slo_or_none_has_its_page(slo: str) -> None:
     assert "goodput-surface" in page(slo=slo, open_loop=True).charts()
 
 
-def test_a_chart_of_answers_says_how_many_were_given_up() -> None:
-    cut = [request(9.0 + i / 100, (), ended=9.9, outcome=Outcome.CANCELLED) for i in range(3)]
-    text = " ".join(page([*records(), *cut]).text().split())
-    assert "3 requests cut, left or timed out: in no percentile." in text
-    assert "in no percentile" not in page(records()).text()
-
-
-def test_why_a_client_is_invalid_stands_in_one_tile_and_what_it_did_in_another() -> None:
-    made = records(bad=0, kernel_stamps=False, client_lag_ns=30_000_000)
-    text = " ".join(page(made, gates="rps>1").text().split())
-    reason = summary(made, gates="rps>1")["client"]["reasons"][0]
-    what, _, why = reason.partition(". ")
-    assert f"Client INVALID {what} complete: all" in text
-    assert why
-    assert f"Reservation Invalid client {why}" in text
-
-
 N = 512
-
-
 PRIMED = ReplicaCache(target="http://r", before=0, after=0, again=496, primed=10)
 
 

@@ -22,13 +22,8 @@ from llm_locust.report.compare.page import page as compared_page
 from llm_locust.store import REPORT_HTML_FILE
 
 WHITE = "rgb(255, 255, 255)"
-
-
 MARKUP = "<b>x<i>y<br>&lt;"  # what plotly reads as markup in a text
-
-
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=http://evil.example/x onerror=alert(1)>"
-
 
 pytestmark = [
     pytest.mark.run,

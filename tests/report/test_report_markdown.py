@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from report_cases import clock, lost_records, manifest, records, seen_worker, summary, told
+from report_cases import lost_records, manifest, records, summary, told
 from summaries import typed
 
 from llm_locust.core.manifest import PipelineFacts
@@ -45,23 +45,6 @@ def with_error(message: str) -> dict[str, Any]:
     return of_one_error() | {"errors": [of_one_error()["errors"][0] | {"message": message}]}
 
 
-def test_it_begins_with_result_cause_and_gates_then_what_ran_and_the_rest_is_folded() -> None:
-    blocks = markdown(summary(gates="goodput>=99%")).split("\n\n")
-    assert blocks[0] == "## ❌ FAIL: goodput 51.0 % (at least 99 % required)"
-    assert blocks[1] == "**Cause:** `44 of 49 requests that were not good broke ttft ≤ 100 ms first`"
-    assert blocks[2].startswith("| Result | Gate | Measured |")
-    assert blocks[3].startswith("`first`  \n`tiny at http://127.0.0.1:8000`  \n2026-11-")
-    assert blocks[3].endswith("[report.html](report.html)")
-    assert blocks[4] == "<details><summary>All figures</summary>"
-    assert blocks[-1] == "</details>\n"
-    assert "**Records** ✅ complete: all 100 records of 1 worker" in blocks
-
-
-def test_a_good_run_says_so_and_has_no_cause() -> None:
-    text = markdown(summary(gates="goodput>=50%"))
-    assert text.startswith("## ✅ PASS: goodput 51.0 % (at least 50 %)\n\n| Result |")
-
-
 def test_commit_pipeline_and_command_are_those_of_the_manifest() -> None:
     pipeline = PipelineFacts(commit="0123456789abcdef", url="https://ci.example/job/7")
     known = manifest(1, pipeline=pipeline, command=["locust", "--gate", "a b`c"])
@@ -70,67 +53,12 @@ def test_commit_pipeline_and_command_are_those_of_the_manifest() -> None:
     assert "\n\n``locust --gate 'a b`c'``\n\n" in text
 
 
-def test_an_invalid_or_incomplete_run_is_an_alert() -> None:
-    made = records(kernel_stamps=False, client_lag_ns=30_000_000)
-    text = markdown(summary(made, workers=lost_records(100, 7)))
-    assert "> [!CAUTION]\n> **Client** INVALID:" in text
-    assert "> [!CAUTION]\n> **Records** INCOMPLETE:" in text
-    assert "> `worker-1: lost, 7 records missing`" in text
-
-
-def test_what_is_notable_of_nodes_is_a_folded_table_with_their_names_in_code_spans() -> None:
-    workers = [seen_worker(clock=clock(-40.0, 1.5)), seen_worker(1, 0)]
-    text = markdown(summary(workers=workers, workers_expected=2))
-    assert table_of(text, "Node") == [["worker-1", "100", "-40.0 ± 1.50", "0.500", "4.00", "40.0", "120"]]
-    assert "| Node | records | clock offset ms | hub lag ms p99 | hub lag ms max | CPU % | RSS MiB |" in text
-    assert "<details><summary>Nodes</summary>" in text
-    assert "1 other worker: loop never blocked for over 50 ms" in text
-
-
-def test_a_whole_run_has_what_happened_on_the_way_below_its_line() -> None:
-    text = markdown(summary(workers=[seen_worker(resent=1, late=True)]))
-    assert (
-        "**Records** ✅ complete: all 100 records of 1 worker  \n1 worker joined late · 1 batch resent"
-        in text
-    )
-
-
 def test_torn_files_and_lost_requests_are_in_the_alert() -> None:
     text = markdown(summary(workers=lost_records(100, 7), torn=["a|b: at byte 1"]))
     assert (
         "> 7 requests without a record (lost): they count as not good, and are in no other number  " in text
     )
     assert "> `torn: a|b: at byte 1`  " in text
-
-
-def test_gates_are_marked_and_the_broken_ones_first() -> None:
-    text = markdown(summary(gates="p90_ttft<1s error_rate<1%"))
-    assert table_of(text, "Result") == [
-        ["❌ FAIL", "`error_rate<1%`", "5.0 %", ""],
-        ["✅ pass", "`p90_ttft<1s`", r"\~139 ms", "over all requests: 5 % failed"],
-    ]
-
-
-def test_every_table_has_as_many_cells_in_each_row_as_in_its_head() -> None:
-    text = markdown(summary(gates="goodput>=99%", open_loop=True))
-    heads = [lines[0].split("|")[1].strip() for lines in tables(text)]
-    assert heads == [
-        *("Result", "Limit", "Latency, ms", "95 %, ms", "Time of an answer", "Tokens per request"),
-        *("Errors", "Name", "Replica"),
-    ]
-    for lines in tables(text):
-        assert {len(BAR.findall(line)) for line in lines} == {len(BAR.findall(lines[0]))}
-
-
-def test_a_common_head_stands_before_each_of_its_columns() -> None:
-    assert "| TTFT ms p50 | TTFT ms p99 | TPOT ms p50 |" in markdown(summary())
-
-
-def test_details_are_folded_and_the_folds_are_closed() -> None:
-    text = markdown(summary())
-    folded = re.findall(r"<details><summary>([^<]*)</summary>\n\n\|", text)
-    assert folded == ["Intervals", "Tokens", "Errors", "By name", "Replicas"]
-    assert text.count("</details>") == text.count("<details>") == len(folded) + 1
 
 
 def test_text_from_outside_stands_in_code_spans() -> None:
@@ -149,11 +77,6 @@ def test_no_error_text_breaks_its_table(message: str) -> None:
     lines = next(lines for lines in tables(text) if lines[0].startswith("| Errors"))
     assert len(lines) == 3
     assert len(BAR.findall(lines[2])) == len(BAR.findall(lines[0]))
-
-
-def test_an_empty_run_has_a_report_too() -> None:
-    assert "nothing was measured" in markdown(summary([]))
-    assert "| –" not in markdown(summary([]))
 
 
 @pytest.mark.parametrize(

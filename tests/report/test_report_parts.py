@@ -193,8 +193,6 @@ def test_what_is_merged_for_a_report_lies_beside_the_run(
 
 
 ROWS = 20
-
-
 BATCHES = 12
 
 

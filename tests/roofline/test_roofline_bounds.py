@@ -17,8 +17,6 @@ from llm_locust.roofline.bounds import (
 from llm_locust.roofline.gpus import GPUS, Gpu, RooflineError, gpu_named
 
 BATCHES = st.integers(1, 4096)
-
-
 CONTEXTS = st.integers(0, 200_000)
 
 

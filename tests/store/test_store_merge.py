@@ -45,8 +45,6 @@ from llm_locust.store.facts import by_knowledge
 from llm_locust.store.merge import NO_END, is_damaged, salvage
 
 RUN = "20261121-120000-abcdef"
-
-
 WORKER_FILE = "worker.json"
 
 
@@ -182,8 +180,6 @@ def ids(run: Path) -> list[str | None]:
 
 
 COUNTS = (4, 3, 5)
-
-
 ALL = batches(*COUNTS)
 
 
@@ -262,8 +258,6 @@ def part(folder: Path, each: Sequence[Batch], seqs: Sequence[str], rows: int = 2
 
 
 FIRST, LAST = [b for b in ALL if b.seq < 2], [b for b in ALL if b.seq >= 2]
-
-
 SEQS_OF_LAST = ("2-3", "2", "2-4")
 
 

@@ -210,8 +210,6 @@ def test_the_command_says_what_went_wrong_and_ends_with_2(
 
 
 ROWS = 3
-
-
 FIRST = "batches/000000000000000.frames"
 
 

@@ -25,8 +25,6 @@ from llm_locust.store.files import MANIFEST_FILE, read_manifest
 from llm_locust.store.upload import INDEX_FILE, RetryPolicy, UploadPart, upload_run
 
 pytestmark = pytest.mark.run
-
-
 SECRET = "this-is-the-secret"
 
 
@@ -38,9 +36,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 
-
 S3_SERVER = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
-
 
 GS_SERVER = """
 import logging, sys

@@ -277,7 +277,7 @@ def tokens(df: Frame) -> dict[str, Any]:
             **{fault.value: int((ok.fault == fault).sum()) for fault in CountFault},
             "not_used": (ok.fault.notna() & ~(mended & (ok.source == "usage"))).mean(),
         },
-        "unread": {"field": "thoughts_of_it", "share": ok.unread.notna().mean()},
+        "unread": {"field": next(iter(ok.unread.dropna()), None), "share": ok.unread.notna().mean()},
         "user_tps": _speeds(ok, 1 / ok.tpot.where(ok.tpot > 0)),
         "chars_per_s": _speeds(ok, pace),
         "chars_per_token": spelled.chars.sum() / spelled.n.sum(),

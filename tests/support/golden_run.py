@@ -1,17 +1,22 @@
-"""A made run of 5,000 requests with everything in it that a run can have, drawn once by a fixed seed."""
+"""A made run of 5,000 requests with everything in it that a run can have, drawn once by a fixed seed; and
+small ones, each drawn by a seed of its own."""
 
+import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from metrics_cases import ORIGIN_NS
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
 from llm_locust.core.record import Doubt, Outcome, RequestRecord, TokenSource
 
+FIRST = 0
 REQUESTS = 5000
 SPACING_S = 0.3
 QUIET = 50  # the first of them, in the warm-up, are short: the server is idle between them
@@ -60,6 +65,27 @@ def records() -> list[RequestRecord]:
     made = [_record(i, draw) for i in range(REQUESTS)]
     made[STUCK] = replace(made[STUCK], ended_ns=ORIGIN_NS + round(30 * 1e9))
     return made
+
+
+@contextmanager
+def generated(seed: int) -> Iterator[list[RequestRecord]]:
+    """A run of 40 to 200 requests, whose spacing, window and limits are this module's meanwhile."""
+    draw = np.random.default_rng([20261128, seed])
+    requests, spacing_s = int(draw.integers(40, 200)), float(draw.choice([0.05, 0.3, 1.0]))
+    length_s, strict = requests * spacing_s, float(draw.choice([0.5, 1.0, 2.0]))
+    own: dict[str, Any] = {
+        "FIRST": 1000 * (seed + 1),  # what is drawn by the number of a request is drawn anew
+        "REQUESTS": requests,
+        "SPACING_S": spacing_s,
+        "WARMUP_S": round(length_s * float(draw.choice([0.0, 0.1, 0.3])), 3),
+        "STOP_S": round(length_s * float(draw.choice([0.8, 0.95, 1.1])), 3),
+        "SLO": {metric: round(limit_s * strict, 3) for metric, limit_s in SLO.items()},
+        "SLOW": {metric: round(limit_s * strict, 3) for metric, limit_s in SLOW.items()},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in own.items():
+            patch.setattr(sys.modules[__name__], name, value)
+        yield [_record(FIRST + i, draw) for i in range(requests)]
 
 
 def batch(made: list[RequestRecord]) -> RecordBatch:
@@ -198,7 +224,7 @@ def _any(draw: np.random.Generator, of: Sequence[Any]) -> Any:
 
 def _record(i: int, draw: np.random.Generator) -> RequestRecord:
     outcome = list(_SHARES)[_one(draw, _OUTCOMES)]
-    scheduled = ORIGIN_NS + round((i + draw.random()) * SPACING_S * 1e9)
+    scheduled = ORIGIN_NS + round((i - FIRST + draw.random()) * SPACING_S * 1e9)
     started = scheduled + int(draw.integers(0, 15_000_000))
     reused = bool(draw.random() < 0.8)
     connected = started + (0 if reused else int(draw.integers(100_000, 4_000_000)))
@@ -255,7 +281,7 @@ def _arrivals(i: int, outcome: Outcome, streamed: bool, draw: np.random.Generato
         events = 0
     if i < QUIET:
         return np.array([30_000_000, 50_000_000])[:events]
-    ttft = draw.lognormal(np.log(0.2 + 0.05 * i / REQUESTS), 0.5)
+    ttft = draw.lognormal(np.log(0.2 + 0.05 * (i - FIRST) / REQUESTS), 0.5)
     gaps = np.where(draw.random(events) < 0.05, 0, 0.005 + draw.exponential(0.02, events))  # some in one read
     return np.cumsum(np.concatenate([[ttft], gaps[1:]])[:events] * 1e9).astype(np.int64)
 

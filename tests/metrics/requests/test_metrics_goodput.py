@@ -66,14 +66,6 @@ def test_tokens_of_good_answers_that_nobody_counted_are_unknown_and_not_0() -> N
     assert of(failed(1.0), slo=Slo(e2el_s=2.0))["output_tokens_per_s"] == 0.0, "without an answer it is known"
 
 
-def test_trap_12_goodput_is_of_all_requests_not_of_successes() -> None:
-    """A server that rejects nine of ten and serves the tenth well."""
-    result = of(request(), *(failed() for _ in range(9)), slo=Slo(ttft_s=1.0))
-    assert result["ratio"] == pytest.approx(0.1)
-    assert result["attainment"] == {"ttft": pytest.approx(0.1)}
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, ABANDONED: 0, LOST: 0, UNSENT: 0, STUCK: 0}
-
-
 def test_trap_19_an_open_loop_is_measured_from_scheduled_a_closed_one_from_sent() -> None:
     late = request(arrivals=(0.1, 0.2), late=2.0)
     for slo in (Slo(ttft_s=1.0), Slo(e2el_s=1.0), Slo(ttfo_s=1.0)):
@@ -92,45 +84,6 @@ def test_what_is_not_defined_fails_its_limit_but_the_pace_of_one_token_holds() -
     assert not good(request(first_answer_ns=None), Slo(ttfo_s=9.0))
 
 
-def test_rates_are_of_good_requests_and_their_tokens() -> None:
-    result = of(request(), request(), request(arrivals=(5.0,)), slo=Slo(ttft_s=1.0), seconds=4.0)
-    assert result["requests_per_s"] == pytest.approx(2 / 4)
-    assert result["output_tokens_per_s"] == pytest.approx(6 / 4)
-    assert result["slo"] == {"ttft": 1000.0}
-    assert of(request(), slo=Slo(ttft_s=1.0), seconds=1.0)["requests_per_s"] == 1.0
-
-
-def test_attainment_is_for_each_limit_alone() -> None:
-    slow_start, slow_pace = request(arrivals=(0.9, 1.0)), request(arrivals=(0.1, 0.9))
-    result = of(slow_start, slow_pace, request(), failed(), slo=Slo(ttft_s=0.5, tpot_s=0.2))
-    assert result["attainment"] == {"ttft": 0.5, "tpot": 0.5}
-    assert result["ratio"] == 0.25
-
-
-def test_what_failed_first_is_first_in_time() -> None:
-    slo = Slo(ttft_s=1.0, tpot_s=0.1, e2el_s=2.0)
-    both = request(arrivals=(1.5, 5.0))  # ttft breaks at 1.0, tpot at 1.6, e2el at 2.0
-    pace = request(arrivals=(0.5, 5.0))  # tpot breaks at 0.6
-    end = request(arrivals=(0.9, 2.5), output_tokens=100)  # tpot holds
-    result = of(both, pace, end, failed(), request(), slo=slo)
-    assert result["first_failed"] == {
-        "ttft": 1,
-        "tpot": 1,
-        "e2el": 1,
-        OUTCOME: 1,
-        ABANDONED: 0,
-        LOST: 0,
-        UNSENT: 0,
-        STUCK: 0,
-    }
-
-
-@pytest.mark.parametrize(("tokens", "first"), [(6, "tpot"), (8, "e2el")])
-def test_a_pace_breaks_when_the_answer_takes_longer_than_its_tokens_may(tokens: int, first: str) -> None:
-    record = request(arrivals=(0.9, 3.0), output_tokens=tokens)  # due at 1.4 with 6 tokens, 1.6 with 8
-    assert of(record, slo=Slo(tpot_s=0.1, e2el_s=1.5))["first_failed"][first] == 1
-
-
 def test_without_an_slo_nothing_is_good_or_bad() -> None:
     c = columns(request())
     result = goodput(None, c, np.array([0])) | good_rates(
@@ -147,22 +100,6 @@ def test_no_requests_have_no_share_and_an_empty_window_no_rate() -> None:
     assert result["ratio"] is None
     assert result["attainment"] == {"ttft": None}
     assert of(request(), slo=Slo(ttft_s=1.0), seconds=0.0)["requests_per_s"] is None
-
-
-def test_a_request_without_a_record_held_no_limit() -> None:
-    result = of(request(), request(arrivals=(0.1, 3.0)), slo=Slo(ttft_s=1.0, tpot_s=1.0), lost=2)
-    assert result["ratio"] == pytest.approx(1 / 4)
-    assert result["attainment"] == {"ttft": pytest.approx(2 / 4), "tpot": pytest.approx(1 / 4)}
-    assert result["first_failed"] == {
-        "ttft": 0,
-        "tpot": 1,
-        OUTCOME: 0,
-        ABANDONED: 0,
-        LOST: 2,
-        UNSENT: 0,
-        STUCK: 0,
-    }
-    assert result["requests_per_s"] == pytest.approx(1 / 10)
 
 
 def test_lost_requests_alone_have_a_share_and_it_is_none_of_them() -> None:
@@ -199,12 +136,6 @@ def test_shares_and_counts_fit_together(
     assert result["first_failed"][OUTCOME] == sum(r.outcome is not Outcome.OK for r in ended)
     if not any(result["not_judged"].values()):  # the good ones hold every limit that judges them
         assert all(result["ratio"] <= share for share in result["attainment"].values() if share is not None)
-
-
-@given(st.lists(requests(), max_size=12), slos)
-def test_from_scheduled_is_never_better_than_from_sent(records: list[RequestRecord], slo: Slo) -> None:
-    sent, scheduled = of(*records, slo=slo), of(*records, slo=slo, measured_from="scheduled")
-    assert sent["ratio"] is None or scheduled["ratio"] <= sent["ratio"]
 
 
 @given(st.lists(requests(), min_size=1, max_size=12), slos)
@@ -265,24 +196,6 @@ def test_what_every_request_is_held_against_is_the_slo_where_classes_differ_each
     }
 
 
-def test_attainment_is_of_those_that_have_the_limit() -> None:
-    found = of_classes(
-        labelled("code", 0.15), labelled("chat", 0.15), labelled("chat", 9.0), labelled("batch", 99.0)
-    )
-    assert found["attainment"] == {"ttft": pytest.approx(1 / 3), "e2el": 0.5}
-    assert found["ratio"] == 0.5
-    assert found["first_failed"] == {
-        "ttft": 2,
-        "e2el": 0,
-        OUTCOME: 0,
-        ABANDONED: 0,
-        LOST: 0,
-        UNSENT: 0,
-        STUCK: 0,
-    }
-    assert of_classes(labelled("batch", 1.0))["attainment"] == {"ttft": None, "e2el": None}
-
-
 def cut(at: float, arrivals: tuple[float, ...] = (), *, when: float = 10.0, **fields: Any) -> RequestRecord:
     """A request that the run's end cut ``when`` seconds after the start."""
     return request(at, arrivals, ended=when, outcome=Outcome.CANCELLED, **fields)
@@ -313,17 +226,6 @@ def test_a_cut_request_is_bad_where_it_had_broken_a_limit_and_else_in_no_share(
     assert result["judged"] == (1 if first is None else 2)
     assert result["ratio"] == (1.0 if first is None else 0.5)
     assert result["first_failed"].get(first or "", 0) == (0 if first is None else 1)
-
-
-def test_the_first_of_several_limits_that_a_cut_request_broke_is_named() -> None:
-    both = cut(1.0, (0.5, 0.6), asked_output_tokens=5)  # tpot breaks at 0.5 + 4 × 0.1, e2el at 2.0
-    assert of(both, slo=Slo(tpot_s=0.1, e2el_s=2.0))["first_failed"]["tpot"] == 1
-    assert of(both, slo=Slo(tpot_s=1.0, e2el_s=2.0))["first_failed"]["e2el"] == 1
-
-
-def test_a_limit_that_a_cut_request_had_not_broken_is_not_held_against_it() -> None:
-    result = of(request(), cut(8.0, (0.5,)), slo=Slo(ttft_s=1.0, e2el_s=1.9))
-    assert result["attainment"] == {"ttft": 1.0, "e2el": 0.5}
 
 
 def test_a_request_that_was_cut_before_it_was_sent_counts_from_started_in_place_of_sent() -> None:
@@ -371,40 +273,6 @@ def test_who_leaves_is_in_the_attainment_of_a_limit_only_if_it_had_passed() -> N
     assert of(request(), patient, hasty, slo=Slo(ttft_s=1.0))["attainment"] == {"ttft": 0.5}
 
 
-def test_requests_that_were_never_sent_held_no_limit() -> None:
-    result = of(request(), slo=Slo(ttft_s=1.0), lost=1, unsent=2)
-    assert (result["ratio"], result["judged"]) == (0.25, 4)
-    assert result["attainment"] == {"ttft": 0.25}
-    assert result["first_failed"][UNSENT] == 2
-    unknown = of(request(), slo=Slo(ttft_s=1.0), lost=0, unsent=None)
-    assert (unknown["ratio"], UNSENT in unknown["first_failed"]) == (1.0, False)
-
-
-def test_rates_of_the_good_are_of_those_that_ended_inside_and_of_the_tokens_that_came_inside() -> None:
-    """One a second, each of ten tokens in 5 s: the rate is one a second, not one less five of a window."""
-    steps = tuple(0.5 * (k + 1) for k in range(10))
-    records = [request(float(at), steps) for at in range(-5, 10)]
-    c, rows = columns(*records), np.arange(len(records))
-    judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")
-    rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(10.0), "")), rows)
-    assert rates == {
-        "requests_per_s": pytest.approx(1.0),
-        "output_tokens_per_s": pytest.approx(10.0, rel=0.02),
-    }
-
-
-def test_half_a_second_is_a_window_with_rates() -> None:
-    found = of(request(arrivals=(0.1, 0.2)), slo=Slo(ttft_s=1.0), seconds=0.5)
-    assert (found["requests_per_s"], found["output_tokens_per_s"]) == pytest.approx((2.0, 4.0))
-
-
-def test_a_bad_requests_tokens_are_in_no_rate_of_the_good() -> None:
-    c = columns(request(), request(1.0, (5.0, 5.1)), cut(8.0, (0.1, 0.2)))
-    judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")
-    rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(10.0), "")), np.arange(3))
-    assert rates == {"requests_per_s": pytest.approx(0.1), "output_tokens_per_s": pytest.approx(0.3)}
-
-
 @pytest.mark.parametrize("doubt", list(Doubt))
 def test_an_answer_that_is_not_what_was_asked_for_is_not_good_however_fast(doubt: Doubt) -> None:
     fast, slow = request(arrivals=(0.1, 0.2), doubt=doubt), request(arrivals=(0.9, 1.0), doubt=doubt)
@@ -416,13 +284,6 @@ def test_an_answer_that_is_not_what_was_asked_for_is_not_good_however_fast(doubt
     missing = {LOST: 0, UNSENT: 0, STUCK: 0}
     assert found["first_failed"] == {"ttft": 1, OUTCOME: 1, ABANDONED: 0, **named, **missing}
     assert found["requests_per_s"] == pytest.approx(0.1 if bad else 0.2)
-
-
-@given(st.lists(st.sampled_from([None, *Doubt]), min_size=1, max_size=20))
-def test_good_ones_and_all_causes_add_up_to_those_judged(doubts: list[Doubt | None]) -> None:
-    found = of(*(request(doubt=doubt) for doubt in doubts), failed(), slo=Slo(ttft_s=0.5))
-    good_ones = round(found["ratio"] * found["judged"])
-    assert good_ones + sum(found["first_failed"].values()) == found["judged"] == len(doubts) + 1
 
 
 N = 2 * CELLS

@@ -13,7 +13,7 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, request, requests, 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics import columns as ragged
-from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import gaps, latency
 from llm_locust.metrics.requests.gaps import (
@@ -31,8 +31,6 @@ from llm_locust.metrics.requests.latency import (
     adjusted_gaps,
     at_least,
     cut_pace_s,
-    itl,
-    latency_figures,
     latency_tables,
     most_gaps,
     per_request,
@@ -68,17 +66,6 @@ def test_each_latency_of_a_plain_request_is_its_formula() -> None:
     assert {m: one(m, record) for m in expected} == pytest.approx(expected, abs=1e-9)
 
 
-def test_itl_are_the_gaps_of_each_request_and_never_cross_from_one_to_the_next() -> None:
-    gaps = latency.itl(columns(request(arrivals=(0.1, 0.3, 0.6)), failed(), request(arrivals=(9.0, 9.5))))
-    assert gaps.offsets.tolist() == [0, 2, 2, 3]
-    assert gaps.values_s == pytest.approx([0.2, 0.3, 0.5])
-
-
-def test_itl_of_chosen_rows_come_in_that_order() -> None:
-    c = columns(request(arrivals=(0.1, 0.3)), request(arrivals=(0.0, 0.5)), request(arrivals=(0.0, 0.7)))
-    assert latency.itl(c, np.array([2, 0])).values_s == pytest.approx([0.7, 0.2])
-
-
 def test_trap_7_the_time_of_the_usage_chunk_or_done_is_no_part_of_tpot_or_e2el() -> None:
     record = request(0.0, (0.1, 0.2, 0.3), ended=5.0)
     assert one("e2el", record) == pytest.approx(0.3)
@@ -96,27 +83,6 @@ def test_trap_11_what_is_not_defined_is_nan_and_never_0() -> None:
     empty = summarise_latency(np.array([np.nan]))
     assert empty["n"] == 0
     assert all(empty[key] is None for key in ("mean", "std", "min", "p50", "p99", "max"))
-
-
-def test_trap_16_no_times_are_invented_between_the_first_and_the_last() -> None:
-    """Ten tokens in two events have one gap; their pace is another thing."""
-    c = columns(request(arrivals=(0.1, 1.0), output_tokens=10))
-    assert latency.itl(c).values_s == pytest.approx([0.9])
-    assert tpot(c) == pytest.approx([0.1])
-
-
-def test_trap_18_a_step_of_the_clock_changes_no_latency() -> None:
-    """The client takes such a request's times from the monotonic clock; the mark alone is left."""
-    steady, stepped = request(), request(clock_step_ns=-40_000_000)
-    for metric in ("ttft", "ttfo", "e2el", "tpot", "schedule_delay"):
-        assert one(metric, stepped) == one(metric, steady)
-
-
-def test_trap_19_latency_from_scheduled_holds_the_time_that_the_client_was_late() -> None:
-    record = request(0.0, (0.1, 0.2), late=3.0)
-    assert one("ttft", record) == pytest.approx(0.1)
-    assert one("ttft_scheduled", record) == pytest.approx(3.1)
-    assert one("e2el_scheduled", record) == pytest.approx(3.2)
 
 
 def test_an_answer_that_was_not_streamed_is_one_event() -> None:
@@ -240,18 +206,6 @@ def test_a_failed_request_has_as_many_endless_gaps_as_an_answer_and_where_it_was
     assert (found.course.counts - course.counts).tolist() == in_cells
 
 
-def test_figures_of_several_populations_are_each_of_its_own_answers() -> None:
-    c = columns(*TEN)
-    halves = [Population.of(c, np.ones(10, np.bool_), rows) for rows in np.split(np.arange(10), 2)]
-    low, high = latency_figures(c, halves, ["ttft", "e2el"], {"p90": 90.0})
-    assert (low["ttft"]["n"], high["ttft"]["n"]) == (5, 4)
-    assert low["ttft"]["p90"] == pytest.approx(np.percentile([100, 200, 300, 400, 500], 90))
-    assert high["e2el"]["p90"] == pytest.approx(np.percentile([650, 750, 850, 950], 90))
-    hung = [lambda _: np.array([9.0]), lambda _: np.empty(0)]
-    low, high = latency_figures(c, halves, ["ttft"], {"p90": 90.0}, hung)
-    assert (low["ttft"]["p90"], low["ttft"]["censored"], high["ttft"]["censored"]) == (None, 1, 0)
-
-
 def test_what_was_never_sent_leaves_open_what_counts_from_scheduled_and_nothing_else() -> None:
     found = Durations.of(np.array([1.0, 2.0]))
     left_open = with_unsent(found, "ttft_scheduled", 3)
@@ -279,8 +233,6 @@ def test_a_latency_per_input_is_at_least_the_time_until_it_was_given_up_per_inpu
 
 
 ANSWERS = [request(0.0, (1.0,)), request(1.0, (2.0,)), request(2.0, (3.0,))]
-
-
 TIMED_OUT = request(3.0, (), ended=5.5, outcome=Outcome.TIMEOUT)
 
 
@@ -496,12 +448,6 @@ def test_the_time_after_the_last_token_of_a_cut_answer_is_a_gap_that_was_cut(exa
     assert len(pool.ascending(name="long")) == 1
 
 
-def test_the_requests_that_are_not_asked_for_add_nothing() -> None:
-    pool = PooledGaps()
-    pool.add(columns(*RECORDS), np.array([1]))
-    assert pool.ascending() == pytest.approx([0.4])
-
-
 def test_gaps_that_fill_many_pieces_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged, "PIECE", 2)
     assert pooled(RECORDS, exact=100).ascending() == pytest.approx([0.2, 0.3, 0.4, 0.5])
@@ -536,25 +482,8 @@ def test_only_an_answer_that_was_read_has_timestamps_of_the_program() -> None:
     assert program_stamped(told).tolist() == [False, True, False, True]
 
 
-def test_lists_of_gaps_are_those_of_their_requests() -> None:
-    four = request(arrivals=(0.05, 0.07, 0.09, 0.11))
-    gaps = itl(columns(request(arrivals=()), four, request(arrivals=(1.0,)), four))
-    assert np.diff(gaps.offsets).tolist() == [0, 3, 0, 3]
-    assert gaps.values_s == pytest.approx([0.02] * 6)
-
-
 def ratio(record: RequestRecord, ttft: float = 0.5, tpot: float = 0.1) -> float:
     return float(on_time_ratio(columns(record), np.array([0]), ttft, tpot)[0])
-
-
-def test_tokens_up_to_and_at_their_deadline_are_in_time() -> None:
-    assert ratio(request(arrivals=(0.5, 0.6, 0.7))) == 1.0
-    assert ratio(request(arrivals=(0.1, 0.6, 0.7))) == 1.0  # an early start is a reserve
-
-
-def test_a_late_token_sets_the_clock_back_to_its_arrival() -> None:
-    assert ratio(request(arrivals=(0.5, 0.9, 1.0, 1.1))) == 0.75
-    assert ratio(request(arrivals=(0.5, 0.9, 1.1, 1.2))) == 0.5
 
 
 def test_of_an_event_with_many_tokens_only_the_first_can_be_late() -> None:

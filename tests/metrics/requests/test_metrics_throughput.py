@@ -11,7 +11,7 @@ from metrics_cases import batch, columns, failed, manifest, ns, plain, request, 
 from summaries import summarise, typed
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.images import images as images_of, show as show_images
+from llm_locust.figures.images import images as images_of
 from llm_locust.figures.inputs import inputs as inputs_of
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
@@ -35,32 +35,6 @@ def of(*records: RequestRecord, window: Window = SECOND_TO_SIXTH) -> dict[str, f
     return throughput(c, Credits.of(c, window), np.arange(len(c)))
 
 
-def test_tokens_count_where_they_arrive_so_a_request_across_an_edge_counts_in_part() -> None:
-    result = of(request(1.0, (0.5, 1.0, 1.5, 5.0)))  # at 1.5, 2.0, 2.5, 6.0
-    assert result["output_tokens_per_s"] == pytest.approx(2 / 4)
-    assert result["requests_per_s"] == 0.0  # it ended at 6.0, just outside
-    assert result["input_tokens_per_s"] == 0.0  # its first token was before
-
-
-def test_tokens_of_events_that_hold_several_are_spread_over_them_evenly() -> None:
-    result = of(request(1.0, (0.5, 1.5, 2.5), output_tokens=12))
-    assert result["output_tokens_per_s"] == pytest.approx(8 / 4)
-
-
-def test_input_counts_whole_at_the_first_token_event() -> None:
-    result = of(request(1.0, (1.0, 9.0), input_tokens=100))
-    assert result["input_tokens_per_s"] == pytest.approx(100 / 4)
-    assert result["total_tokens_per_s"] == pytest.approx((100 + 1) / 4)
-
-
-def test_an_answer_without_events_counts_whole_at_its_end() -> None:
-    inside = request(1.0, (), ended=5.0, streamed=False, output_tokens=40)
-    outside = request(1.0, (), ended=6.0, streamed=False, output_tokens=40)
-    result = of(inside, outside)
-    assert result["output_tokens_per_s"] == pytest.approx(40 / 4)
-    assert result["input_tokens_per_s"] == pytest.approx(10 / 4)
-
-
 def test_inputs_count_when_their_answer_has_come_and_are_unknown_where_no_request_has_any() -> None:
     inside = request(1.0, (), ended=5.0, streamed=False, inputs=32)
     outside = request(1.0, (), ended=6.0, streamed=False, inputs=32)
@@ -68,18 +42,6 @@ def test_inputs_count_when_their_answer_has_come_and_are_unknown_where_no_reques
     assert result["inputs_per_s"] == pytest.approx(32 / 4)
     assert of(failed(3.0, inputs=8))["inputs_per_s"] == 0.0
     assert of(request(2.0))["inputs_per_s"] is None
-
-
-def test_tokens_of_failed_and_cancelled_requests_were_served_too() -> None:
-    result = of(
-        request(2.0, (0.1, 0.2), outcome=Outcome.TRUNCATED), request(2.0, (0.1,), outcome=Outcome.CANCELLED)
-    )
-    assert result["output_tokens_per_s"] == pytest.approx(3 / 4)
-    assert result["requests_per_s"] == 0.0
-
-
-def test_a_failure_without_an_answer_gives_no_input_tokens() -> None:
-    assert of(failed(3.0, input_tokens=500), request(3.0))["input_tokens_per_s"] == pytest.approx(10 / 4)
 
 
 def test_trap_14_numerator_and_denominator_are_of_one_window() -> None:
@@ -103,21 +65,6 @@ def test_answers_of_unknown_length_are_not_0_tokens() -> None:
     assert result["output_tokens_per_s"] is None
     assert result["input_tokens_per_s"] is None
     assert result["total_tokens_per_s"] is None
-
-
-def test_characters_are_credited_as_tokens_are() -> None:
-    assert of(request(1.0, (0.5, 1.5), output_chars=30))["output_chars_per_s"] == pytest.approx(15 / 4)
-
-
-@pytest.mark.parametrize(
-    ("at_s", "share"),
-    [
-        *(((2.0,), 1.0), ((6.0,), 0.0), ((2.0, 6.0), 0.5), ((1.0, 2.0), 0.5), ((6.0, 7.0), 0.0)),
-        *(((1.0, 6.0), 0.0), ((1.0, 2.0, 6.0), 1 / 3), ((5.0, 6.0), 0.5), ((0.5, 1.0), 0.0)),
-    ],
-)
-def test_a_window_has_its_first_moment_and_not_its_last(at_s: tuple[float, ...], share: float) -> None:
-    assert arrived_share(columns(request(0.0, at_s)), SECOND_TO_SIXTH).tolist() == [share]
 
 
 def test_an_arrival_on_an_edge_is_judged_to_the_nanosecond() -> None:
@@ -161,24 +108,6 @@ def spans(*times: tuple[float, float]) -> Spans:
 
 def mean(s: Spans, start: float, end: float) -> float:
     return float(s.means(np.array([start, end]))[0])
-
-
-def test_the_mean_is_weighted_by_time_and_counts_what_the_window_holds() -> None:
-    s = spans((0.0, 4.0), (1.0, 2.0), (3.0, 9.0))
-    assert mean(s, 0.0, 4.0) == pytest.approx((4 + 1 + 1) / 4)
-    assert mean(s, 3.0, 5.0) == pytest.approx((1 + 2) / 2)
-    assert mean(s, 9.0, 10.0) == 0.0
-
-
-def test_the_peak_is_of_the_window_and_counts_what_began_before_it() -> None:
-    s = spans((0.0, 10.0), (0.0, 10.0), (1.0, 2.0), (6.0, 7.0))
-    assert s.peak(0.0, 10.0) == 3
-    assert s.peak(2.0, 6.0) == 2
-    assert s.peak(10.0, 12.0) == 0
-
-
-def test_one_that_ends_does_not_meet_the_next_sent_at_that_instant() -> None:
-    assert spans((0.0, 1.0), (1.0, 2.0)).peak(0.0, 2.0) == 1
 
 
 def test_what_was_never_sent_does_not_count_and_what_failed_does() -> None:
@@ -370,24 +299,3 @@ def summary(requests: int, n: int = 2) -> Summary:
         for i in range(requests)
     ]
     return typed(summarise(batch(*made), manifest(10.0), Question()))
-
-
-def test_a_percentile_of_few_requests_is_marked_and_the_mark_explained() -> None:
-    found = show_images(summary(30))
-    assert found is not None
-    assert found.table is not None
-    (row,) = found.table.rows
-    assert row.cells[:3] == ("2", "~50.0", "~50.0")
-    assert "too few independent samples" in found.notes[0].text
-    assert "(at most 2)" in found.lines[0].text
-
-
-def test_one_of_enough_requests_is_not() -> None:
-    found = show_images(summary(60))
-    assert found is not None
-    assert found.table is not None
-    assert found.table.rows[0].cells[1:3] == ("50.0", "~50.0")
-
-
-def test_a_run_without_images_has_no_such_section() -> None:
-    assert show_images(typed(summarise(batch(request(1, (0.05,))), manifest(10.0), Question()))) is None

@@ -23,39 +23,6 @@ def of(*records: RequestRecord) -> Any:
     return tokens(c, np.arange(len(c)), c.output_tokens)
 
 
-def test_counts_and_the_share_of_each_source() -> None:
-    result = of(
-        request(input_tokens=100, output_tokens=6),
-        request(input_tokens=None, output_tokens=3, token_source=TokenSource.TOKENIZER),
-        request(output_tokens=None),
-        request(arrivals=(), streamed=False, output_tokens=None),
-    )
-    assert result["input"].pop("error")["n"] == 0
-    assert result["input"] == {"n": 3, "mean": 40, "p50": 10, "p99": pytest.approx(98.2), "max": 100}
-    assert result["output"]["n"] == 3
-    assert result["source"] == pytest.approx(
-        {"usage": 6 / 12, "tokenizer": 3 / 12, "events": 3 / 12, "estimate": 0}
-    )
-    assert result["tokens_per_event"] == pytest.approx(12 / 9)
-
-
-def test_the_speed_of_users_has_its_slow_end() -> None:
-    speed = of(*(request(arrivals=(0.0, 1 / speed)) for speed in range(1, 102)))["user_tps"]
-    assert (speed["p1"], speed["p10"], speed["p50"]) == pytest.approx((2, 11, 51))
-
-
-def test_the_pace_in_characters_does_not_depend_on_who_counts_tokens() -> None:
-    many, few = (
-        request(arrivals=(0.1, 0.2, 0.3, 0.4, 0.5), output_chars=100, output_tokens=n) for n in (50, 5)
-    )
-    found = of(many, few)
-    # Of five events four came after the first, with 80 of the characters, in 0.4 s.
-    assert found["chars_per_s"]["n"] == 2
-    assert (found["chars_per_s"]["p1"], found["chars_per_s"]["mean"]) == pytest.approx((200, 200))
-    assert found["user_tps"]["p50"] == pytest.approx((49 / 0.4 + 4 / 0.4) / 2)
-    assert found["chars_per_token"] == pytest.approx(200 / 55)
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -69,23 +36,6 @@ def test_an_answer_of_one_moment_or_of_unknown_length_has_no_pace_in_characters(
     record: RequestRecord,
 ) -> None:
     assert of(record)["chars_per_s"]["n"] == 0
-
-
-def test_the_tokens_of_a_cut_answer_are_as_many_an_event_as_those_of_the_counted_ones() -> None:
-    cut: dict[str, Any] = {"output_tokens": None, "outcome": Outcome.CANCELLED}
-    c = columns(
-        request(arrivals=(0.1, 0.2), output_tokens=6),
-        request(arrivals=(0.1, 0.2, 0.3, 0.4), output_tokens=6),
-        request(arrivals=(0.1, 0.2, 0.3), **cut),
-        request(arrivals=(0.1, 0.2), output_tokens=5, outcome=Outcome.CANCELLED),
-        request(arrivals=(0.1, 0.2), output_tokens=None, outcome=Outcome.REJECTED),
-        request(arrivals=(), ended=1.0, **cut),
-    )
-    credited = np.array([6.0, 6.0, 1.0, 5.0, 2.0, np.nan])  # of the cut one a third came in the window
-    better, in_window = with_estimates(c, credited)
-    assert better.output_tokens == pytest.approx([6, 6, 3 * 2, 5, 2, np.nan], nan_ok=True)
-    assert in_window == pytest.approx([6, 6, 1 * 2, 5, 2, np.nan], nan_ok=True)
-    assert tokens(better, np.arange(2), in_window)["source"]["estimate"] == pytest.approx(2 / 21)
 
 
 @pytest.mark.parametrize(

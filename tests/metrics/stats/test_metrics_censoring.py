@@ -160,21 +160,13 @@ NONE = np.empty(0)
 
 #: Kaplan and Meier's own example (1958, section 2): eight items, four of them lost on the way.
 DEATHS, LOSSES = [0.8, 3.1, 5.4, 9.2], [1.0, 2.7, 7.0, 12.1]
-
-
 AFTER_EACH = [0.875, 0.7, 0.525, 0.2625]
 
 
 #: Weeks in remission under 6-MP (Freireich and others 1963), and the estimate that textbooks print.
 RELAPSES = [6, 6, 6, 7, 10, 13, 16, 22, 23]
-
-
 IN_REMISSION = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
-
-
 REMISSION = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538}
-
-
 durations = st.lists(st.integers(1, 12).map(float), max_size=15)
 
 

@@ -24,13 +24,8 @@ from llm_locust.metrics.stats.sketch import (
 )
 
 Floats = NDArray[np.float64]
-
-
 Draw = Callable[[np.random.Generator, int], Floats]
-
-
 PERCENTS = (0.0, 1.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 100.0)
-
 
 DISTRIBUTIONS: dict[str, Draw] = {
     "constant": lambda g, n: np.full(n, 0.02),
@@ -49,7 +44,6 @@ DISTRIBUTIONS: dict[str, Draw] = {
     "one in a hundred late": lambda g, n: np.where(g.random(n) < 0.01, 60.0, 0.02 + 1e-4 * g.random(n)),
     "mostly nothing": lambda g, n: np.where(g.random(n) < 0.7, 0.0, g.exponential(0.01, n)),
 }
-
 
 durations = st.lists(st.integers(0, 10**14).map(lambda ns: ns * 1e-9) | st.just(float("nan")), max_size=40)
 
@@ -239,8 +233,6 @@ def test_the_stated_error_is_a_thousandth_at_most() -> None:
 
 
 values = st.floats(0, 2.0**40, width=32) | st.integers(0, 2**40).map(float)
-
-
 shapes = st.builds(Buckets, st.integers(0, 12), st.integers(-30, 0), st.integers(1, 50), below=st.booleans())
 
 
