@@ -24,8 +24,8 @@ from llm_locust.client.http.errors import (
 from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.target import Target
-from llm_locust.client.http.timers import DECODING_S, LONG_ANSWER_BYTES, TURN, OneTimer, Timeouts
-from llm_locust.client.outcome import Asked, error_text, hushed, is_left_open, judge, retry_after_s
+from llm_locust.client.http.timers import DECODE_BUDGET, DECODING_S, LONG_ANSWER_BYTES, OneTimer, Timeouts
+from llm_locust.client.outcome import Asked, error_text, is_left_open, judge, redacted, retry_after_s
 from llm_locust.client.pending import PendingAnswers
 from llm_locust.client.recording import (
     Answer,
@@ -213,7 +213,7 @@ class LlmClient:
         loop, so that other greenlets run meanwhile.
         """
         under_way = list(self.live)
-        TURN.each(under_way, LiveCall.abandon)
+        DECODE_BUDGET.each(under_way, LiveCall.abandon)
         for live in list(self.live):  # started meanwhile
             live.abandon()
             under_way.append(live)
@@ -510,15 +510,15 @@ class LiveCall:
             self._exchange.forget(beyond=_MOST_BEHIND_BYTES)
         more = True
         while more:
-            TURN.wait()
+            DECODE_BUDGET.wait()
             began_s = time.monotonic()
             more = self._exchange.step()
-            TURN.spend(time.monotonic() - began_s)
+            DECODE_BUDGET.spend(time.monotonic() - began_s)
         if self._client.count_tokens is not None and self._exchange.bytes_received > MAX_LOOP_CHARS:
             self._counted = count_in_thread(self._decoder.finish(), self._client.count_tokens)
         if self._exchange.bytes_received > LONG_ANSWER_BYTES:
-            TURN.wait()
-            TURN.spend(DECODING_S)  # the following takes more than its share of a turn
+            DECODE_BUDGET.wait()
+            DECODE_BUDGET.spend(DECODING_S)  # the following takes more than its share of a turn
 
     @property
     def is_whole(self) -> bool:
@@ -553,7 +553,7 @@ class LiveCall:
         secrets = (*client.secrets, *given)
         if cancelled or self._error is not None:
             exchange.forget(beyond=_MOST_BEHIND_BYTES)  # it holds the loop
-        reply = hushed(self._decoder.finish(), secrets)
+        reply = redacted(self._decoder.finish(), secrets)
         exchange.release()
         asked = self._asked(reply)
         failed, over = None if left else self._error, cancelled or left
@@ -631,7 +631,7 @@ class LiveCall:
 # --- Requests that the end of a load cuts
 
 
-class Calls(Protocol):
+class Cancellable(Protocol):
     """The calls in flight of one process."""
 
     @property
@@ -640,7 +640,7 @@ class Calls(Protocol):
     def abandon_calls(self) -> int: ...
 
 
-class Cutting:
+class Canceller:
     """Cuts the calls in flight at the end of a load, and counts each once.
 
     A signal and the master may ask for the end at once, each in a greenlet of its own, and cutting takes
@@ -650,7 +650,7 @@ class Cutting:
         count: requests cut so far; None before the end of the drain.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Cancellable) -> None:
         self.count: int | None = None
         self.calls = calls
         self._one = BoundedSemaphore()

@@ -16,7 +16,7 @@ import msgspec
 
 from llm_locust.client.call import LiveCall, LlmClient
 from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
-from llm_locust.client.http.timers import TURN
+from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads
 from llm_locust.wire.dialects import DIALECTS
@@ -130,11 +130,11 @@ class MeasuredStream(httpx2.SyncByteStream):
         try:
             while body := self._live.read():
                 for at in range(0, len(body), _PIECE_BYTES):
-                    TURN.wait()
+                    DECODE_BUDGET.wait()
                     self._live.check_time()  # which what is still to be passed on does not extend
                     began_s = time.monotonic()
                     yield body[at : at + _PIECE_BYTES]
-                    TURN.spend(time.monotonic() - began_s)
+                    DECODE_BUDGET.spend(time.monotonic() - began_s)
         except ClientError as e:
             if self._live.cut:
                 raise gevent.GreenletExit from e

@@ -278,7 +278,7 @@ def error_text(text: str | None, secrets: Sequence[str]) -> str | None:
     return text if len(text) <= _TEXT_LIMIT else text[: _TEXT_LIMIT - 1] + "…"
 
 
-def hushed(reply: Reply, secrets: Sequence[str]) -> Reply:
+def redacted(reply: Reply, secrets: Sequence[str]) -> Reply:
     """The answer without secrets in its model and finish reason."""
     model = None if reply.model is None else blanked_name(reply.model, secrets)
     reason = None if reply.finish_reason is None else blanked_name(reply.finish_reason, secrets)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import gevent
 
-from llm_locust.client.http.timers import TURN
+from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import RequestRecord
 from llm_locust.wire.draft import Reply
@@ -106,7 +106,7 @@ class PendingAnswers:
                 except Exception as e:  # of a listener: it is for the user whose answer this is
                     answer.error = e
                 if time.monotonic() > until_s:
-                    TURN.wait_for_next()
+                    DECODE_BUDGET.wait_for_next()
                     until_s = time.monotonic() + _PIECE_S
         finally:
             self._at_work = False

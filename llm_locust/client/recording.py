@@ -13,7 +13,7 @@ from llm_locust.client.http.clock import ClockPair, clock_step_ns
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import NOTHING_ASKED, Asked, Verdict, doubt_of
 from llm_locust.core.manifest import MOST_HEADER_VALUES, MOST_REPLICA_HEADERS, HeaderFacts
-from llm_locust.core.record import Echo, Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Outcome, RequestRecord, SessionHeaderEcho, TokenSource
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft, Reply
@@ -307,7 +307,7 @@ class Link:
     rtt_ns: int | None = None
     replica: str | None = None
     arm: str | None = None
-    session_header: Echo | None = None
+    session_header: SessionHeaderEcho | None = None
 
 
 #: Fields that a record has as the call and the link have them.

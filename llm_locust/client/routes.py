@@ -7,7 +7,7 @@ from typing import Protocol
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.recording import Call, Link
-from llm_locust.core.record import Echo
+from llm_locust.core.record import SessionHeaderEcho
 from llm_locust.wire.headers import (
     HeaderTemplate,
     SessionHeader,
@@ -154,7 +154,7 @@ class Route:
         reused: bool,
         retries: int = 0,
         rtt_ns: int | None = None,
-        echo: Echo | None = None,
+        echo: SessionHeaderEcho | None = None,
     ) -> Link:
         """What is recorded of a request's connection, if any; its answer, if any, ``named`` a replica."""
         return Link(
@@ -181,14 +181,14 @@ class Route:
             body,
         )
 
-    def echo(self, call: Call, request: bytes) -> Echo | None:
+    def echo(self, call: Call, request: bytes) -> SessionHeaderEcho | None:
         """What a request of this route had of its session's header."""
         fate = None if self.tokens is None else self.tokens.fate(call.session, call.turn, request)
-        return None if fate is None else Echo(fate)
+        return None if fate is None else SessionHeaderEcho(fate)
 
     def take(
         self, call: Call, request: bytes, headers: Mapping[bytes, bytes]
-    ) -> tuple[Echo | None, tuple[str, ...]]:
+    ) -> tuple[SessionHeaderEcho | None, tuple[str, ...]]:
         """Keep what the answer gives to its session.
 
         Returns:

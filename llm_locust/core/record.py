@@ -75,7 +75,7 @@ class TokenSource(StrEnum):
     EVENTS = "events"
 
 
-class Echo(StrEnum):
+class SessionHeaderEcho(StrEnum):
     """What a follow-up turn of a session had of the header that the server gave to it."""
 
     ECHOED = "echoed"
@@ -154,7 +154,7 @@ class RequestRecord:
     stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
     arm: str | None = None  # target of an interleaved comparison that it was assigned to
     local_port: int | None = None  # the client's port of its connection
-    session_header: Echo | None = None  # of a follow-up turn, where such a header is asked for
+    session_header: SessionHeaderEcho | None = None  # of a follow-up turn, where such a header is asked for
     inputs: int | None = None  # texts or documents of a request that asks for a result of each
     images: int | None = None  # in its messages; None: none
     pixels: int | None = None  # of all of them, where each one's size is known

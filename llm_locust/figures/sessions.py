@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
-from llm_locust.core.record import Echo
+from llm_locust.core.record import SessionHeaderEcho
 from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import LATENCY_COLUMNS
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
@@ -111,7 +111,7 @@ class Sessions(SummaryPart, frozen=True):
 TURNS_APART = 10
 
 _COLUMNS = ("session", "turn", "cached_tokens", "session_header")
-_ECHOES = tuple(Echo)
+_ECHOES = tuple(SessionHeaderEcho)
 _PLANNED = compile_pattern(r"-of([0-9]{1,9})$")
 _FIGURES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
@@ -133,7 +133,7 @@ class Turns:
 
     ``row`` is a request's index in the run, ``session`` a number shared by all turns of one session,
     ``number`` the turn's own from 0, -1 without one, ``planned`` -1 if unknown. ``echo`` is an index into the
-    members of :class:`Echo`, -1 for a turn that is no follow-up.
+    members of :class:`SessionHeaderEcho`, -1 for a turn that is no follow-up.
     """
 
     row: Rows
@@ -242,7 +242,7 @@ def _header(name: str, c: Columns, turns: Turns, window: Window) -> SessionHeade
     order = np.lexsort((c.sent_s[turns.row], turns.session))
     replica, session = c.replica.codes[turns.row[order]], turns.session[order]
     placed = (session[1:] == session[:-1]) & (replica[1:] >= 0) & (replica[:-1] >= 0)
-    placed &= (inside & (turns.echo == _ECHOES.index(Echo.ECHOED)))[order[1:]]
+    placed &= (inside & (turns.echo == _ECHOES.index(SessionHeaderEcho.ECHOED)))[order[1:]]
     same = placed & (replica[1:] == replica[:-1])
     n = int(placed.sum())
     return SessionHeaderPart(name=name, **counts, placed=n, same_replica=int(same.sum()) / n if n else None)

@@ -10,7 +10,7 @@ from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, LocalRunner, MasterRunner
 
-from llm_locust.client.http.timers import DECODING_S, TURN
+from llm_locust.client.http.timers import DECODE_BUDGET, DECODING_S
 from llm_locust.core.manifest import MANIFEST_DECODER
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.messages import STEPS, LiveCounts, ReportError
@@ -200,7 +200,7 @@ class RequestCounter:
         """Count what has ended in several turns of the loop, so that little is left to :meth:`report`."""
         self._catch_up()
         for _ in range(STEPS):  # of the second that goes on
-            TURN.wait_for_next()
+            DECODE_BUDGET.wait_for_next()
             if self.counts is not None:
                 self.counts.step()
 
@@ -220,8 +220,8 @@ class RequestCounter:
     def _catch_up(self) -> None:
         """Count the seconds that have passed, each step in a turn of its own, as for the record's batch."""
         while (counts := self.counts) is not None and counts.is_due:
-            TURN.wait()
-            TURN.spend(DECODING_S)
+            DECODE_BUDGET.wait()
+            DECODE_BUDGET.spend(DECODING_S)
             counts.step()
 
 
@@ -381,7 +381,7 @@ class LocalLive:
 
     def _report_in_turns(self) -> None:
         self._counter.count()
-        TURN.wait_for_next()  # the report, too, takes a millisecond
+        DECODE_BUDGET.wait_for_next()  # the report, too, takes a millisecond
         self._report(whole=False)
 
     def _report(self, *, whole: bool = True) -> None:

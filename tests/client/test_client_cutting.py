@@ -3,10 +3,10 @@
 import gevent
 import pytest
 
-from llm_locust.client.call import Cutting
+from llm_locust.client.call import Canceller
 
 
-class Calls:
+class Cancellable:
     """Calls that are cut in turns of the loop of their own, as many busy ones are."""
 
     def __init__(self, n: int) -> None:
@@ -25,7 +25,7 @@ class Calls:
 @pytest.mark.parametrize("later", range(9))
 def test_requests_cut_are_all_counted_whoever_asks_for_the_end_first(later: int) -> None:
     """Of two counts made at once the later one replaced the other, and had only what that one had left."""
-    cutting, seen = Cutting(Calls(6)), list[int | None]()
+    cutting, seen = Canceller(Cancellable(6)), list[int | None]()
 
     def end(turns: int) -> None:
         for _ in range(turns):

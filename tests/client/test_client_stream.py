@@ -34,7 +34,7 @@ from llm_locust.client.decoder import MAX_LOOP_CHARS
 from llm_locust.client.http import connection, timers
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
-from llm_locust.client.http.timers import LoopTurn, Timeouts
+from llm_locust.client.http.timers import DecodeBudget, Timeouts
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
@@ -333,13 +333,13 @@ def test_what_is_not_decoded_yet_is_no_silence(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time for decoding is up until the answer has been there for longer than a silence may be."""
-    has_time, behind = LoopTurn.has_time, list[float]()
+    has_time, behind = DecodeBudget.has_time, list[float]()
 
-    def late(turn: LoopTurn) -> bool:
+    def late(turn: DecodeBudget) -> bool:
         behind.append(time.monotonic())
         return has_time(turn) and behind[-1] - behind[0] > 0.9
 
-    monkeypatch.setattr(LoopTurn, "has_time", late)
+    monkeypatch.setattr(DecodeBudget, "has_time", late)
     with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=0.6, total_s=20)) as ask:
         record = ask.ask(stream_script(ttft_ms=10, gap_ms=0.3, tokens=1500)).record
     assert behind
@@ -350,7 +350,7 @@ def test_the_limit_on_the_whole_waits_for_no_decoding(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until_s = time.monotonic() + 3
-    monkeypatch.setattr(LoopTurn, "has_time", lambda *_: time.monotonic() > until_s)
+    monkeypatch.setattr(DecodeBudget, "has_time", lambda *_: time.monotonic() > until_s)
     with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=5, total_s=0.5)) as ask:
         record = ask.ask(stream_script(ttft_ms=10, gap_ms=1, tokens=3000)).record
     assert (record.outcome, record.error) == (

@@ -9,7 +9,7 @@ from summaries import summarise, typed
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
-from llm_locust.core.record import Echo, Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord, SessionHeaderEcho
 from llm_locust.figures.section import Tone
 from llm_locust.figures.sessions import (
     by_turn,
@@ -110,14 +110,14 @@ def test_a_sessions_name_says_how_many_turns_it_is_to_have(unique: str, turns: i
 
 HEADED = (
     turn("a", 0, 1.0, replica="r1"),
-    turn("a", 1, 2.0, replica="r1", session_header=Echo.ECHOED),
-    turn("a", 2, 3.0, replica="r2", session_header=Echo.ECHOED),
+    turn("a", 1, 2.0, replica="r1", session_header=SessionHeaderEcho.ECHOED),
+    turn("a", 2, 3.0, replica="r2", session_header=SessionHeaderEcho.ECHOED),
     turn("b", 0, 1.0, replica="r1"),
-    turn("b", 1, 2.0, session_header=Echo.ECHOED),
-    turn("c", 1, 2.0, replica="r2", session_header=Echo.MISSING),
-    turn("c", 2, 3.0, replica="r2", session_header=Echo.REFUSED),
-    turn("d", 1, 20.0, replica="r2", session_header=Echo.ECHOED),
-    turn("e", 1, 4.0, (), sent=False, outcome=Outcome.CONNECT_ERROR, session_header=Echo.ECHOED),
+    turn("b", 1, 2.0, session_header=SessionHeaderEcho.ECHOED),
+    turn("c", 1, 2.0, replica="r2", session_header=SessionHeaderEcho.MISSING),
+    turn("c", 2, 3.0, replica="r2", session_header=SessionHeaderEcho.REFUSED),
+    turn("d", 1, 20.0, replica="r2", session_header=SessionHeaderEcho.ECHOED),
+    turn("e", 1, 4.0, (), sent=False, outcome=Outcome.CONNECT_ERROR, session_header=SessionHeaderEcho.ECHOED),
 )
 
 

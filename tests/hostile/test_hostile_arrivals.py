@@ -23,7 +23,7 @@ from scripted import ScriptedServer, Step, chunk, last_chunk, scripted_server, w
 
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.timers import TURN
+from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord, TokenSource
@@ -419,7 +419,7 @@ def _longest_s(records: Sequence[RequestRecord]) -> float:
 def test_work_that_cannot_be_cut_has_a_turn_of_the_loop_for_itself() -> None:
     turns: list[float] = []
     loop = gevent.get_hub().loop
-    gevent.joinall([gevent.spawn(TURN.take, lambda: turns.append(loop.now())) for _ in range(10)])
+    gevent.joinall([gevent.spawn(DECODE_BUDGET.take, lambda: turns.append(loop.now())) for _ in range(10)])
     assert len(set(turns)) == 10
 
 

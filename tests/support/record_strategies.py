@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from llm_locust.core.record import Doubt, Echo, Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Doubt, Outcome, RequestRecord, SessionHeaderEcho, TokenSource
 from llm_locust.wire.usage import CountFault
 
 #: A field's value by chance. If Hypothesis drew each field by itself, a record would take ten times as long.
@@ -80,7 +80,7 @@ _FIELDS: dict[str, _Field] = {
     **dict.fromkeys(("turn", "stage", "local_port"), _maybe(_INT32)),
     "bytes_received": _COUNT,
     "clock_step_ns": _maybe(_between(-(2**62), 2**62)),
-    "session_header": _maybe(_one_of(list(Echo))),
+    "session_header": _maybe(_one_of(list(SessionHeaderEcho))),
     "doubt": _maybe(_one_of(list(Doubt))),
     "correct": _maybe(_FLAG),
     "answer_hash": _maybe(_between(-(2**63), 2**63 - 1)),

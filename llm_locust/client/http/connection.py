@@ -26,7 +26,7 @@ from llm_locust.client.http.errors import (
 )
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.reader import Unread, hub_reader
-from llm_locust.client.http.timers import TURN, OneTimer, Timeouts
+from llm_locust.client.http.timers import DECODE_BUDGET, OneTimer, Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.wire.headers import as_last
 
@@ -348,7 +348,7 @@ class Connection:
     def _decode(self) -> bool:
         """Decode as long as this turn of the loop has time for it; return whether all is decoded."""
         assert self._exchange is not None
-        return TURN.take_steps(self._exchange.step)
+        return DECODE_BUDGET.take_steps(self._exchange.step)
 
     def _on_next_turn(self) -> None:
         self._end_pause()

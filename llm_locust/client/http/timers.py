@@ -116,7 +116,7 @@ LONG_ANSWER_BYTES = 1 << 20
 _NEXT_TURN_S = 1e-4
 
 
-class LoopTurn:
+class DecodeBudget:
     """Time spent decoding in this turn of the event loop."""
 
     def __init__(self) -> None:
@@ -192,4 +192,4 @@ class LoopTurn:
 
 
 #: For this process, which has one event loop.
-TURN = LoopTurn()
+DECODE_BUDGET = DecodeBudget()

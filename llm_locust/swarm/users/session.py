@@ -18,8 +18,8 @@ from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
-from llm_locust.client.call import Cutting, LlmClient
-from llm_locust.client.http.timers import TURN
+from llm_locust.client.call import Canceller, LlmClient
+from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.other_requests import OtherTable
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
@@ -200,7 +200,7 @@ class LoadSession:
             trace=tracer_of(environment, run["id"], place.worker),
         )
         places = place.index, max(place.count, place.index + 1)
-        self._cut = Cutting(self.client)
+        self._cut = Canceller(self.client)
         self.kinds = TrafficTable(run, settings, self.client, places, partial(redact, environment))
         self.others = OtherStatistics(environment)
 
@@ -353,7 +353,9 @@ class LoadSession:
             return
         self.recorder.add(record)
         if len(record.arrivals_ns) > BATCH_ARRIVALS:
-            gevent.spawn(TURN.take, self.recorder.close_batch)  # some 10 ms, which no answer should wait for
+            gevent.spawn(
+                DECODE_BUDGET.take, self.recorder.close_batch
+            )  # some 10 ms, which no answer should wait for
         if self.load is None and self.settings.load.backs_off:
             self.backoffs.note(answer)
         self.ok += record.outcome is Outcome.OK

@@ -5,29 +5,29 @@ import os
 import gevent
 import pytest
 
-from llm_locust.client.http.timers import DECODING_S, LoopTurn
+from llm_locust.client.http.timers import DECODING_S, DecodeBudget
 
 WITHIN_S = 60.0
 
 
 @pytest.fixture
-def full() -> LoopTurn:
+def full() -> DecodeBudget:
     """A turn whose time is up."""
-    turn = LoopTurn()
+    turn = DecodeBudget()
     assert turn.has_time()
     turn.spend(DECODING_S)
     assert not turn.has_time()
     return turn
 
 
-def test_a_turn_has_time_again_when_the_next_one_begins(full: LoopTurn) -> None:
+def test_a_turn_has_time_again_when_the_next_one_begins(full: DecodeBudget) -> None:
     before = gevent.get_hub().loop.iteration
     full.wait()
     assert full.has_time()
     assert gevent.get_hub().loop.iteration > before
 
 
-def test_those_who_wait_go_on_in_their_order_as_many_as_a_turn_has_time_for(full: LoopTurn) -> None:
+def test_those_who_wait_go_on_in_their_order_as_many_as_a_turn_has_time_for(full: DecodeBudget) -> None:
     order: list[tuple[int, int]] = []
 
     def work(number: int) -> None:
@@ -42,7 +42,7 @@ def test_those_who_wait_go_on_in_their_order_as_many_as_a_turn_has_time_for(full
     assert [turns.count(turn) for turn in dict.fromkeys(turns)] == [2] * 6
 
 
-def test_a_greenlet_that_is_killed_while_it_waits_takes_nobodys_turn(full: LoopTurn) -> None:
+def test_a_greenlet_that_is_killed_while_it_waits_takes_nobodys_turn(full: DecodeBudget) -> None:
     done: list[str] = []
 
     def work(name: str) -> None:
@@ -57,7 +57,7 @@ def test_a_greenlet_that_is_killed_while_it_waits_takes_nobodys_turn(full: LoopT
     assert done == ["first", "second"]
 
 
-def test_what_arrives_is_read_between_the_turns_of_those_who_wait(full: LoopTurn) -> None:
+def test_what_arrives_is_read_between_the_turns_of_those_who_wait(full: DecodeBudget) -> None:
     """A hundred waiters with a turn each would else hold the loop for half a second."""
     ours, theirs = os.pipe()
     done, seen = 0, -1
@@ -86,7 +86,7 @@ def test_what_arrives_is_read_between_the_turns_of_those_who_wait(full: LoopTurn
 
 
 def test_the_fault_of_one_greenlet_is_no_other_ones(
-    full: LoopTurn, capsys: pytest.CaptureFixture[str]
+    full: DecodeBudget, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         full.wait()
