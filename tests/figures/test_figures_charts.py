@@ -223,7 +223,7 @@ def limited(c: Part, slo: Slo = SLO, lost: int = 0, measured_from: MeasuredFrom 
     return LimitedRun(c, values, judgement, measured_from, ok, len(judged) + lost, cancelled)
 
 
-def run_of_limits() -> Part:
+def graded_run() -> Part:
     """Twenty answers with a TTFT of 10, 20 .. 200 ms and a pace of 10, 15 .. 105 ms; five failures."""
     made = [
         request(i * 0.1, tuple((i + 1) * 0.01 + k * (0.01 + 0.005 * i) for k in range(3))) for i in range(20)
@@ -232,7 +232,7 @@ def run_of_limits() -> Part:
 
 
 def test_a_limit_alone_is_held_by_the_share_at_or_below_it() -> None:
-    curve = limit_curve(limited(run_of_limits()), "ttft")
+    curve = limit_curve(limited(graded_run()), "ttft")
     assert curve is not None
     ttft = np.arange(1, 21) * 0.01
     assert curve.alone == pytest.approx([(ttft <= limit_s + 1e-12).sum() / 25 for limit_s in curve.limits_s])
@@ -274,7 +274,7 @@ def test_wider_limits_are_never_held_by_fewer(made: list[RequestRecord]) -> None
 
 
 def test_without_an_slo_the_curves_are_of_each_limit_alone() -> None:
-    curve = limit_curve(limited(run_of_limits(), Slo()), "e2el")
+    curve = limit_curve(limited(graded_run(), Slo()), "e2el")
     assert curve is not None
     assert curve.limit_s is None
     assert curve.good == pytest.approx(curve.alone)

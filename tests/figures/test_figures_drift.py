@@ -10,7 +10,7 @@ from summaries import typed
 
 from llm_locust.core.record import Outcome
 from llm_locust.figures import drift as drift_of_figures, reliability, steadiness
-from llm_locust.figures.drift import MEASURES, drift, drift as drift_of_of_drift
+from llm_locust.figures.drift import MEASURES, drift
 from llm_locust.figures.section import Section, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.columns import OUTCOMES, Columns
@@ -134,13 +134,13 @@ def said(section: Section | None) -> list[str]:
     return [] if section is None else [line.text for line in section.lines]
 
 
-def soak_of_course(slower_per_hour: float) -> Summary:
+def soaked_summary(slower_per_hour: float) -> Summary:
     """A summary whose drift is that of three hours of two requests a second."""
     random = np.random.default_rng(1)
     at = np.arange(0.0, 10_800.0, 0.5)
     ttft_s = 0.2 * np.exp(0.1 * random.standard_normal(len(at))) * (1 + slower_per_hour * at / 3600)
     c, window = run_of(at, ttft_s), span(10_800.0)
-    drifting = drift_of_of_drift(c, everybody(c, window), None, window)
+    drifting = drift(c, everybody(c, window), None, window)
     return typed({**summary(workers=[seen_worker()]), "drift": drifting})
 
 
@@ -200,7 +200,7 @@ def test_a_short_run_has_no_drift() -> None:
 
 
 def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
-    found = drift_of_figures.show(soak_of_course(0.1))
+    found = drift_of_figures.show(soaked_summary(0.1))
     assert found is not None
     assert found.table is not None
     (headline,) = found.lines
@@ -218,6 +218,6 @@ def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
 
 
 def test_a_long_run_that_did_not_change_says_so() -> None:
-    found = drift_of_figures.show(soak_of_course(0.0))
+    found = drift_of_figures.show(soaked_summary(0.0))
     assert found is not None
     assert (said(found), found.lines[0].tone) == (["none beyond noise"], Tone.GOOD)

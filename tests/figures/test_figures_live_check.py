@@ -141,14 +141,14 @@ def test_a_run_of_nothing_is_within() -> None:
 LARGEST = {"metric": "ttft", "place": "p99", "live_ms": 105.0, "exact_ms": 100.0, "difference": 0.05}
 
 
-def check_of_check(**part: Any) -> LiveCheck:
+def partial_check(**part: Any) -> LiveCheck:
     known: dict[str, Any] = {"within": True, "reason": None, "unequal": [], "largest": LARGEST}
     rest = {"relative_error": 0.01, "requests": {"live": 9, "records": 9}, "latency_ms": {}}
     return msgspec.convert(known | rest | part, LiveCheck)
 
 
 def told(**part: Any) -> tuple[str, Tone]:
-    (line,) = live_check(check_of_check(**part))
+    (line,) = live_check(partial_check(**part))
     return line.text, line.tone
 
 
@@ -181,4 +181,4 @@ def test_what_could_not_be_compared_has_its_reason_and_is_no_alarm() -> None:
 
 
 def test_without_a_check_or_a_sample_nothing_is_said() -> None:
-    assert not [*live_check(None), *live_check(check_of_check(largest=None))]
+    assert not [*live_check(None), *live_check(partial_check(largest=None))]

@@ -299,7 +299,7 @@ def test_what_is_not_known_says_why_and_what_was_not_back_has_a_lower_bound() ->
         assert (found.seconds, found.at_least_s, found.why) == (None, None, why)
 
 
-def told_of_standstill(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) -> Standstills:
+def standstills_of(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) -> Standstills:
     c = columns(*records)
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
     return Silences.of(c, StreamHoles.of(c), window, judgement).standstills()
@@ -322,48 +322,48 @@ QUICK = well(*(0.2 * i for i in range(5)))
 
 
 def test_a_time_without_any_event_while_requests_are_under_way_is_a_standstill() -> None:
-    assert spans(told_of_standstill(*QUICK, cut(1.0, 9.0), cut(2.0, 9.0))) == [(1.0, 8.0, 2)]
+    assert spans(standstills_of(*QUICK, cut(1.0, 9.0), cut(2.0, 9.0))) == [(1.0, 8.0, 2)]
 
 
 def test_where_nothing_is_under_way_it_begins_with_the_next_request() -> None:
-    assert spans(told_of_standstill(*QUICK, cut(4.0, 9.0), cut(4.5, 9.0))) == [(4.0, 5.0, 2)]
-    assert told_of_standstill(*QUICK, *well(9.0)).n == 0
+    assert spans(standstills_of(*QUICK, cut(4.0, 9.0), cut(4.5, 9.0))) == [(4.0, 5.0, 2)]
+    assert standstills_of(*QUICK, *well(9.0)).n == 0
 
 
 def test_a_token_of_one_request_ends_the_silence_of_all() -> None:
     other = request(1.0, tuple(0.5 * k for k in range(1, 18)))
-    assert told_of_standstill(*QUICK, other, cut(1.0, 9.0), cut(2.0, 9.0)).n == 0
+    assert standstills_of(*QUICK, other, cut(1.0, 9.0), cut(2.0, 9.0)).n == 0
 
 
 def test_a_hole_in_a_stream_is_as_silent_as_a_wait_for_a_first_token() -> None:
     holed = [request(1.0, (0.1, 0.2, 7.0, 7.1)), request(1.0, (0.1, 0.2, 7.05, 7.2))]
-    assert spans(told_of_standstill(*QUICK, *holed)) == [(1.2, 6.8, 2)]
+    assert spans(standstills_of(*QUICK, *holed)) == [(1.2, 6.8, 2)]
 
 
 def test_the_drain_is_out() -> None:
-    assert spans(told_of_standstill(*QUICK, cut(2.0, 40.0), cut(2.5, 40.0))) == [(2.0, 8.0, 2)]
-    assert told_of_standstill(*QUICK, *well(9.8), cut(9.5, 40.0), cut(9.5, 40.0)).n == 0
+    assert spans(standstills_of(*QUICK, cut(2.0, 40.0), cut(2.5, 40.0))) == [(2.0, 8.0, 2)]
+    assert standstills_of(*QUICK, *well(9.8), cut(9.5, 40.0), cut(9.5, 40.0)).n == 0
 
 
 def test_a_deployment_that_takes_no_connection_stands_still() -> None:
     connecting = cut(0.0, 9.0, sent=False)
-    assert spans(told_of_standstill(connecting, connecting)) == [(0.0, 9.0, 2)]
+    assert spans(standstills_of(connecting, connecting)) == [(0.0, 9.0, 2)]
 
 
 def test_a_rejection_is_an_answer_and_what_the_client_gave_up_is_none() -> None:
     waiting = cut(0.9, 9.9), cut(0.9, 9.9)
     rejected = [failed(0.9 * k) for k in range(1, 12)]
-    assert told_of_standstill(*QUICK, *waiting, *rejected).n == 0
+    assert standstills_of(*QUICK, *waiting, *rejected).n == 0
     gave_up = [
         request(float(at), (), ended=at + 0.9, outcome=outcome)
         for at, outcome in ((1, Outcome.TIMEOUT), (3, Outcome.CONNECT_ERROR), (5, Outcome.TIMEOUT))
     ]
-    assert spans(told_of_standstill(*QUICK, *waiting, *gave_up)) == [(1.0, 8.9, 3)]
+    assert spans(standstills_of(*QUICK, *waiting, *gave_up)) == [(1.0, 8.9, 3)]
 
 
 def test_the_time_between_the_windows_of_two_runs_is_in_none() -> None:
     window = Window(ns(0.0), ns(106.0), "", gaps=((ns(4.0), ns(100.0)),))
-    found = told_of_standstill(*QUICK, cut(1.0, 105.0), cut(1.0, 105.0), window=window)
+    found = standstills_of(*QUICK, cut(1.0, 105.0), cut(1.0, 105.0), window=window)
     assert spans(found) == [(1.0, 3.0, 2), (100.0, 5.0, 2)]
 
 
@@ -372,8 +372,8 @@ def test_the_time_between_the_windows_of_two_runs_is_in_none() -> None:
 )
 def test_a_wait_of_one_user_alone_is_one_only_if_it_broke_a_limit(slo: Slo | None, n: int) -> None:
     alone = request(1.0, (7.0, 7.1))
-    assert told_of_standstill(*QUICK, alone, slo=slo).n == n
-    assert told_of_standstill(*QUICK, cut(1.0, 9.0), slo=slo).n == 1
+    assert standstills_of(*QUICK, alone, slo=slo).n == n
+    assert standstills_of(*QUICK, cut(1.0, 9.0), slo=slo).n == 1
 
 
 @pytest.mark.parametrize(
@@ -382,18 +382,18 @@ def test_a_wait_of_one_user_alone_is_one_only_if_it_broke_a_limit(slo: Slo | Non
 )
 def test_waits_within_the_limit_on_them_are_none(slo: Slo | None, n: int) -> None:
     late = request(1.0, (7.0, 7.1))
-    assert told_of_standstill(*QUICK, late, late, slo=slo).n == n
+    assert standstills_of(*QUICK, late, late, slo=slo).n == n
 
 
 @pytest.mark.parametrize(("slo", "n"), [(Slo(tpot_s=9.0, ttft_s=9.0), 1), (Slo(e2el_s=9.0), 0)])
 def test_a_pace_that_is_held_on_average_is_no_limit_on_a_hole(slo: Slo, n: int) -> None:
     holed = request(1.0, (0.1, 0.2, 7.0, 7.1))
-    assert told_of_standstill(*QUICK, holed, holed, slo=slo).n == n
+    assert standstills_of(*QUICK, holed, holed, slo=slo).n == n
 
 
 def test_what_others_usually_wait_is_slow_and_not_still() -> None:
     thinking = [request(0.0, (3.0, 3.1)), request(3.2, (3.0, 3.1))]
-    found = told_of_standstill(*thinking, request(6.4, (3.2, 3.3)), request(6.5, (3.1, 3.2)))
+    found = standstills_of(*thinking, request(6.4, (3.2, 3.3)), request(6.5, (3.1, 3.2)))
     assert (found.n, found.slow_n) == (0, 3)
     assert found.slow_longest_s == pytest.approx(3.2)
     assert found.slow_seconds == pytest.approx(9.2)
@@ -403,9 +403,9 @@ def test_each_class_has_waits_of_its_own() -> None:
     slow = [request(3.0 * k, (2.9, 3.0), slo_class="slow") for k in range(3)]
     quick = [request(9.1, (6.0, 6.1), slo_class="chat")] * 2 + [request(0.1 * k) for k in range(80)]
     window = Window(ns(0.0), ns(20.0), "")
-    assert told_of_standstill(*slow, *quick, window=window).n == 0  # all of one class: 3 s are a habit
+    assert standstills_of(*slow, *quick, window=window).n == 0  # all of one class: 3 s are a habit
     chat = [request(0.1 * k, slo_class="chat") for k in range(80)]
-    assert told_of_standstill(*slow, *quick[:2], *chat, window=window).n == 1
+    assert standstills_of(*slow, *quick[:2], *chat, window=window).n == 1
 
 
 def every_four_seconds(until: float) -> dict[str, Any]:
@@ -464,5 +464,5 @@ def test_silences_are_those_that_going_through_every_event_finds(
         "cut": lambda at, lasts: cut(at, at + lasts),
     }
     records = [made[how](at * 0.2501309, lasts * 0.2497003) for at, lasts, how in some]
-    found = told_of_standstill(*records, window=Window(ns(0.0), ns(20.0), ""))
+    found = standstills_of(*records, window=Window(ns(0.0), ns(20.0), ""))
     assert found.seconds + found.slow_seconds == pytest.approx(silent_moments(records, 20.0), abs=1e-5)

@@ -516,7 +516,7 @@ def test_what_is_not_known_is_none_and_without_a_gpu_there_is_nothing() -> None:
 ALL = range(11)
 
 
-def replica_of_server(target: str) -> list[Any]:
+def watched_replica(target: str) -> list[Any]:
     return [
         *rows(target, "up", [1, 1, 0, *[1] * 8]),
         *rows(target, "running", [3 for _ in ALL]),
@@ -540,7 +540,7 @@ def texts(section: Section | None) -> list[str]:
 
 
 def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
-    found = show_servers(told(*replica_of_server("a:8000"), *replica_of_server("b:8000")))
+    found = show_servers(told(*watched_replica("a:8000"), *watched_replica("b:8000")))
     assert found is not None
     assert found.table is not None
     assert [f"{c.over} {c.head}".strip() for c in found.table.columns] == [
@@ -560,9 +560,7 @@ def test_transfers_of_kv_caches_are_told_by_the_server_that_counts_them() -> Non
         *rows("decode:8000", "kv_transfer_bytes_sum", [10 * 2**20 * i for i in ALL]),
         *rows("decode:8000", "kv_transfers_failed", ALL),
     ]
-    found = show_servers(
-        told(*replica_of_server("prefill:8000"), *replica_of_server("decode:8000"), *transfers)
-    )
+    found = show_servers(told(*watched_replica("prefill:8000"), *watched_replica("decode:8000"), *transfers))
     assert found is not None
     assert found.table is not None
     heads = [f"{c.over} {c.head}".strip() for c in found.table.columns]
@@ -577,13 +575,13 @@ def test_transfers_of_kv_caches_are_told_by_the_server_that_counts_them() -> Non
 
 
 def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
-    said = texts(show_servers(told(*replica_of_server("a:8000"), *replica_of_server("b:8000"))))
+    said = texts(show_servers(told(*watched_replica("a:8000"), *watched_replica("b:8000"))))
     assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
     assert "2 of 20 scrapes of 2 servers returned no metrics page" in said
 
 
 def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() -> None:
-    found = show_servers(told(*replica_of_server("a:8000"), *rows("dead", "up", [0, 0, 0])))
+    found = show_servers(told(*watched_replica("a:8000"), *rows("dead", "up", [0, 0, 0])))
     assert found is not None
     assert found.table is not None
     assert found.table.rows[1].cells == ("dead", "", "", "", "3 of 3")
@@ -600,14 +598,14 @@ def test_counts_that_are_all_0_need_no_column() -> None:
 
 def test_why_the_scraping_ended_early_is_said_with_and_without_samples() -> None:
     made = records()
-    for samples in (replica_of_server("a:8000"), []):
+    for samples in (watched_replica("a:8000"), []):
         broken = replace(series(samples), failure="the scraper was ended by signal 9 (SIGKILL)")
         found = show_servers(typed(summarise(batch(*made), report_manifest(len(made)), server=broken)))
         assert "the scraper was ended by signal 9 (SIGKILL)" in texts(found)
 
 
 def test_a_server_that_saw_other_requests_is_warned_of() -> None:
-    found = show_servers(told(*replica_of_server("a:8000")))
+    found = show_servers(told(*watched_replica("a:8000")))
     assert found is not None
     warned = [note.text for note in found.notes if note.tone is Tone.WARN]
     assert any("the servers saw 50 first tokens, the client 95" in text for text in warned)
@@ -638,5 +636,5 @@ def test_without_servers_there_is_neither_section() -> None:
     made = summary()
     assert show_servers(typed(made)) is show_energy(typed(made)) is None
     assert not {"Servers", "Energy"} & {section.title for section in sections(typed(made))}
-    both = {part.title for part in sections(told(*replica_of_server("a"), *rows("g", "power_w", [1.0] * 11)))}
+    both = {part.title for part in sections(told(*watched_replica("a"), *rows("g", "power_w", [1.0] * 11)))}
     assert both >= {"Servers", "Energy"}

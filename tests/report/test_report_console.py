@@ -301,7 +301,7 @@ def test_no_word_of_a_report_touches_a_number_that_follows_it(width: int) -> Non
     assert touching == []
 
 
-def printed_of_brief(found: dict[str, Any], width: int = 80, code: int | None = 0) -> list[str]:
+def printed_brief(found: dict[str, Any], width: int = 80, code: int | None = 0) -> list[str]:
     told = typed(found)
     file = io.StringIO()
     given = None if code is None else RunVerdict(code, "a reason" if code else "")
@@ -314,7 +314,7 @@ def test_each_cause_has_one_box_the_worst_first() -> None:
     slow = {"kind": "slow", "text": "replica-2 is slower", "replica": "replica-2"}
     found["fairness"] |= {"causes": [slow]}
     found["tokens"] |= {"delivery": "buffered"}
-    tops = [line.strip("┏━┓ ") for line in printed_of_brief(found) if line.startswith("┏")]
+    tops = [line.strip("┏━┓ ") for line in printed_brief(found) if line.startswith("┏")]
     assert tops == ["Client", "Replicas", "Stream"]
 
 

@@ -363,7 +363,7 @@ def made(*parts: list[RequestRecord]) -> list[RequestRecord]:
     return [record for part in (parts or (alone(), *two)) for record in part]
 
 
-def analysis_of_dynamo(records: list[RequestRecord] | None = None, gpus: float | None = 4.0) -> Analysis:
+def profiled_analysis(records: list[RequestRecord] | None = None, gpus: float | None = 4.0) -> Analysis:
     facts = manifest(36.0, stages=STAGES, options={"sweep": "users=1,2"})
     rows = with_stages(batch(*(made() if records is None else records)), STAGES, open_loop=False)
     run = Run(facts, rows)
@@ -379,14 +379,14 @@ def arrays(found: Analysis, max_kv_tokens: float = 10_000.0) -> dict[str, dict[s
 
 
 def test_prefill_is_of_requests_that_were_alone_by_the_length_of_their_prompt() -> None:
-    found = arrays(analysis_of_dynamo())["prefill"]
+    found = arrays(profiled_analysis())["prefill"]
     assert found["prefill_isl"] == [100, 200, 400, 800]
     assert found["prefill_ttft"] == pytest.approx([25, 50, 100, 200])
     assert found["prefill_thpt_per_gpu"] == pytest.approx([1000.0] * 4)
 
 
 def test_decode_has_a_point_for_each_stage_that_is_a_result() -> None:
-    found = arrays(analysis_of_dynamo())["decode"]
+    found = arrays(profiled_analysis())["decode"]
     contexts = [(100 + 200 + 400 + 800) / 4 + 5.5, 1005.5, 2005.5]
     assert found["y_context_length"] == pytest.approx(contexts)
     assert found["z_itl"] == pytest.approx([1, 50, 60])
@@ -399,7 +399,7 @@ def test_decode_has_a_point_for_each_stage_that_is_a_result() -> None:
 
 
 def test_a_stage_whose_requests_do_not_fit_into_the_cache_is_left_out() -> None:
-    assert len(arrays(analysis_of_dynamo(), 2_000.0)["decode"]["z_itl"]) == 2
+    assert len(arrays(profiled_analysis(), 2_000.0)["decode"]["z_itl"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -417,18 +417,18 @@ def test_a_stage_whose_requests_do_not_fit_into_the_cache_is_left_out() -> None:
 )
 def test_what_the_run_does_not_know_is_an_error_that_says_so(records: list[RequestRecord], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        dynamo(analysis_of_dynamo(records), 10_000.0)
+        dynamo(profiled_analysis(records), 10_000.0)
 
 
 def test_gpus_and_the_size_of_the_cache_have_to_be_given() -> None:
     with pytest.raises(ValueError, match="needs --gpus N"):
-        dynamo(analysis_of_dynamo(gpus=None), 10_000.0)
+        dynamo(profiled_analysis(gpus=None), 10_000.0)
     with pytest.raises(ValueError, match="needs --max-kv-tokens N"):
-        dynamo(analysis_of_dynamo())
+        dynamo(profiled_analysis())
 
 
 def test_the_file_is_the_golden_one() -> None:
-    found = json.loads(dynamo(analysis_of_dynamo(), 10_000.0))
+    found = json.loads(dynamo(profiled_analysis(), 10_000.0))
     golden = json.loads((Path(__file__).parent / "golden" / "dynamo.json").read_text())
     assert {part: list(arrays) for part, arrays in found.items()} == {
         part: list(golden[part]) for part in golden

@@ -528,7 +528,7 @@ def test_of_frames_that_the_disk_took_in_part_none_is_in_the_log(tmp_path: Path)
     assert (tmp_path / "log").read_bytes() == b"wholenext"
 
 
-def batch_of_of_growth(rows: int, tokens: int) -> RecordBatch:
+def growing_batch(rows: int, tokens: int) -> RecordBatch:
     """Requests with irregular arrivals, and random ids, which do not compress."""
     rng = np.random.default_rng(tokens)
     records = []
@@ -540,13 +540,13 @@ def batch_of_of_growth(rows: int, tokens: int) -> RecordBatch:
 
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (1, 2000), (60, 20), (256, 128), (256, 600)])
 def test_frames_take_about_what_is_announced(rows: int, tokens: int) -> None:
-    taken = len(batch_of_of_growth(rows, tokens).to_bytes())
+    taken = len(growing_batch(rows, tokens).to_bytes())
     assert 0.6 * taken < growth_of(rows, tokens, 1).frames < 2.5 * taken
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(5000, 20), (2000, 128), (500, 1000)])
 def test_so_does_the_file_that_is_made_of_them(rows: int, tokens: int, tmp_path: Path) -> None:
-    write_requests(tmp_path / "x.parquet", [batch_of_of_growth(rows, tokens)])
+    write_requests(tmp_path / "x.parquet", [growing_batch(rows, tokens)])
     taken = (tmp_path / "x.parquet").stat().st_size
     assert 0.9 * taken < growth_of(rows, tokens, 1).kept < 2.5 * taken
 
