@@ -38,7 +38,7 @@ def filled(value: str) -> str:
         ("", ""),
         ("plain", "plain"),
         ("{session}", "SESSION"),
-        ("s-{session}/{turn}", "s-SESSION/DECODE_BUDGET"),
+        ("s-{session}/{turn}", "s-SESSION/TURN"),
         ("{user}{worker}", "USERWORKER"),
         ("{{session}", "{session}"),
         ("{{session}}", "{session}"),
