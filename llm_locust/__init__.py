@@ -54,7 +54,7 @@ __all__ = [
 
 _HOMES = {
     "AgentUser": "llm_locust.swarm.agents",
-    "Answer": "llm_locust.client.call",
+    "Answer": "llm_locust.client.recording",
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",
     "ConversationUser": "llm_locust.swarm.users.users",
@@ -70,7 +70,7 @@ _HOMES = {
     "ScenarioUser": "llm_locust.swarm.users.users",
     "Slo": "llm_locust.metrics.limits",
     "TokenSource": "llm_locust.core.record",
-    "Validator": "llm_locust.workload.parts",
+    "Validator": "llm_locust.workload.answers",
     "events": "llm_locust.swarm.process.patches",
 }
 

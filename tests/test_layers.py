@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from package_source import MODULES, PACKAGE, parsed, statements
 
+import llm_locust
+
 #: Rooms from the ground up. A module may import from its own room and from rooms of lower levels.
 LEVELS: dict[str, int] = {
     "core": 0,
@@ -145,6 +147,19 @@ def test_every_file_that_the_map_names_exists(page: str) -> None:
     named = re.findall(r"`([\w/]+\.py)`", (top / page).read_text())
     assert named
     assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
+def test_the_names_that_a_locustfile_imports_are_where_the_package_looks_for_them() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    checked = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module or "").startswith("llm_locust.")
+    }
+    assert vars(llm_locust)["_HOMES"] == checked
+    assert llm_locust.__all__ == sorted(checked)
 
 
 def test_a_quantile_outside_of_metrics_stats_is_of_draws() -> None:

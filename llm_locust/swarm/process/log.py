@@ -149,8 +149,9 @@ _MOST_PLACES = 1000
 
 _TRACEBACK = "Traceback (most recent call last)"
 
-#: Of a listener: where it happened tells nothing of who took the memory. Of a user's task it may.
-_OUT_OF_MEMORY = re.compile(rf"{re.escape(_TRACEBACK)}[^\0]*\nMemoryError\s*\Z")
+#: Of a listener: where it happened tells nothing of who took the memory. Of a user's task it may. numpy and
+#: pyarrow have errors of their own for it.
+_OUT_OF_MEMORY = re.compile(rf"{re.escape(_TRACEBACK)}[^\0]*\n[\w.]*MemoryError\b[^\n]*\s*\Z")
 
 
 class LineFormatter(logging.Formatter):

@@ -121,9 +121,10 @@ def test_what_misleads_is_dropped(text: str) -> None:
     assert LineFilter().filter(record(f"the users said: {text}", "locust.runners"))
 
 
-def test_memory_that_has_run_out_is_a_line_with_what_to_do() -> None:
+@pytest.mark.parametrize("error", ["MemoryError", "numpy._core._exceptions._ArrayMemoryError: no room"])
+def test_memory_that_has_run_out_is_a_line_with_what_to_do(error: str) -> None:
     lost = "Uncaught exception in event handler: \n" + RAISED.format(line=9).replace(
-        "KeyError: 'token'", "MemoryError"
+        "KeyError: 'token'", error
     )
     line = record(lost.replace("'token'\n", "", 1), "locust.event")
     assert LineFilter().filter(line)
