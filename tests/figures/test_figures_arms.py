@@ -1,5 +1,6 @@
 """Two arms of one run: a difference is found through a drift of both, and none where there is none."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from summaries import summarise, typed
 
 from llm_locust.core.manifest import ArmFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.arms import ArmSamples, independence, paired_difference
+from llm_locust.figures.arms import ArmSamples, Influence, independence, paired_difference
 from llm_locust.metrics.question import Question
 from llm_locust.report.markdown import markdown
 from llm_locust.roofline.model import read_model
@@ -44,6 +45,18 @@ def told(records: list[RequestRecord], **asked: Any) -> dict[str, Any]:
 
 def rows_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["metric"]: row for row in found["arms"][1]["against"]["rows"]}
+
+
+@pytest.mark.parametrize("figure", [ArmSamples.mean, ArmSamples.share, lambda s: s.percentile(90)])
+def test_what_requests_contribute_to_a_figure_adds_up_to_nothing(
+    figure: Callable[[ArmSamples], Influence | None],
+) -> None:
+    drawn = np.random.default_rng(3).random(500)
+    values = np.round(drawn) if figure is ArmSamples.share else drawn
+    found = figure(ArmSamples(values, np.arange(500.0), NO_SESSIONS))
+    assert found is not None
+    assert abs(found.of.sum()) < 1e-9
+    assert np.abs(found.of).max() > 1e-4
 
 
 def test_a_difference_is_found_though_the_level_of_both_arms_doubles() -> None:

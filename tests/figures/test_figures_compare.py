@@ -357,6 +357,7 @@ def test_a_gate_on_errors_counts_from_none() -> None:
     assert state("error_rate<=+10pp", base, new) is State.HELD
     assert state("error_rate<=+0%", base, base) is State.HELD
     assert state("error_rate<=+0%", new, base) is State.HELD
+    assert state("error_rate<=+4pp", new, new) is State.HELD, "in points too it is the change that counts"
 
 
 def test_a_limit_holds_where_the_change_is_the_limit() -> None:
