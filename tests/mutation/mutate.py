@@ -67,7 +67,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "lies/test_tokens.py",
         "test_golden.py",
     ),
-    "figures/*": ("figures", "metrics", "report", "test_golden.py"),
+    "figures/*": ("figures", "metrics", "report", "frozen", "test_golden.py"),
     "swarm/channel/shipping.py": ("swarm/delivery", "hostile/test_hostile_messages.py"),
     "swarm/channel/collector.py": ("swarm/delivery", "hostile/test_hostile_messages.py"),
     "store/merge.py": ("store/test_store_merge.py", "store/test_store.py"),
