@@ -157,12 +157,16 @@ class Process:
         return [child.pid for child in psutil.Process(self.pid).children()]
 
     def left_over(self) -> list[str]:
-        """Processes of this one's session that still run, itself apart."""
+        """Processes of this one's session that still run, itself apart.
+
+        One that has ended, and whose parent has not asked for its code yet, has no command any more.
+        """
         found = []
         for process in psutil.process_iter():
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 if process.pid != self.pid and os.getsid(process.pid) == self.pid:
-                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+                    command = process.cmdline()
+                    found += [f"{process.pid} {' '.join(command)}"] if command else []
         return found
 
     def end(self) -> None:
