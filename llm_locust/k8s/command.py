@@ -17,12 +17,33 @@ from typing import Any
 
 import yaml
 
-from llm_locust.k8s.arguments import LONGEST_NAME, add_load, add_place, add_pods, plan_of, whole_seconds
 from llm_locust.k8s.chart import write_chart
-from llm_locust.k8s.files import CopyError, PodLog, ended_code, fetch, fetch_from_volume, release
-from llm_locust.k8s.kubectl import ClusterRun, Kubectl, KubectlError, RunState, render
+from llm_locust.k8s.kubectl import (
+    ClusterRun,
+    CopyError,
+    Kubectl,
+    KubectlError,
+    PodLog,
+    RunState,
+    ended_code,
+    fetch,
+    fetch_from_volume,
+    release,
+    render,
+)
 from llm_locust.k8s.overlay import write_overlay
-from llm_locust.k8s.plan import NAMESPACE, OVERLAYS, OverlayPlan, RenderError
+from llm_locust.k8s.plan import (
+    LONGEST_NAME,
+    NAMESPACE,
+    OVERLAYS,
+    OverlayPlan,
+    RenderError,
+    add_load,
+    add_place,
+    add_pods,
+    plan_of,
+    whole_seconds,
+)
 from llm_locust.report.output import one_line
 
 DESCRIPTION = "Kubernetes: `llm-locust k8s run --scenario s.yaml --workers 20`, or `llm-locust k8s render`."

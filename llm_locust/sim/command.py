@@ -25,8 +25,7 @@ from llm_locust.sim.settings import (
     check,
     read_profile,
 )
-from llm_locust.sim.stats import GpuKind
-from llm_locust.sim.truth import EventLog, JsonLines, TruthError, events_path
+from llm_locust.sim.telemetry import EventLog, GpuKind, JsonLines, TruthError, events_path
 from llm_locust.wire.foreign_text import one_line
 
 __all__ = ["DESCRIPTION", "add_arguments", "run"]

@@ -12,15 +12,29 @@ from functools import partial
 
 from aiohttp import web
 
-from llm_locust.sim.answers import FORMATS, error_object
-from llm_locust.sim.exchange import GatewayExchange, Prefill
+from llm_locust.sim.answers import FORMATS, GatewayExchange, Prefill, error_object
 from llm_locust.sim.faults import TRANSFER_FAULT, Action, PlanStep
 from llm_locust.sim.jobs import Job, RequestError, resolve
-from llm_locust.sim.replica import Front, PortError, ReplicaState, Transfer, Upstream, reset_connection
-from llm_locust.sim.routing import Policy, make_policy
+from llm_locust.sim.replica import (
+    Front,
+    Policy,
+    PortError,
+    ReplicaState,
+    Transfer,
+    Upstream,
+    make_policy,
+    reset_connection,
+)
 from llm_locust.sim.settings import SimSettings
-from llm_locust.sim.stats import GpuKind, ReplicaReading, exposition, gpu_exposition
-from llm_locust.sim.truth import EventLog, JsonLines, TruthEntry
+from llm_locust.sim.telemetry import (
+    EventLog,
+    GpuKind,
+    JsonLines,
+    ReplicaReading,
+    TruthEntry,
+    exposition,
+    gpu_exposition,
+)
 from llm_locust.wire.dialects.dialect import Dialect
 
 # --- Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints

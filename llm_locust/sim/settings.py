@@ -17,8 +17,8 @@ from llm_locust.roofline.model import ModelShape, read_model
 from llm_locust.sim.engine import EngineProfile
 from llm_locust.sim.faults import TRANSFER_FAULT, FaultPlan, PlanStep, check_plan, parse_factor
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
-from llm_locust.sim.stats import GpuKind
+from llm_locust.sim.replica import POLICIES, PREFIX_IMBALANCE
+from llm_locust.sim.telemetry import GpuKind
 from llm_locust.wire.headers import SessionHeader
 
 # --- Configuration of a simulated deployment

@@ -23,10 +23,8 @@ from k8s_tools import documents, kubectl_on_path
 from llm_locust.cli.main import main
 from llm_locust.k8s import command
 from llm_locust.k8s.command import asked_to_end
-from llm_locust.k8s.files import Resumed
-from llm_locust.k8s.kubectl import read_state, render as render_folder
-from llm_locust.k8s.network import ServerTarget
-from llm_locust.k8s.overlay import image_change
+from llm_locust.k8s.kubectl import Resumed, read_state, render as render_folder
+from llm_locust.k8s.overlay import ServerTarget, image_change
 from llm_locust.k8s.plan import MOST_BYTES, RenderError, files_of
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario

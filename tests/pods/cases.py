@@ -13,9 +13,9 @@ from swarm_process import wait_until
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.k8s import command
-from llm_locust.k8s.arguments import plan_of
 from llm_locust.k8s.kubectl import render
 from llm_locust.k8s.overlay import write_overlay
+from llm_locust.k8s.plan import plan_of
 from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE, StoreError, read_manifest
 from pods.cluster import PREFIX, Cluster, log, volume
 

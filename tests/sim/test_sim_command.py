@@ -19,9 +19,9 @@ from llm_locust.sim import command
 from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
 from llm_locust.sim.faults import FAULTS, Action
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.routing import POLICIES
+from llm_locust.sim.replica import POLICIES
 from llm_locust.sim.settings import SettingsError, read_profile
-from llm_locust.sim.truth import Event, TruthEntry
+from llm_locust.sim.telemetry import Event, TruthEntry
 
 # --- The command as a process: ready line, signals, exit codes, messages
 

@@ -11,7 +11,7 @@ from sim_deployment import deployment
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.engine import Engine, EngineCounters, EngineProfile, EngineSequence
-from llm_locust.sim.stats import (
+from llm_locust.sim.telemetry import (
     BUSY_W,
     IDLE_W,
     BucketHistogram,

@@ -33,7 +33,7 @@ from llm_locust.sim.faults import (
     parse_plan,
 )
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.truth import EventLog, TruthError, events_path
+from llm_locust.sim.telemetry import EventLog, TruthError, events_path
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.reply import ReplyReader, read_body

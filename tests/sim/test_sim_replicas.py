@@ -21,20 +21,20 @@ from llm_locust.deployment.exposition import readings
 from llm_locust.sim.command import settings_from
 from llm_locust.sim.engine import Engine, EngineCounters, EngineSequence, Held, KvCache
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.replica import Replica
-from llm_locust.sim.routing import (
+from llm_locust.sim.replica import (
     POLICIES,
     LeastInflightRouting,
     LeastRequest,
     PrefixAware,
     RandomRouting,
+    Replica,
     RoundRobinRouting,
     Routed,
     StickyRouting,
     make_policy,
 )
 from llm_locust.sim.settings import SettingsError, SimSettings, add_arguments, check
-from llm_locust.sim.stats import KV_BYTES_PER_TOKEN, ReplicaStats
+from llm_locust.sim.telemetry import KV_BYTES_PER_TOKEN, ReplicaStats
 
 STEP_S = 0.004
 

@@ -15,7 +15,7 @@ from llm_locust.sim.engine import EngineProfile
 from llm_locust.sim.faults import parse_fault_plan, parse_plan
 from llm_locust.sim.gateway import Fleet
 from llm_locust.sim.settings import FaultSettings, SimSettings
-from llm_locust.sim.truth import events_path
+from llm_locust.sim.telemetry import events_path
 
 #: An engine so fast that tests need not wait; 1 ms a step, none for the prompt.
 FAST = EngineProfile(
