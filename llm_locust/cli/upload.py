@@ -9,9 +9,8 @@ from pathlib import Path
 
 from llm_locust.core.texts import positive
 from llm_locust.report.output import one_line
-from llm_locust.store.destination import UploadError
 from llm_locust.store.files import StoreError
-from llm_locust.store.upload import RetryPolicy, SlowStoreError, upload_run
+from llm_locust.store.upload import RetryPolicy, SlowStoreError, UploadError, upload_run
 
 DESCRIPTION = (
     "Copy a run directory to TO/<run id>, the manifest last. Files that are there are not sent again. "

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 from msgspec.json import Decoder
 
-from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
-from llm_locust.core.record import MAX_TOKENS, LengthPair, Tokens
+from llm_locust.core.record import MAX_TOKENS, MOST_OTHER_REQUESTS, LengthPair, OtherRequests, Tokens
 
 # --- Plain values of ``llm_locust.store``, from workers and files: numbers beyond their bounds are refused
 

@@ -24,9 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow import from_numpy, values_of, whole_batches
+from llm_locust.core.arrow import check_group, from_numpy, values_of, whole_batches
 from llm_locust.core.files import own_file, replacing
-from llm_locust.core.parquet_input import check_group
 from llm_locust.deployment.exposition import MOST_VALUE
 from llm_locust.wire.foreign_text import one_line
 from llm_locust.wire.payload import DECODE_ERRORS

@@ -24,8 +24,7 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.limits import EDGE, SLO_METRICS, Gate, GateError, MetricKind, Slo, parse_gates
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput_intervals import ratio_size
-from llm_locust.metrics.requests.judgement import Limits, Missing, judge
+from llm_locust.metrics.requests.judgement import Limits, Missing, judge, ratio_size
 from llm_locust.metrics.select import without_first_tries
 from llm_locust.metrics.stats.censoring import PERCENTILES, certified_share, fewest_samples
 from llm_locust.metrics.stats.intervals import FEWEST, EffectiveSize, Ends, share_ends

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from llm_locust.core.other_requests import together
+from llm_locust.core.record import together
 from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import shown_label as _shown
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone

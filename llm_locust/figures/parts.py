@@ -25,8 +25,7 @@ from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups, read_whole
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import summarise_on_time
-from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
-from llm_locust.metrics.requests.judgement import Missing, good_rates, goodput
+from llm_locust.metrics.requests.judgement import Missing, good_rates, goodput, goodput_intervals
 from llm_locust.metrics.requests.latency import Measurable, latency_figures, latency_tables
 from llm_locust.metrics.requests.rates import throughput
 from llm_locust.metrics.select import Label
@@ -178,7 +177,7 @@ def _goodput(m: Measured, population: Population, group: Group) -> Goodput:
     return Goodput(
         **goodput(m.judgement, m.c, population.all, group.missing),
         **good_rates(m.judgement, m.credits, group.rows),
-        **goodput_intervals(m, population.all, group.rows, group.missing.known),
+        **goodput_intervals(m.judgement, m.c, m.credits, population.all, group.rows, group.missing.known),
         on_time_ratio=on_time["on_time_ratio"],
         on_time=OnTime(**on_time["on_time"]),
     )
@@ -339,7 +338,7 @@ def _figures(
         goodput=GroupGoodput(
             **goodput(m.judgement, m.c, population.all, Missing(None, None, stuck)),
             **good_rates(m.judgement, m.credits, rows),
-            **goodput_intervals(m, population.all, rows, stuck),
+            **goodput_intervals(m.judgement, m.c, m.credits, population.all, rows, stuck),
         ),
     )
 

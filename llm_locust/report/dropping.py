@@ -18,7 +18,6 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.report.totals import FrameTotals, batches_of, encode_totals, with_batches
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, FrameRef, StoreError, read_manifest
-from llm_locust.store.destination import Destination, open_destination
 from llm_locust.store.facts import holdings
 from llm_locust.store.files import check_folder_name, size_text, sync
 from llm_locust.store.frame_log import (
@@ -32,7 +31,7 @@ from llm_locust.store.frame_log import (
     write_expired,
 )
 from llm_locust.store.frames import axis_offsets_ns, index_frames, ranges_text, unique_frames
-from llm_locust.store.upload import Stored, has_segment
+from llm_locust.store.upload import Destination, Stored, has_segment, open_destination
 
 #: Later than every valid time.
 _LAST_NS = 1 << 62

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
+from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.texts import quantity
 from llm_locust.figures import client, goodput, latency, reliability, tokens
 from llm_locust.figures.completeness import first_loss, show as completeness

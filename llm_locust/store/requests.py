@@ -10,11 +10,10 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION
+from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION, PagesError, check_group
 from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
 from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.parquet_input import PagesError, check_group
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.core.stages import staged
 from llm_locust.store.facts import account, added, all_here, bad_text, holdings, tear_text

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llm_locust.core.arrow import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.files import (
     DATASET,
     FileReading,
@@ -38,7 +39,6 @@ from llm_locust.core.files import (
     skipped_text,
     text_lines,
 )
-from llm_locust.core.parquet_input import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.texts import plain_number
 from llm_locust.wire.foreign_text import one_line
 from llm_locust.workload.dataset_rows import (

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from llm_locust.core.arrow import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.files import LENGTHS, FileReading, InputError, first_bytes, text_lines
-from llm_locust.core.parquet_input import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.core.texts import listed, named_values, parse_duration, plain_number
 

@@ -12,8 +12,8 @@ from zlib import crc32
 
 import msgspec
 
+from llm_locust.core.arrow import MAGIC
 from llm_locust.core.files import TRACE, FileReading, InputError, first_bytes, skipped_text, text_lines
-from llm_locust.core.parquet_input import MAGIC
 from llm_locust.workload.trace_formats import (
     AZURE_COLUMNS,
     BAILIAN_BLOCK_TOKENS,

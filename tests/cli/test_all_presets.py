@@ -12,7 +12,7 @@ import pytest
 from protocol_files import needed_files
 from swarm_process import LOCUSTFILES, Result, locust, simulation
 
-from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
+from llm_locust.core import EXIT_GATE, EXIT_INVALID
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.classes import protocol_names, scenario_path
 from llm_locust.scenario.document import load_scenario

@@ -24,7 +24,7 @@ from llm_locust.core.manifest import (
     together,
     worker_names,
 )
-from llm_locust.core.other_requests import (
+from llm_locust.core.record import (
     MOST_OTHER_REQUESTS,
     OtherRequests,
     OtherTable,

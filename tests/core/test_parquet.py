@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, strategies as st
 
-from llm_locust.core import parquet_input as parquet_input_of_core
+from llm_locust.core import arrow as arrow_of_core
+from llm_locust.core.arrow import PagesError, check_group, parquet_batches, parquet_input, read_header
 from llm_locust.core.files import FileBounds, FileReading, InputError
-from llm_locust.core.parquet_input import PagesError, check_group, parquet_batches, parquet_input, read_header
 
 BOUNDS = FileBounds("dataset", 100_000, lines=100)
 
@@ -129,9 +129,7 @@ def test_more_values_than_are_allowed_are_refused() -> None:
 def test_a_page_that_has_more_values_than_its_column_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        parquet_input_of_core, "read_header", lambda data: parquet_input_of_core.PageSize(1, 1, 10**9)
-    )
+    monkeypatch.setattr(arrow_of_core, "read_header", lambda data: arrow_of_core.PageSize(1, 1, 10**9))
     with pytest.raises(PagesError, match=r"a has 1,000,000,000 values, its file says 3"):
         checked({"a": [1, 2, 3]})
 

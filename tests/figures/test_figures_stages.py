@@ -13,8 +13,8 @@ from metrics_cases import batch, failed, manifest, ns, plain, request, stage
 from msgspec import structs
 from summaries import faked, summarise, typed
 
+from llm_locust.core import EXIT_INVALID
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.exit_codes import EXIT_INVALID
 from llm_locust.core.manifest import Manifest, PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.record import LengthPair, Outcome, RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages

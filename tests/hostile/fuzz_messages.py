@@ -24,7 +24,7 @@ from locust.stats import (
 from prometheus_client import generate_latest
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
-from llm_locust.core.other_requests import OtherRequests
+from llm_locust.core.record import OtherRequests
 from llm_locust.live.counts import SCALARS, LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
 from llm_locust.live.prometheus import registry

@@ -19,8 +19,7 @@ from summaries import summarise, typed
 
 from llm_locust.cli.main import main
 from llm_locust.core.manifest import TaskException, TrajectoryFacts, WorkerFacts
-from llm_locust.core.other_requests import OtherRequests
-from llm_locust.core.record import Outcome
+from llm_locust.core.record import OtherRequests, Outcome
 from llm_locust.figures.reference import (
     SCHEMA_FILE,
     TABLE,

@@ -41,9 +41,8 @@ from llm_locust.store import (
     read_manifest,
     write_manifest,
 )
-from llm_locust.store.destination import UploadError, open_destination
 from llm_locust.store.frame_log import Segment, base_of, segment_name, segments_of
-from llm_locust.store.upload import Stored, read_index, upload_run, write_index
+from llm_locust.store.upload import Stored, UploadError, open_destination, read_index, upload_run, write_index
 
 pytestmark = pytest.mark.usefixtures("without_page")
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 from metrics_cases import ORIGIN_NS, request
 from record_strategies import record
 
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.figures.summary import as_json
 from llm_locust.metrics.question import PLAIN

@@ -28,13 +28,14 @@ from llm_locust.store import (
     upload as module,
     write_manifest,
 )
-from llm_locust.store.destination import Destination, UploadError
 from llm_locust.store.files import MANIFEST_FILE, StoreError
 from llm_locust.store.upload import (
     INDEX_FILE,
+    Destination,
     RetryPolicy,
     Stored,
     Uploaded,
+    UploadError,
     UploadPart,
     parts_of,
     upload_run,

@@ -14,9 +14,8 @@ from report_cases import Pauses, contents, copy, finished_run
 from swarm_process import PATIENCE_S
 
 from llm_locust.cli.main import main
-from llm_locust.store.destination import MOST_READ_BYTES, UploadError
 from llm_locust.store.files import read_manifest
-from llm_locust.store.upload import INDEX_FILE, RetryPolicy, upload_run
+from llm_locust.store.upload import INDEX_FILE, MOST_READ_BYTES, RetryPolicy, UploadError, upload_run
 
 #: Memory that an upload to such a store may take beside the run's own files.
 MOST_GROWTH = 600 << 20

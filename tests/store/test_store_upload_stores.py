@@ -19,10 +19,16 @@ from relay import Relay, relay
 from report_cases import Pauses, finished_run, whole
 from swarm_process import free_port
 
-from llm_locust.store import destination, upload as upload_files
-from llm_locust.store.destination import UploadError, open_destination
+from llm_locust.store import upload as upload_files
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
-from llm_locust.store.upload import INDEX_FILE, RetryPolicy, UploadPart, upload_run
+from llm_locust.store.upload import (
+    INDEX_FILE,
+    RetryPolicy,
+    UploadError,
+    UploadPart,
+    open_destination,
+    upload_run,
+)
 
 pytestmark = pytest.mark.run
 SECRET = "this-is-the-secret"
@@ -123,7 +129,7 @@ def bucket(
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(service_account))
-    monkeypatch.setattr(destination, "CONNECT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(upload_files, "CONNECT_TIMEOUT_S", 0.5)
     port: int = request.getfixturevalue(f"{request.param}_port")
     place = {"scheme": "http", "endpoint_override": f"127.0.0.1:{port}"}
     if request.param == "s3":

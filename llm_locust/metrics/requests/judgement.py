@@ -1,7 +1,7 @@
-"""Good requests, and their share of all that were asked for."""
+"""Good requests, their share of all that were asked for, and how sure that is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Doubt
-from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.catalogue import LATENCY, e2el
 from llm_locust.metrics.columns import DOUBTS, Columns, Floats, Mask, Rows
 from llm_locust.metrics.limits import SLO_METRICS, Slo
 from llm_locust.metrics.requests.latency import (
@@ -19,7 +19,23 @@ from llm_locust.metrics.requests.latency import (
     counted_from_s,
     most_gaps,
 )
-from llm_locust.metrics.requests.rates import Credits, rate_per_s
+from llm_locust.metrics.requests.rates import Credits, amounts_over_time, rate_per_s
+from llm_locust.metrics.stats.bootstrap import order_cells
+from llm_locust.metrics.stats.intervals import (
+    CONFIDENCE,
+    FEWEST,
+    EffectiveSize,
+    Ends,
+    Memory,
+    Observed,
+    as_json,
+    effective_sizes,
+    is_told,
+    rate_ends,
+    ratio_ends,
+    rounded,
+    share_size,
+)
 
 #: Key of ``first_failed`` for requests that failed.
 OUTCOME = "outcome"
@@ -287,3 +303,60 @@ def _moment_s(c: Columns, metric: str, limit_s: Floats, measured_from: MeasuredF
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
             return c.paced_from_s + limit_s * gaps
     return limit_s - (begun_s(c) - counted_from_s(c, LATENCY[metric], measured_from))
+
+
+# --- Confidence intervals of goodput: of its ratio and its rates
+
+
+RATES = ("requests_per_s", "output_tokens_per_s")
+
+
+def goodput_intervals(
+    judgement: Judgement | None, c: Columns, credits: Credits, scheduled: Rows, rows: Rows, missing: int = 0
+) -> dict[str, Any]:
+    """``ci95`` of ratio, requests_per_s and output_tokens_per_s, and ``n_effective`` of the ratio.
+
+    None if the data are not sufficient; all None without an SLO.
+
+    Args:
+        scheduled: requests of the ratio, before they are judged.
+        rows: requests of the rates.
+        missing: requests without a record; they are spread over all cells, because their positions are
+            unknown.
+    """
+    ends: dict[str, Ends | None] = dict.fromkeys(("ratio", *RATES))
+    worth = None
+    if judgement is not None:
+        good = judgement.good
+        judged = scheduled[judgement.judged[scheduled]]
+        if len(judged):
+            worth = ratio_size(c, judged, good[judged].astype(np.float64), missing)
+        if worth is not None and is_told(worth, FEWEST):
+            share = float(good[judged].sum()) / (len(judged) + missing)
+            ends["ratio"] = ratio_ends(share, worth, CONFIDENCE)
+        rates = good_rates(judgement, credits, rows)
+        given = amounts_over_time(c, credits, rows[good[rows]])
+        ends |= {key: rate_ends(rates[key], given[key], credits.window, c) for key in RATES}
+    return {"ci95": as_json(ends), "n_effective": {"ratio": None if worth is None else rounded(worth.n_eff)}}
+
+
+def ratio_size(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> EffectiveSize | None:
+    """Effective sample size of a share of ``judged``, where ``hits`` is 1 for each that counts.
+
+    If nearly all are hits, or nearly none, it is at most that of the mean E2EL of the ok ones: requests that
+    are slow together fail together.
+    """
+    order = order_cells(c, judged)
+    counts = np.diff(order.bounds).astype(np.float64)
+    counts += missing / max(1, len(counts))
+    latencies = np.where(c.ok[judged], e2el(c)[judged], np.nan)
+    known = latencies[~np.isnan(latencies)]
+    slow = None
+    if len(known):
+        moments = float(known.mean()), float(known.std())
+        slow, _ = effective_sizes(Observed(order, latencies), *moments, float(np.median(known)))
+    worth = share_size(order.sums(order.sorted(hits)), counts, slow)
+    if worth is None or worth.memory is not None:
+        return worth
+    # No request was ok: the share itself is all that shows how long the run remembers.
+    return replace(worth, memory=Memory(float(counts.sum()), worth.n_eff if worth.error.settled else 0.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INVALID
+from llm_locust.core import EXIT_GATE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.compare.comparison import (

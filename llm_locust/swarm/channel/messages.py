@@ -24,8 +24,7 @@ from llm_locust.core.manifest import (
     StampFacts,
     WorkerFacts,
 )
-from llm_locust.core.other_requests import MOST_OTHER_REQUESTS, OtherRequests
-from llm_locust.core.record import LengthPair
+from llm_locust.core.record import MOST_OTHER_REQUESTS, LengthPair, OtherRequests
 from llm_locust.live.state import MOST_WAITING, Waiting
 from llm_locust.swarm.process.event_loop import RateLimiter
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from llm_locust.core.exit_codes import EXIT_USAGE
+from llm_locust.core import EXIT_USAGE
 
 #: What tells a process to end.
 ENDING = (signal.SIGINT, signal.SIGTERM)

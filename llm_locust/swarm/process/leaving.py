@@ -21,7 +21,7 @@ import gevent
 import psutil
 from greenlet import greenlet
 
-from llm_locust.core.exit_codes import EXIT_USAGE
+from llm_locust.core import EXIT_USAGE
 from llm_locust.host import ephemeral_ports, exhausted
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.process.event_loop import spawn_loop

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import gevent
 from greenlet import getcurrent, greenlet
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
+from llm_locust.core import EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.swarm.process.early_signals import ENDING, end_early, take_signal
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.process.leaving import end_workers, fork, forked, parent_is_gone, place_of

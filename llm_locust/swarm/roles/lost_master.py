@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import gevent
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.messages import StrangerMessage
 from llm_locust.swarm.process.event_loop import every

@@ -11,7 +11,7 @@ from locust import log
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, WorkerFacts
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel import messages

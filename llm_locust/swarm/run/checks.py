@@ -20,8 +20,8 @@ from llm_locust.options.stages import LENGTHS, PREFIX, against_lengths, against_
 from llm_locust.scenario.classes import sole_class
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
-from llm_locust.store.destination import UploadError, check_address, open_destination
 from llm_locust.store.facts import next_part
+from llm_locust.store.upload import UploadError, check_address, open_destination
 from llm_locust.swarm.users.open_loop import open_loop_class
 from llm_locust.wire.dialects import dialect_of
 from llm_locust.wire.dialects.chat import CHAT

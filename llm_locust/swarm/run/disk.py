@@ -13,9 +13,9 @@ import gevent
 import numpy as np
 
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.store.destination import open_destination
 from llm_locust.store.files import Growth, growth_of, size_text
 from llm_locust.store.frame_log import kept_bytes, size_of
+from llm_locust.store.upload import open_destination
 from llm_locust.swarm.channel.shipping import BATCH_ROWS
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.run.lifecycle import State

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_USAGE
+from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.figures.verdict import RunVerdict
 
 

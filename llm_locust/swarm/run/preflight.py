@@ -124,7 +124,7 @@ def reach_upload(to: str) -> str | None:
         return None
     try:
         code, said = run_elsewhere(
-            "llm_locust.store.destination",
+            "llm_locust.store.upload",
             ["--", to],
             heard=(STDOUT, STDERR),
             prefixes=CREDENTIALS,

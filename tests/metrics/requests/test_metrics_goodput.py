@@ -13,7 +13,6 @@ from llm_locust.core.record import Doubt, Outcome, RequestRecord
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
 from llm_locust.metrics.requests.judgement import (
     ABANDONED,
     LOST,
@@ -24,6 +23,7 @@ from llm_locust.metrics.requests.judgement import (
     Missing,
     good_rates,
     goodput,
+    goodput_intervals,
     judge,
 )
 from llm_locust.metrics.requests.latency import MeasuredFrom, per_request
@@ -304,7 +304,9 @@ def of_of_goodput_intervals(
     rows = batch(*records)
     window = Window(ns(0.0), ns(float(CELLS)), "")
     m = measure(rows, manifest(), Question(slo=slo, window=window))
-    return goodput_intervals(m, m.population(np.arange(len(m.c))).all, np.arange(len(m.c)), missing)
+    return goodput_intervals(
+        m.judgement, m.c, m.credits, m.population(np.arange(len(m.c))).all, np.arange(len(m.c)), missing
+    )
 
 
 def own_error(share: float, end: float, n: int) -> float:

@@ -273,7 +273,7 @@ def test_locust_has_what_is_taken_over() -> None:
 COMMON = """
 from types import SimpleNamespace
 
-from llm_locust.core.exit_codes import EXIT_INCOMPLETE
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.swarm.roles import coordinator
 from llm_locust.swarm.roles.coordinator import (RunCoordinator)

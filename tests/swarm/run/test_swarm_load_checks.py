@@ -15,7 +15,7 @@ from llm_locust.deployment.targets import Arm
 from llm_locust.metrics.limits import parse_gates
 from llm_locust.options.arrivals import LoadSettings, Slice, parse_load, parse_slice
 from llm_locust.options.settings import Settings, UsageError, parse_settings
-from llm_locust.store import destination
+from llm_locust.store import upload
 from llm_locust.swarm.process.leaving import innermost
 from llm_locust.swarm.run.checks import (
     _check_images,
@@ -239,14 +239,14 @@ def test_a_window_of_a_run_is_refused_beside_several_loads() -> None:
 def test_a_destination_that_does_not_answer_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert destination.main(["--", str(tmp_path)]) == 0
-    assert destination.main(["--", "ftp://there"]) == 1
+    assert upload.main(["--", str(tmp_path)]) == 0
+    assert upload.main(["--", "ftp://there"]) == 1
     assert "unknown kind" in capsys.readouterr().out
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-seen")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     closed = "s3://bucket/there?scheme=http&endpoint_override=127.0.0.1:9&region=eu-central-1"
-    assert destination.main(["--", closed]) == 1
+    assert upload.main(["--", closed]) == 1
     said = capsys.readouterr().out
     assert len(said.strip().splitlines()) == 1
     assert "not-to-be-seen" not in said

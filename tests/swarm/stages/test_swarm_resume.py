@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from swarm_process import LOCUSTFILES, Process, Result, Simulation, locust, simulation, wait_until
 
-from llm_locust.core.exit_codes import EXIT_INVALID, EXIT_USAGE
+from llm_locust.core import EXIT_INVALID, EXIT_USAGE
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.stages import finished
 from llm_locust.metrics.question import Question

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from swarm_process import LOCUSTFILES, Process, Result, locust, simulation
 
-from llm_locust.core.exit_codes import EXIT_INVALID
+from llm_locust.core import EXIT_INVALID
 
 #: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")

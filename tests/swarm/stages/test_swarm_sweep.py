@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from swarm_process import LOCUSTFILES, Result, forked, in_parallel, locust, simulation
 
-from llm_locust.core.exit_codes import EXIT_INVALID
+from llm_locust.core import EXIT_INVALID
 from llm_locust.core.manifest import StageFacts
 
 # --- A whole sweep: several loads in one run, whose workers stay
