@@ -103,20 +103,23 @@ class Occupancy:
 
     Args:
         monotonic_ns: the clock.
+
+    Attributes:
+        level: number of calls in flight, without those that are whole and get their record soon.
     """
 
-    __slots__ = ("_at_ns", "_level", "_monotonic_ns", "_total_ns")
+    __slots__ = ("_at_ns", "_monotonic_ns", "_total_ns", "level")
 
     def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
-        self._level = self._total_ns = 0
+        self.level = self._total_ns = 0
         self._at_ns = monotonic_ns()
 
     def change(self, by: int) -> None:
         """Change the number of calls in flight."""
         now_ns = self._monotonic_ns()
-        self._total_ns += self._level * (now_ns - self._at_ns)
-        self._level, self._at_ns = self._level + by, now_ns
+        self._total_ns += self.level * (now_ns - self._at_ns)
+        self.level, self._at_ns = self.level + by, now_ns
 
     @property
     def total_ns(self) -> int:

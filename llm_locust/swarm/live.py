@@ -336,7 +336,7 @@ class LiveReceiver:
             told_s=told_s,
             waiting=tuple(counts.waiting) if counts is not None and ours else (),
             users=client.user_count,
-            in_flight=counts.in_flight if counts is not None and ours else None,
+            in_flight=counts.under_way if counts is not None and ours else None,
             cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet
         )
         return state.measured(counts.health) if counts is not None and ours else state

@@ -95,6 +95,15 @@ def test_the_end_of_a_load_records_an_answer_that_waits_and_leaves_its_connectio
         assert not connection.closed
 
 
+def test_an_answer_that_waits_for_its_record_is_no_request_under_way(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "GATHER_S", LATER_S)
+    with caller(server.url) as ask:
+        post(ask, (GOOD,))
+        assert (ask.client.in_flight, ask.client.occupancy.level) == (1, 0)
+
+
 @dataclass
 class FakeCall:
     """A call that is concluded when it is asked to be."""

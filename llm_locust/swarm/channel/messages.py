@@ -161,7 +161,8 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: Name
     number: Count = 0
     finished: Count
-    in_flight: Count
+    in_flight: Count  # without a record yet
+    under_way: Count = 0  # of them: without a whole response yet
     in_flight_ns: Duration | None = None  # sum of the times that calls have been in flight
     unsent: Count = 0  # batches without acknowledgement
     dropped: Count = 0  # records that fitted neither on disk nor in memory

@@ -256,6 +256,7 @@ class LoadGenerator:
             number=self._counts_made,
             finished=session.recorder.finished,
             in_flight=session.in_flight,
+            under_way=session.client.occupancy.level,
             in_flight_ns=session.client.occupancy.total_ns,
             unsent=unsent,
             dropped=dropped,
