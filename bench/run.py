@@ -184,6 +184,11 @@ def main() -> int:
         metavar="MS",
         help="time between two tokens; at 20, 2,000 streams are more than two cores can send and read",
     )
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="the server on a processor of its own: on two that are full no client's thread waits behind it",
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 200)
@@ -194,6 +199,12 @@ def main() -> int:
         reader, server = compiled("reader"), server_of(console, ["--gap-ms", options.gap_ms])
     except BenchError as e:
         parser.error(str(e))
+    if options.apart:
+        first, *others = sorted(os.sched_getaffinity(0))
+        if not others:
+            parser.error("--apart: there is one processor; it takes two")
+        server = ["taskset", "--cpu-list", str(first), *server]
+        os.sched_setaffinity(0, others)  # of all that is started from here on
     cases = all_cases(reader, server, timings, numbers)
     cases |= {f"{name}-400": partial(measure_tool, name, python, server) for name, python in options.tool}
     unknown = sorted(set(options.only or []) - set(cases))
