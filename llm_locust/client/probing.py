@@ -13,9 +13,8 @@ import msgspec
 
 from llm_locust.client.call import LlmClient
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS, stamp_ns
-from llm_locust.client.http.dial import Address, dial
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.pool import Address, Pool, dial
 from llm_locust.client.http.target import Target
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.client.http.tls import Tls

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from llm_locust.client import probing
-from llm_locust.client.http.dial import Address, resolve
 from llm_locust.client.http.errors import ClientError
-from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.pool import Address, Pool, resolve
 from llm_locust.client.http.reader import why_python
 from llm_locust.client.http.target import Target
 from llm_locust.client.http.tls import tls_context

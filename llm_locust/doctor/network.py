@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from llm_locust.client.http.dial import Address, address_text
+from llm_locust.client.http.pool import Address, address_text
 from llm_locust.client.http.tls import tls_reason
 from llm_locust.client.probing import Session
 from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn

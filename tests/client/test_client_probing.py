@@ -10,7 +10,7 @@ import pytest
 from scripted import ScriptedServer, TlsFiles, silent_port
 
 from llm_locust.client import probing
-from llm_locust.client.http.dial import Address
+from llm_locust.client.http.pool import Address
 from llm_locust.client.http.tls import tls_context
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")

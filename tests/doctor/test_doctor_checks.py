@@ -10,7 +10,7 @@ import pytest
 from doctor_cases import answer, asked, listing
 
 from llm_locust.cli.main import main
-from llm_locust.client.http.dial import Address
+from llm_locust.client.http.pool import Address
 from llm_locust.client.probing import Listing, Session, StampTrial
 from llm_locust.doctor import command as doctor
 from llm_locust.doctor.command import Result

@@ -16,9 +16,8 @@ from scripted import ScriptedServer, Step, json_response, refusing_port, scripte
 import llm_locust.client.http.connection as connection_module
 import llm_locust.client.http.pool as pool_module
 from llm_locust.client.call import LlmClient
-from llm_locust.client.http.dial import resolve as resolve_host
 from llm_locust.client.http.errors import ClientError, ConnectError
-from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.pool import Pool, resolve as resolve_host
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.probing import ask, get
 from llm_locust.client.recording import Answer
