@@ -19,6 +19,7 @@ from llm_locust.client.call import LlmClient
 from llm_locust.client.http.errors import ClientError, ConnectError
 from llm_locust.client.http.pool import Pool, resolve as resolve_host
 from llm_locust.client.http.target import Target, TargetError
+from llm_locust.client.http.tls import tls_context
 from llm_locust.client.probing import ask, get
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome
@@ -361,7 +362,7 @@ def test_a_closed_pool_keeps_no_connection(server: ScriptedServer) -> None:
 @contextmanager
 def bounded(server: ScriptedServer, most_requests: int | None) -> Iterator[Caller]:
     """A caller whose connections carry so many requests; trusts the server where that has certificates."""
-    tls = pool_module.tls_context(Path(server.tls.ca)) if server.tls is not None else None
+    tls = tls_context(Path(server.tls.ca)) if server.tls is not None else None
     pool = Pool(Target.parse(server.url), tls=tls, connect_timeout_s=5, most_requests=most_requests)
     answers: list[Answer] = []
     try:
