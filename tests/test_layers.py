@@ -43,7 +43,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "client": ("http",),
     "metrics": ("stats", "requests"),
     "figures": ("charts", "compare"),
-    "report": ("html", "formats", "compare"),
+    "report": ("html",),
     "swarm": (
         "process",
         "channel",

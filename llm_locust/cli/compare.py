@@ -8,8 +8,9 @@ from pathlib import Path
 from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
-from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
-from llm_locust.report.compare.tables import as_data, sections
+from llm_locust.report import pareto
+from llm_locust.report.comparison import ComparedRuns, answer, compare_runs
+from llm_locust.report.comparison_page import as_data, page, sections
 from llm_locust.report.console import print_sections
 from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import printing, shown_json
@@ -96,20 +97,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _pareto(args: argparse.Namespace, paths: Sequence[Path]) -> int:
     """Print the points of all runs, write the page and its CSV. Return 0 (raises ValueError or OSError)."""
-    # Imported here: plotly takes longer to import than a comparison of two runs.
-    from llm_locust.report.compare.pareto import pareto_csv, pareto_of, pareto_page, sections
-
     if args.gate or args.window != "run" or args.warmup is not None or args.format == "json":
         raise ValueError("--pareto takes no --gate, --window, --warmup or --json: leave them out")
-    found = pareto_of(paths, args.slo, args.gpus)
+    found = pareto.pareto_of(paths, args.slo, args.gpus)
     if args.html is not None:
-        write_text(args.html, pareto_page(found))
-        write_text(args.html.with_name(f"{args.html.name}.csv"), pareto_csv(found))
+        write_text(args.html, pareto.pareto_page(found))
+        write_text(args.html.with_name(f"{args.html.name}.csv"), pareto.pareto_csv(found))
     with printing():
         if args.format == "md":
-            print(markdown_of("Comparison of runs", [], sections(found)), end="")
+            print(markdown_of("Comparison of runs", [], pareto.sections(found)), end="")
         else:
-            print_sections(sections(found), sys.stdout)
+            print_sections(pareto.sections(found), sys.stdout)
     return 0
 
 
@@ -124,9 +122,6 @@ def _gpus(text: str) -> float:
 
 
 def _write_page(path: Path, outcome: ComparedRuns) -> None:
-    # Imported here: plotly takes longer to import than a comparison of two runs.
-    from llm_locust.report.compare.page import page
-
     try:
         write_text(path, page(outcome))
     except OSError as e:

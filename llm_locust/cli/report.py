@@ -17,10 +17,9 @@ from llm_locust.metrics.question import WINDOWS, Prices, Question, parse_window
 from llm_locust.metrics.stats.censoring import parse_percentiles
 from llm_locust.options.option import parse_count
 from llm_locust.report.analysis import Analysis, analyse, write_reports
+from llm_locust.report.benchmark_formats import dynamo, vllm_json
 from llm_locust.report.console import print_report
-from llm_locust.report.formats.benchmarks import vllm_json
-from llm_locust.report.formats.dynamo import dynamo
-from llm_locust.report.formats.table import FORMAT, Format
+from llm_locust.report.formats import FORMAT, Format
 from llm_locust.report.headline import Headline, verdict as in_words
 from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing

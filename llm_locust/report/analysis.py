@@ -33,11 +33,11 @@ from llm_locust.metrics.select import Terms, Where, parse_where, selected, witho
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window, iso, sweep_window, united
 from llm_locust.report.csv_tables import arms_csv, curve_csv, repeats_csv, stages_csv
+from llm_locust.report.dropping import dropped_totals, sum_of, with_batches
 from llm_locust.report.headline import verdict as in_words
 from llm_locust.report.html.page import html_report
 from llm_locust.report.inputs import Scraped, Source, read_live_end
 from llm_locust.report.markdown import markdown
-from llm_locust.report.totals import dropped_totals, sum_of, with_batches
 from llm_locust.store import (
     ARMS_FILE,
     CURVE_FILE,

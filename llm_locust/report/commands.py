@@ -146,8 +146,8 @@ def _drop(args: Namespace) -> int:
 
 
 def _compare(args: Namespace) -> int:
-    from llm_locust.report.compare.outcome import compare_runs
-    from llm_locust.report.compare.page import page
+    from llm_locust.report.comparison import compare_runs
+    from llm_locust.report.comparison_page import page
     from llm_locust.store import write_text
 
     return _done_beside(lambda: write_text(args.file, page(compare_runs([args.base, args.new]))))

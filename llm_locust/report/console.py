@@ -1,4 +1,4 @@
-"""Sections on a terminal, in a pipe and in a log, laid out with rich: of a report and of a comparison."""
+"""Text for a terminal, a pipe and a log: sections of a report or a comparison, the progress of a run."""
 
 import re
 import textwrap
@@ -16,10 +16,15 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from llm_locust.core.manifest import StageFacts
+from llm_locust.core.texts import UNDEFINED
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import SEPARATOR, clean
+from llm_locust.figures.text import SEPARATOR, clean, count, number, percent, plural, sentence, short
+from llm_locust.live.state import Figures, LiveRun, State
+from llm_locust.live.store import Snapshot
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.report.contents import brief, brief_boxes, brief_heading, heading, sections
 from llm_locust.report.headline import Headline, boxes, verdict
 from llm_locust.report.inputs import LIVE_FILE
@@ -265,3 +270,265 @@ def _cells(columns: tuple[Column, ...], row: TableRow) -> Iterator[Text]:
     for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
         style = _STYLES[row.tone] if i == 0 or column.toned else ""
         yield Text(cell, style=style, overflow="fold", justify="left" if column.left else "right")
+
+
+# --- A running load test in a few lines: a panel on a terminal, one line in a log
+
+
+#: The recent span that is shown beside the whole.
+RECENT_S = 10.0
+
+#: Of what is wrong with the client.
+_REASON_LENGTH = 100
+
+#: Characters of the panel's frame on both sides of its text.
+_FRAME = 4
+
+_SEVERITY_STYLES = {"ok": "green", "suspect": "yellow", "invalid": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class PresentStage:
+    """The stage that has begun last.
+
+    Attributes:
+        most: the most stages that the run can have.
+        is_bound: the run may have fewer than ``most``.
+        goodput: of the requests that have ended since its measured part began; None before that, or without
+            an SLO.
+    """
+
+    facts: StageFacts
+    state: State
+    most: int
+    is_bound: bool
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run now: its numbers since the start, and those of the last :data:`RECENT_S`.
+
+    ``stage`` is None in a run without stages, and before the first one.
+    """
+
+    run: LiveRun
+    whole: Snapshot
+    recent: Snapshot
+    stage: PresentStage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    head: str
+    cell: Callable[[Figures], str]
+    goes: int = 0  # where there is no room, columns go from the highest number on; those of 0 stay
+    of_inputs: bool | None = None  # shown only where requests have inputs, or where they generate tokens
+    of_agents: bool = False  # shown only where agents walk through trajectories
+
+
+_COLUMNS = (
+    _Column("req/s", lambda f: number(f.requests_per_s)),
+    _Column("errors", lambda f: count(f.failures if f.seconds else None)),
+    _Column("in tok/s", lambda f: number(f.input_tokens_per_s), goes=7),
+    _Column("inputs/s", lambda f: number(f.inputs_per_s), of_inputs=True, goes=1),
+    _Column("jobs", lambda f: count(f.agents.jobs if f.agents else None), of_agents=True),
+    _Column("failed", lambda f: count(f.agents.jobs_failed if f.agents else None), of_agents=True, goes=6),
+    _Column(
+        "p25 tok/s",
+        lambda f: number(f.agents.output_tokens_per_s_p25 if f.agents else None),
+        of_agents=True,
+        goes=8,
+    ),
+    _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False, goes=2),
+    _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms), of_inputs=False),
+    _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms), of_inputs=False),
+    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), goes=9, of_inputs=False),
+    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), goes=10, of_inputs=False),
+    _Column("E2EL p50", lambda f: number(f.latencies["e2el"].p50_ms), of_inputs=True, goes=3),
+    _Column("p99 ms", lambda f: number(f.latencies["e2el"].p99_ms), of_inputs=True, goes=4),
+    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), goes=11, of_inputs=False),
+    _Column("goodput", lambda f: percent(f.goodput)),
+)
+
+
+def progress_line(progress: Progress) -> str:
+    """One line for a log: rates and latencies of the last seconds, goodput and errors since the start.
+
+    In a run with stages goodput is that of the present stage.
+    """
+    whole, recent = progress.whole.total, progress.recent.total
+    judged = whole.goodput is not None and progress.stage is None
+    return sentence(
+        [
+            _time(progress),
+            _stage(progress),
+            *_load(progress),
+            *_pace(whole, recent),
+            *_jobs(whole),
+            f"goodput {percent(whole.goodput)}" if judged else "",
+            plural(whole.failures, "error"),
+            _hung(progress),
+            _missed(progress),
+            _verdict(progress),
+        ]
+    )
+
+
+def _has_inputs(whole: Figures) -> bool:
+    return whole.inputs_per_s is not None
+
+
+def _generates(whole: Figures) -> bool:
+    return not _has_inputs(whole) or bool(whole.output_tokens_per_s)
+
+
+def _pace(whole: Figures, recent: Figures) -> Iterator[str]:
+    """The rates and the latency of what the requests ask for: results of inputs, tokens, or both.
+
+    Tokens are counted when their request ends: while none does, what is streamed is unknown, not 0.
+    """
+    if recent.seconds and not (recent.requests or recent.cancelled):
+        yield f"no request ended in the last {number(recent.seconds)} s"
+        return
+    if _has_inputs(whole):
+        yield f"{number(recent.inputs_per_s)} inputs/s"
+    if _generates(whole):
+        yield f"{number(recent.output_tokens_per_s)} tokens/s"
+    metric = LATENCY["ttft" if _generates(whole) else "e2el"]
+    found = recent.latencies[metric.key]
+    yield f"{metric.short} p50 {number(found.p50_ms)} p99 {number(found.p99_ms)} ms"
+
+
+def _jobs(whole: Figures) -> Iterator[str]:
+    """The work of agents since the start."""
+    if whole.agents is not None:
+        failed = whole.agents.jobs_failed
+        yield f"{plural(whole.agents.jobs, 'job')}" + (f", {count(failed)} failed" if failed else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPanel:
+    """The same as a panel for rich, fitted to the width that it is printed in."""
+
+    progress: Progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self.progress
+        severity = progress.recent.verdict.severity
+        body = Group(
+            *([Text(stage)] if (stage := _stage(progress)) else []),
+            Text(sentence(_load(progress))),
+            _table(progress, options.max_width - _FRAME),
+            *([Text(hung, style="bold red")] if (hung := _hung(progress)) else []),
+            Text(sentence([_verdict(progress), _missed(progress)]), style=_SEVERITY_STYLES[severity]),
+        )
+        yield Panel(
+            body, title=Text(_time(progress)), title_align="left", box=box.ROUNDED, border_style="dim"
+        )
+
+
+def _time(progress: Progress) -> str:
+    total_s = progress.run.run_time_s
+    passed_s = progress.whole.elapsed_s
+    if total_s is None:
+        return _clock(passed_s)
+    return f"{_clock(min(passed_s, total_s))} of {_clock(total_s)}"  # the start of a run is no run time
+
+
+def _clock(seconds: float) -> str:
+    """``0:05``, ``12:30``, ``26:03:00``: of one width while it runs."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def load_of(stage: StageFacts) -> str:
+    """The load of a stage: ``4 users``, ``2.50 requests/s, 256:128 tokens``."""
+    load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
+    load += "" if stage.lengths is None else f", {stage.lengths} tokens"
+    return load if stage.prefix is None else f"{load}, {stage.prefix} shared prefix"
+
+
+def place_of(stage: StageFacts, most: int, *, is_bound: bool) -> str:
+    """Which of the stages it is: ``stage 3 (4 of 8)``. Their numbers begin with 0, as in the report."""
+    return f"stage {stage.number} ({stage.number + 1} of {'at most ' if is_bound else ''}{most})"
+
+
+def _stage(progress: Progress) -> str:
+    stage = progress.stage
+    if stage is None:
+        return ""
+    goodput = "" if stage.goodput is None else f", goodput {percent(stage.goodput)}"
+    place = place_of(stage.facts, stage.most, is_bound=stage.is_bound)
+    return f"{place}: {load_of(stage.facts)}, {stage.state}{goodput}"
+
+
+def _load(progress: Progress) -> list[str]:
+    seen = progress.whole.observation
+    here = sum(w.here for w in seen.workers)
+    if seen.draining:
+        load = "draining"
+    elif seen.rate is not None:
+        load = f"{number(seen.rate)} requests/s asked for"
+    elif progress.run.open_loop:
+        load = "open loop"
+    else:
+        of_target = f" of {count(seen.target)}" if seen.target != seen.users else ""
+        word = "user" if progress.run.pauses_s is None else "agent"
+        load = f"{count(seen.users)}{of_target} {word if seen.target == 1 else f'{word}s'}"
+    lost = sum(w.lost for w in seen.workers)
+    return [
+        load,
+        f"{count(seen.in_flight)} in flight",
+        plural(here, "worker") if len(seen.workers) > 1 else "",
+        f"{plural(lost, 'worker')} lost" if lost else "",
+    ]
+
+
+def _table(progress: Progress, room: int) -> Text:
+    """The figures in all columns that there are, or in fewer where these do not fit.
+
+    They are aligned here, because a table of rich's takes 6 ms of the event loop's time.
+    """
+    whole, recent = progress.whole.total, progress.recent.total
+    kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
+    rows = ["", f"last {recent.seconds or RECENT_S:g} s", "since start"]
+    width = max(map(len, rows))
+    shown = []
+    for column in _COLUMNS:
+        if kinds[column.of_inputs] and (whole.agents is not None or not column.of_agents):
+            cells = [column.head, column.cell(recent), column.cell(whole)]
+            most = max(map(len, cells))
+            shown.append((column.goes, [cell.rjust(most) for cell in cells]))
+    while width + sum(2 + len(cells[0]) for _, cells in shown) > room and any(goes for goes, _ in shown):
+        shown.remove(max(shown, key=lambda each: each[0]))
+    lines = [
+        "  ".join([row.ljust(width), *cells])
+        for row, *cells in zip(rows, *(c for _, c in shown), strict=True)
+    ]
+    table = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+    table.stylize("bold", 0, len(lines[0]))
+    return table
+
+
+def _verdict(progress: Progress) -> str:
+    verdict = progress.recent.verdict
+    if not progress.recent.total.requests:
+        return f"client {UNDEFINED}"
+    # Of the first reason the first sentence: the live page and the report have the rest.
+    reasons = [short(clean(reason).partition(". ")[0], _REASON_LENGTH) for reason in verdict.reasons[:1]]
+    return ": ".join([f"client {verdict.severity}", *reasons])
+
+
+def _hung(progress: Progress) -> str:
+    whole = progress.whole
+    return whole.hung.text(whole.observation.users)
+
+
+def _missed(progress: Progress) -> str:
+    missed, full = progress.whole.missed, progress.whole.full
+    found = [f"{plural(missed, 'request')} not in these numbers"] if missed else []
+    if full:
+        found.append(f"{', '.join(full)}: larger than is shown")
+    return "; ".join(found)

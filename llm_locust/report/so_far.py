@@ -30,9 +30,7 @@ from llm_locust.metrics.stage_course import FigureEstimate, is_enough, look_at, 
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window, iso
 from llm_locust.report.analysis import analyse, write_reports
-from llm_locust.report.inputs import Run, Source, open_source, writable
-from llm_locust.report.output import one_line
-from llm_locust.report.totals import (
+from llm_locust.report.dropping import (
     FrameTotals,
     counted,
     decode_totals,
@@ -40,6 +38,8 @@ from llm_locust.report.totals import (
     encode_totals,
     span_after,
 )
+from llm_locust.report.inputs import Run, Source, open_source, writable
+from llm_locust.report.output import one_line
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,

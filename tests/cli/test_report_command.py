@@ -15,7 +15,7 @@ from llm_locust.cli.main import main
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, moved
 from llm_locust.report.analysis import build_report
-from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.comparison import compare_runs
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

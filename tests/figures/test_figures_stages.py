@@ -27,11 +27,11 @@ from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 from llm_locust.report.analysis import Analysis, analyse
-from llm_locust.report.compare.pareto import pareto_of
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.html.page import html_report
 from llm_locust.report.inputs import Run, Source
 from llm_locust.report.markdown import markdown
+from llm_locust.report.pareto import pareto_of
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 
 #: Users 1 and 2, each of one load: 50 ms, then 100 ms to the first token.

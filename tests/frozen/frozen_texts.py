@@ -20,11 +20,10 @@ from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import PLAIN
 from llm_locust.options.table import NOT_LOAD
+from llm_locust.report import pareto
 from llm_locust.report.analysis import analyse, write_reports
-from llm_locust.report.compare import pareto
-from llm_locust.report.compare.outcome import answer, compare_runs
-from llm_locust.report.compare.page import page
-from llm_locust.report.compare.tables import as_data, sections
+from llm_locust.report.comparison import answer, compare_runs
+from llm_locust.report.comparison_page import as_data, page, sections
 from llm_locust.report.console import print_report, print_sections
 from llm_locust.report.finish import join_parts
 from llm_locust.report.headline import verdict as in_words

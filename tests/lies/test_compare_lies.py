@@ -22,8 +22,8 @@ from llm_locust.figures.compare.relative_gates import (
     parse_relative_gates,
 )
 from llm_locust.figures.compare.sides import Compared
-from llm_locust.report.compare.outcome import compare_runs, gate_reason, verdict
-from llm_locust.report.compare.tables import sections
+from llm_locust.report.comparison import compare_runs, gate_reason, verdict
+from llm_locust.report.comparison_page import sections
 from llm_locust.report.console import print_sections
 
 

@@ -16,7 +16,7 @@ from llm_locust.figures.sessions import by_turn
 from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
-from llm_locust.report.formats.junit import junit
+from llm_locust.report.formats import junit
 from llm_locust.report.headline import boxes, findings
 
 

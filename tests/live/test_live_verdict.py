@@ -11,7 +11,7 @@ from llm_locust.live.state import MISSING, LiveRun, LiveVerdict, Waiting, Worker
 from llm_locust.live.store import snapshot
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.requests.judgement import Limits
-from llm_locust.report.progress import Progress, line
+from llm_locust.report.console import Progress, progress_line
 
 
 def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0) -> Counts:
@@ -211,8 +211,8 @@ def test_a_user_hangs_whose_silence_is_three_times_as_long_as_is_usual(
 ) -> None:
     found = told(answers, waiting)
     assert found.whole.hung.text(10).startswith(said)
-    assert said in line(found)
-    assert ("hung" in line(found)) == bool(said)
+    assert said in progress_line(found)
+    assert ("hung" in progress_line(found)) == bool(said)
 
 
 def test_it_is_said_from_when_on_without_the_warm_up_as_in_the_report() -> None:

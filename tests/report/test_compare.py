@@ -17,9 +17,8 @@ from llm_locust.cli.main import main
 from llm_locust.figures.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.report.analysis import analyse
-from llm_locust.report.compare.outcome import ComparedRuns, answer, compare_runs
-from llm_locust.report.compare.page import page
-from llm_locust.report.compare.tables import scaled, sections
+from llm_locust.report.comparison import ComparedRuns, answer, compare_runs
+from llm_locust.report.comparison_page import page, scaled, sections
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source
 from llm_locust.report.markdown import markdown_of

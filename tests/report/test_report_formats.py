@@ -21,10 +21,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.metrics.question import Prices, Question
 from llm_locust.report.analysis import Analysis, analyse
-from llm_locust.report.formats.benchmarks import vllm_json
-from llm_locust.report.formats.dynamo import dynamo, dynamo_files
-from llm_locust.report.formats.junit import junit as junit_of
-from llm_locust.report.formats.table import FORMAT
+from llm_locust.report.benchmark_formats import dynamo, dynamo_files, vllm_json
+from llm_locust.report.formats import FORMAT, junit as junit_of
 from llm_locust.report.inputs import Run, Source, open_source
 
 

@@ -17,8 +17,8 @@ from swarm_process import PATIENCE_S
 from web_browser import ARGUMENTS, CHROMIUM, markup, texts
 
 from llm_locust.report.analysis import build_report
-from llm_locust.report.compare.outcome import compare_runs
-from llm_locust.report.compare.page import page as compared_page
+from llm_locust.report.comparison import compare_runs
+from llm_locust.report.comparison_page import page as compared_page
 from llm_locust.store import REPORT_HTML_FILE
 
 WHITE = "rgb(255, 255, 255)"

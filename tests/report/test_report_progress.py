@@ -14,7 +14,7 @@ from llm_locust.figures.agents import PerTurn
 from llm_locust.live.counts import METRICS
 from llm_locust.live.state import MISSING, AgentFigures, LiveLatency, LiveRun, Observation, State
 from llm_locust.live.store import snapshot
-from llm_locust.report.progress import PresentStage, Progress, ProgressPanel, line
+from llm_locust.report.console import PresentStage, Progress, ProgressPanel, progress_line
 
 
 def progress(run: Run, **facts: object) -> Progress:
@@ -43,7 +43,7 @@ def going() -> Run:
 
 
 def test_a_line_says_what_matters(going: Run) -> None:
-    assert line(progress(going, run_time_s=300)) == (
+    assert progress_line(progress(going, run_time_s=300)) == (
         "1:05 of 5:00 · 50 users · 48 in flight · 2 workers · 4.00 tokens/s · "
         "TTFT p50 125 p99 200 ms · goodput 46.4 % · 10 errors · client ok"
     )
@@ -62,8 +62,8 @@ def test_of_a_sweep_the_present_stage_is_told_with_its_load_and_its_own_goodput(
 ) -> None:
     facts = StageFacts(number=3, kind="users", asked=4.0, begun_ns=0)
     told = replace(progress(going), stage=PresentStage(facts, state, 8, is_bound, goodput))
-    assert said in line(told)
-    assert "46.4 %" not in line(told), "of all stages together it says nothing"
+    assert said in progress_line(told)
+    assert "46.4 %" not in progress_line(told), "of all stages together it says nothing"
     assert said.removesuffix(" · ") in "\n".join(drawn(told, 80))
 
 
@@ -73,7 +73,7 @@ def test_long_answers_that_are_still_streamed_are_no_rate_of_0() -> None:
     run.clock.tick(20)
     run.report()
     run.store.observe(observation(2, worker("a", in_flight=2)))
-    text = line(progress(run))
+    text = progress_line(progress(run))
     assert "2 in flight · no request ended in the last 10.0 s · 0 errors" in text
     assert "tokens/s" not in text
 
@@ -131,32 +131,32 @@ def test_what_is_not_defined_yet_is_a_dash(width: int) -> None:
     text = "\n".join(drawn(told, width))
     assert "–" in text
     assert "nan" not in text.lower()
-    assert line(told) == (
+    assert progress_line(told) == (
         "0:00 · 0 users · – in flight · – tokens/s · TTFT p50 – p99 – ms · 0 errors · client –"
     )
 
 
 def test_hours_are_told_as_such(going: Run) -> None:
     told = progress(going, run_time_s=26 * 3600 + 180)
-    assert line(told).startswith("1:05 of 26:03:00 · ")
+    assert progress_line(told).startswith("1:05 of 26:03:00 · ")
 
 
 def test_a_ramp_says_how_far_it_is() -> None:
     run = Run()
     run.store.observe(observation(20, target=50))
-    assert " · 20 of 50 users · " in line(progress(run))
+    assert " · 20 of 50 users · " in progress_line(progress(run))
 
 
 def test_an_open_loop_says_its_rate() -> None:
     run = Run()
     run.store.observe(Observation(users=1, target=1, rate=12.5))
-    assert " · 12.5 requests/s asked for · " in line(progress(run, open_loop=True))
+    assert " · 12.5 requests/s asked for · " in progress_line(progress(run, open_loop=True))
 
 
 def test_an_open_loop_whose_rate_is_not_known_does_not_show_users() -> None:
     run = Run()
     run.store.observe(observation(1))
-    assert " · open loop · " in line(progress(run, open_loop=True))
+    assert " · open loop · " in progress_line(progress(run, open_loop=True))
 
 
 def test_lost_workers_and_lost_reports_are_said() -> None:
@@ -165,7 +165,7 @@ def test_lost_workers_and_lost_reports_are_said() -> None:
     run.worker().report()
     run.report()
     run.store.observe(observation(1, worker("a"), worker("b", MISSING)))
-    text = line(progress(run))
+    text = progress_line(progress(run))
     assert "1 worker · 1 worker lost · " in text
     assert "1 request not in these numbers" in text
 
@@ -186,7 +186,7 @@ def test_a_run_that_generates_nothing_shows_inputs_and_its_whole_latency() -> No
         run.ended([request(0, (), ended=0.2, streamed=False, inputs=32, output_tokens=None)])
         run.report()
         run.clock.tick()
-    text = line(progress(run))
+    text = progress_line(progress(run))
     assert "32.0 inputs/s · E2EL p50 200 p99 200 ms" in text
     assert "tokens/s" not in text
     panel = "\n".join(drawn(progress(run), 80))
@@ -203,8 +203,8 @@ def test_agents_have_their_jobs_and_the_speed_of_their_turns_at_any_width() -> N
     run.store.observe(observation(4, worker(in_flight=3)))
     run.clock.tick()
     found = progress(run, pauses_s=PerTurn.of([[1.0, 0.0]]))
-    assert " · 4 agents · " in line(found)
-    assert " · 6 jobs, 1 failed · " in line(found)
+    assert " · 4 agents · " in progress_line(found)
+    assert " · 6 jobs, 1 failed · " in progress_line(found)
     for width in (80, 100, 120, 140):
         lines = drawn(found, width)
         assert all(cell_len(text) == width for text in lines)

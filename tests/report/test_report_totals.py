@@ -18,8 +18,8 @@ from llm_locust.metrics.question import Question
 from llm_locust.report import analysis
 from llm_locust.report.analysis import analyse, build_report
 from llm_locust.report.commands import main
+from llm_locust.report.dropping import FrameTotals, counted, decode_totals, encode_totals
 from llm_locust.report.so_far import SO_FAR_DIR, STATE_FILE, open_so_far, write_so_far
-from llm_locust.report.totals import FrameTotals, counted, decode_totals, encode_totals
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import to_builtins
 
@@ -26,10 +26,10 @@ _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 @cache
-def environment(*packages: str) -> Environment:
-    """Templates of ``packages``, then the report's. What is put in is escaped, and has to be there."""
+def _templates() -> Environment:
+    """What is put in is escaped, and has to be there."""
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, _PACKAGE)]),
+        loader=PackageLoader(_PACKAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -39,7 +39,7 @@ def environment(*packages: str) -> Environment:
     return made
 
 
-def whole_page(template: str, payload: object, *packages: str, drawn: bool = True, **values: Any) -> bytes:
+def whole_page(template: str, payload: object, *, drawn: bool = True, **values: Any) -> bytes:
     """A page that loads nothing, in UTF-8: a template and its values, with the pages' style and scripts.
 
     Scripts of other origins, and any but the page's own, are refused by its content security policy, so that
@@ -47,14 +47,13 @@ def whole_page(template: str, payload: object, *packages: str, drawn: bool = Tru
 
     Args:
         payload: JSON for the scripts.
-        packages: as those of :func:`environment`.
         drawn: whether there are charts, for which plotly is needed.
     """
     charts = _own("charts.js")
     # plotly is packed in the page, and its own script unpacks it: a page is a quarter of the size.
     packed = base64.b64encode(packed_plotly()).decode() if drawn else ""
     page = (
-        environment(*packages)
+        _templates()
         .get_template(template)
         .render(
             policy=_policy([*([plotly()] if drawn else []), charts]),

@@ -13,7 +13,7 @@ from rich.live import Live
 from llm_locust.live.state import state_of
 from llm_locust.live.store import LiveStore, figures_since, snapshot
 from llm_locust.options.option import ProgressMode
-from llm_locust.report.progress import RECENT_S, PresentStage, Progress, ProgressPanel, line
+from llm_locust.report.console import RECENT_S, PresentStage, Progress, ProgressPanel, progress_line
 from llm_locust.swarm.process.event_loop import every
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def _present_stage(store: LiveStore) -> PresentStage | None:
 
 def _say(store: LiveStore) -> None:
     if _going_on(store):
-        logger.info("%s", line(_progress(store)))
+        logger.info("%s", progress_line(_progress(store)))
 
 
 class _Panel:

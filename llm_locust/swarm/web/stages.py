@@ -19,8 +19,8 @@ from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import clean, count, number, percent, seconds
 from llm_locust.live.state import Figures, LiveStages, State, state_of
 from llm_locust.live.store import LiveStore, figures_since, snapshot
+from llm_locust.report.console import load_of, place_of
 from llm_locust.report.csv_tables import stages_csv
-from llm_locust.report.progress import load_of, place_of
 from llm_locust.store import SUMMARY_FILE
 from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.run.finishing import read_figures

@@ -1,14 +1,32 @@
-"""JUnit XML: the gates of a run as test cases, for what shows those in a pipeline."""
+"""The formats of ``llm-locust report --format``, a row each, and the gates as JUnit XML."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 from xml.etree import ElementTree
 
 from llm_locust.figures.client import ClientFacts
 from llm_locust.figures.completeness import Completeness
 from llm_locust.figures.gates import GateOutcome
-from llm_locust.figures.summary import Summary
+from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.text import clean, plural
-from llm_locust.report.headline import Headline, verdict
+from llm_locust.figures.verdict import verdict
+from llm_locust.report.analysis import Analysis
+from llm_locust.report.benchmark_formats import (
+    dynamo,
+    dynamo_files,
+    genai_perf,
+    inferencex,
+    llmd,
+    mlperf,
+    vllm_json,
+)
+from llm_locust.report.headline import Headline, verdict as in_words
+from llm_locust.report.markdown import markdown
+from llm_locust.report.output import shown_json
+
+# --- JUnit XML: verdict and gates of a run as test cases, for what shows those in a pipeline
+
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
@@ -20,7 +38,7 @@ def junit(summary: Summary, found: Headline | None = None) -> str:
     completeness where records are missing or a fault ended the run early, the client where its verdict is
     ``invalid``; of a suspect one the reasons are in its output.
     """
-    run, found = summary.run, found or verdict(summary)
+    run, found = summary.run, found or in_words(summary)
     complete = _complete(summary.completeness, run.stop_reason)
     cases = [_verdict(found), complete, _client(summary.client), *_gates(summary.gates)]
     suite = ElementTree.Element(
@@ -101,3 +119,63 @@ def _fail(case: ElementTree.Element, kind: str, message: str, text: str) -> None
 def _shown(value: object) -> str:
     """Text without the characters that XML has no way to write."""
     return clean(value).replace("\ufffe", "").replace("\uffff", "")
+
+
+# --- The formats
+
+
+def _markdown(analysis: Analysis) -> str:
+    return markdown(analysis.summary, _headline(analysis), analysis.manifest)
+
+
+def _junit(analysis: Analysis) -> str:
+    return junit(analysis.summary, _headline(analysis))
+
+
+def _headline(analysis: Analysis) -> Headline:
+    return in_words(analysis.summary, verdict(analysis.summary, analysis.manifest))
+
+
+#: What a format has the figures of: one load, all loads of a sweep, or whatever the run is.
+Scope = Literal["one load", "a sweep", "any run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: its name, what it is, its text, and its files with ``--out``, unless every report has those.
+
+    ``file`` has the text; ``files`` makes several of it, by their paths below the directory.
+    """
+
+    name: str
+    meaning: str
+    text: Callable[[Analysis], str]
+    file: str | None = None
+    scope: Scope = "one load"
+    files: Callable[[str], Mapping[str, bytes]] | None = None
+
+    def written(self, text: str) -> Mapping[str, bytes]:
+        """The files of a text, by their paths."""
+        if self.files is not None:
+            return self.files(text)
+        return {} if self.file is None else {self.file: text.encode()}
+
+
+FORMATS = (
+    Format(
+        "json",
+        "summary.json",
+        lambda analysis: shown_json(as_json(analysis.summary), indent=2) + "\n",
+        scope="any run",
+    ),
+    Format("md", "the report as Markdown", _markdown, scope="any run"),
+    Format("junit", "verdict and gates as test cases", _junit, "junit.xml", scope="any run"),
+    Format("vllm", "result file of vllm bench serve", vllm_json, "vllm.json"),
+    Format("llmd", "Benchmark Report 0.2.1 of llm-d", llmd, "benchmark_report.yaml"),
+    Format("inferencex", "aggregate JSON of InferenceX", inferencex, "inferencex.json"),
+    Format("mlperf", "result_summary.json of MLPerf Endpoints", mlperf, "result_summary.json"),
+    Format("genai-perf", "export of GenAI-Perf and AIPerf", genai_perf, "profile_export_genai_perf.json"),
+    Format("dynamo", "engine profile of NVIDIA Dynamo", dynamo, scope="a sweep", files=dynamo_files),
+)
+
+FORMAT = {each.name: each for each in FORMATS}

@@ -168,7 +168,6 @@ def pareto_page(found: Pareto) -> bytes:
     return whole_page(
         "compare.html.j2",
         {"run": "pareto", "charts": [drawn.payload()]},
-        "llm_locust.report.compare",
         tiles=[],
         title=f"{len({p.run for p in found.points})} runs, per user and per GPU",
         first=[],

@@ -1,1 +1,0 @@
-"""``llm-locust compare``: two runs, or several over time, and what changed beyond noise."""
