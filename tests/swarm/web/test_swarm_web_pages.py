@@ -397,6 +397,11 @@ def test_the_report_of_a_run_is_handed_out_when_it_is_there(seen: dict[str, Seen
     assert answer.headers["Content-Type"].startswith("text/html")
     assert answer.text == (seen["run"].run / "report.html").read_text()
     runs = seen["run"].answers["runs"].text
+    # It is loaded again only as long as something is to come.
+    assert ['http-equiv="refresh"' in seen["run"].answers[when].text for when in ("no runs", "runs")] == [
+        True,
+        False,
+    ]
     assert f"./reports/{seen['run'].told['run']}/report.html" in runs
     assert f"./reports?base={seen['run'].told['run']}" in runs
     assert re.search(r"<b>(PASS|FAIL)</b> .*\n *<td>[\d.]+ %</td><td>[\d,.]+ ms</td>", runs)
