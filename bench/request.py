@@ -27,7 +27,7 @@ from llm_locust.swarm.channel.shipping import Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.draws import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadSpec
 
 EVENTS = 100

@@ -14,13 +14,14 @@ from llm_locust.cli.main import did_you_mean, help_width
 from llm_locust.client.http.target import Target
 from llm_locust.core.texts import argument, parse_time, positive
 from llm_locust.figures.objective import parse_objective
+from llm_locust.options.load import Sweep, parse_sweep
 from llm_locust.options.option import UP_TO, Option
 from llm_locust.options.table import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.scenario.classes import FOLDER, PRESETS, protocol_names
 from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.swarm.process.early_signals import keep_for_the_next_program
-from llm_locust.workload.arrival_grammar import Sweep, parse_rate, parse_sweep
+from llm_locust.workload.arrivals import parse_rate
 
 # --- Locust's command line for a run: what was given, and the defaults of ``llm-locust run`` where nothing
 # else says it

@@ -23,7 +23,7 @@ from llm_locust.report.output import printing
 from llm_locust.wire.dialects import DIALECTS, GENERATING
 from llm_locust.wire.foreign_text import is_key_name
 from llm_locust.workload.body import body_template, parse_body
-from llm_locust.workload.parts import parse_models
+from llm_locust.workload.plan import parse_models
 
 
 @dataclass(frozen=True, slots=True)

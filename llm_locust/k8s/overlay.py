@@ -27,7 +27,7 @@ from llm_locust.k8s.plan import (
 from llm_locust.options.table import OPTION
 from llm_locust.scenario.document import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url, url_fault
-from llm_locust.workload.arrival_grammar import parse_rate
+from llm_locust.workload.arrivals import parse_rate
 
 # --- Servers that pods connect to, and the network rules for them
 

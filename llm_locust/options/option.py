@@ -28,7 +28,7 @@ from llm_locust.scenario import readers
 from llm_locust.scenario.readers import Form
 from llm_locust.scenario.tree import Check, word
 from llm_locust.wire.headers import header_template, shown_name
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.draws import parse_lengths
 
 ENV_PREFIX = "LLM_LOCUST_"
 

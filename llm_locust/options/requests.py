@@ -23,10 +23,9 @@ from llm_locust.wire.foreign_text import (
 from llm_locust.wire.headers import SessionHeader, header_template, secret_texts
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.datasets import parse_keys
-from llm_locust.workload.draws import ORDERS, Order
-from llm_locust.workload.images import ImagesAsked, parse_images
-from llm_locust.workload.lengths import Lengths, parse_lengths
-from llm_locust.workload.parts import ModelSplit, parse_models
+from llm_locust.workload.draws import ORDERS, Lengths, Order, parse_lengths
+from llm_locust.workload.plan import ModelSplit, parse_models
+from llm_locust.workload.prompts import ImagesAsked, parse_images
 from llm_locust.workload.synthetic import SharedPrefix, parse_shared_prefix
 from llm_locust.workload.trajectories import HISTORIES, History
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llm_locust.core.texts import nearest
 from llm_locust.metrics.limits import parse_slo
-from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
+from llm_locust.options.load import LoadSettings, check_prompts, parse_load
 from llm_locust.options.option import UP_TO, read_shape
 from llm_locust.options.report import DEFAULT_WEB_HOST, Keep, ReportSettings, keep_of
 from llm_locust.options.requests import AccessSettings, RequestSettings, access_secrets
 from llm_locust.options.run import RunSettings
-from llm_locust.options.stages import check_prompts
 from llm_locust.options.table import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS, recorded
 from llm_locust.roofline.bounds import roof_of_options
 from llm_locust.scenario.classes import TrafficClass, sole_class, with_options

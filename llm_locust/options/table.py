@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.deployment import DeploymentSettings
+from llm_locust.options.load import LoadSettings
 from llm_locust.options.option import Group, Option
 from llm_locust.options.report import ReportSettings, WebSettings
 from llm_locust.options.requests import AccessSettings, RequestSettings

@@ -32,10 +32,9 @@ from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.wire.foreign_text import is_variable
 from llm_locust.wire.headers import HEADER_FIELDS, HeaderError, header_template
 from llm_locust.workload.answers import Validator
-from llm_locust.workload.draws import digest
-from llm_locust.workload.images import ImagesAsked
-from llm_locust.workload.lengths import Lengths, parse_lengths
-from llm_locust.workload.parts import ModelSplit
+from llm_locust.workload.draws import Lengths, digest, parse_lengths
+from llm_locust.workload.plan import ModelSplit
+from llm_locust.workload.prompts import ImagesAsked
 from llm_locust.workload.synthetic import SharedPrefix
 
 # --- The usual cases of load with their usual lengths and limits: ``preset: chat``
@@ -48,7 +47,7 @@ from llm_locust.workload.synthetic import SharedPrefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Lengths as :func:`~llm_locust.workload.lengths.parse_lengths` takes them, limits as
+    """Lengths as :func:`~llm_locust.workload.draws.parse_lengths` takes them, limits as
     :func:`~llm_locust.metrics.limits.parse_slo`. An empty ``slo`` sets no limit on a single request."""
 
     input_tokens: str

@@ -32,15 +32,13 @@ from llm_locust.scenario.tree import (
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.answers import KINDS as EXPECTATION_KINDS, Validator
-from llm_locust.workload.arrival_grammar import parse_arrival, parse_rate
+from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
-from llm_locust.workload.dataset_rows import EXPECTED_FIELD
-from llm_locust.workload.datasets import FORMATS
-from llm_locust.workload.draws import ORDERS, Order
-from llm_locust.workload.images import ImagesAsked, images_asked, parse_images
-from llm_locust.workload.lengths import Lengths, parse_lengths, parse_times
-from llm_locust.workload.parts import ModelSplit, parse_models
+from llm_locust.workload.datasets import EXPECTED_FIELD, FORMATS
+from llm_locust.workload.draws import ORDERS, Lengths, Order, parse_lengths, parse_times
+from llm_locust.workload.plan import ModelSplit, parse_models
+from llm_locust.workload.prompts import ImagesAsked, images_asked, parse_images
 from llm_locust.workload.synthetic import Choice, SharedPrefix, parse_shared_prefix
 
 # --- Forms that the values of a run's options have in a scenario

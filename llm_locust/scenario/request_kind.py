@@ -13,8 +13,7 @@ from llm_locust.wire.headers import header_template
 from llm_locust.workload.answers import OwnFunction, Validator
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
-from llm_locust.workload.dataset_rows import EXPECTED_FIELD, DatasetError
-from llm_locust.workload.datasets import Dataset, LoadDataset, load_dataset
+from llm_locust.workload.datasets import EXPECTED_FIELD, Dataset, DatasetError, LoadDataset, load_dataset
 from llm_locust.workload.draws import seed_of
 from llm_locust.workload.plan import DEFAULT_OUTPUT_TOKENS, WorkloadSpec
 

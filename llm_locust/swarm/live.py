@@ -16,7 +16,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.live.messages import STEPS, LiveCounts, ReportError
 from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.options.arrivals import LoadSettings, parse_load
+from llm_locust.options.load import LoadSettings, parse_load
 from llm_locust.options.settings import scenario_of
 from llm_locust.swarm.channel.channel import NOT_A_WORKER, MasterMailbox, WorkerMailbox, guard_of
 from llm_locust.swarm.channel.messages import (

@@ -1,4 +1,4 @@
-"""Conversations: number of turns, next message, think time and patience.
+"""Conversations: in ShareGPT's form, as scripts of a user's messages, and as requests with their history.
 
 A turn's request is its new message, after as much of the earlier turns as the history policy carries: the
 user's messages as they were sent, the assistant's as the server answered them. Everything is drawn from
@@ -7,24 +7,149 @@ generators of (seed, worker, user, conversation): users are independent of each 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain
 from re import fullmatch
+from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.workload.dataset_rows import ShareGptConversation
-from llm_locust.workload.draws import digest, generator
-from llm_locust.workload.lengths import Lengths, TimeDistribution, parse_lengths, parse_times
-from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
+from llm_locust.workload.draws import Lengths, TimeDistribution, generator, parse_lengths, parse_times
 from llm_locust.workload.prompts import Prompt, head_tag, with_head
+
+# --- ShareGPT's form: ``{"id": ..., "conversations": [{"from": "human", "value": ...}, ...]}``
+#
+# The speakers ``human``, ``user`` and ``prompter`` ask; ``gpt``, ``assistant``, ``model``, ``chatgpt``,
+# ``bing`` and ``bard`` answer; ``system`` and ``developer`` are the system message. Calls of tools and their
+# results (``function_call``, ``observation``, ``tool``, ...), answers before the first question and items
+# without text are left out; the published files have all of these. Items may have ``role`` and ``content``
+# instead, and the list may be called ``conversation`` or ``turns``. Of ``turns``, texts are questions without
+# answers (MT-bench).
+
+
+#: Keys of the list; the first one that is there is the conversation.
+CONVERSATION_KEYS = ("conversations", "conversation", "turns")
+
+_SPEAKERS = {
+    **dict.fromkeys(("human", "user", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "bing", "bard"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(
+        ("function_call", "observation", "tool", "tool_call", "function", "function_response"), None
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGptTurn:
+    """A user message, and the answer; None without one."""
+
+    text: str
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGptConversation:
+    """A user's turns in order, at least one, and the system message before them."""
+
+    turns: tuple[ShareGptTurn, ...]
+    system: str | None = None
+    id: str | None = None
+
+
+class _Item(msgspec.Struct, rename={"speaker": "from"}):
+    """What somebody says; ``from`` may be called ``role``, and ``value`` ``content``. Others are ignored."""
+
+    speaker: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+    value: str | list[dict[str, Any]] | UnsetType | None = UNSET
+    content: str | list[dict[str, Any]] | UnsetType | None = UNSET
+
+
+class _Conversation(msgspec.Struct):
+    """One of :data:`CONVERSATION_KEYS`, under its own name for the places in errors."""
+
+    conversations: list[str | _Item] = []
+    conversation: list[str | _Item] = []
+    turns: list[str | _Item] = []
+    id: str | int | float | None = None
+
+
+def conversation_of(value: Any) -> ShareGptConversation | None:
+    """Parse a conversation in ShareGPT's form; None without a question.
+
+    Raises:
+        ValueError: it is not of that form, or a speaker is unknown.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"Expected `object`, got `{type(value).__name__}`")
+    key = next((key for key in CONVERSATION_KEYS if value.get(key) is not None), None)
+    if key is None:
+        raise ValueError(f"no {', '.join(CONVERSATION_KEYS)}")
+    conversation = msgspec.convert({key: value[key], "id": value.get("id")}, _Conversation)
+    system: list[str] = []
+    turns: list[ShareGptTurn] = []
+    for place, item in enumerate(getattr(conversation, key)):
+        role, text = _role_and_text(item, f"$.{key}[{place}]")
+        if not text.strip():
+            continue
+        if role == "user":
+            turns.append(ShareGptTurn(text))
+        elif role == "system":
+            system.append(text)
+        elif role == "assistant" and turns:
+            before = turns[-1].answer
+            answer = text if before is None else f"{before}\n\n{text}"
+            turns[-1] = ShareGptTurn(turns[-1].text, answer)
+    if not turns:
+        return None
+    id_ = None if conversation.id is None else str(conversation.id)
+    return ShareGptConversation(tuple(turns), "\n\n".join(system) or None, id_)
+
+
+def _role_and_text(item: str | _Item, where: str) -> tuple[str | None, str]:
+    """The role of an item, None where it does not count, and its text, of parts that are text."""
+    if isinstance(item, str):
+        return "user", item
+    speaker = item.role if item.speaker is UNSET else item.speaker
+    value = item.content if item.value is UNSET else item.value
+    if isinstance(speaker, UnsetType) or isinstance(value, UnsetType):
+        lacking = "from" if speaker is UNSET else "value"
+        raise ValueError(f"missing required field `{lacking}` - at `{where}`")
+    if speaker.lower() not in _SPEAKERS:
+        known = ", ".join(_SPEAKERS)
+        raise ValueError(f"speaker {speaker[:40]!r} - at `{where}.from`; known are {known}")
+    if isinstance(value, list):
+        value = "\n\n".join(part["text"] for part in value if isinstance(part.get("text"), str))
+    return _SPEAKERS[speaker.lower()], value or ""
+
+
+def prompt_of_conversation(value: Any) -> Prompt | None:
+    """A conversation's first turn as a prompt (raises as :func:`conversation_of`)."""
+    conversation = conversation_of(value)
+    if conversation is None:
+        return None
+    first = conversation.turns[0]
+    if conversation.system is None:
+        return Prompt(text=first.text, answer=first.answer, id=conversation.id)
+    messages = (
+        {"role": "system", "content": conversation.system},
+        {"role": "user", "content": first.text},
+    )
+    return Prompt(messages=messages, answer=first.answer, id=conversation.id)
+
+
+# --- How users behave in conversations
+
 
 #: Turns of a conversation if neither its plan nor a dataset gives a number.
 DEFAULT_TURNS = 5
 
 #: Third number of the keys of :func:`~llm_locust.workload.draws.generator`; their last is one of these.
 CONVERSATION = 100
-_TURNS, _PATIENCE, _THINKING, _LENGTHS, _SCRIPT = range(5)
+_TURNS, _PATIENCE, _THINKING, FOLLOW_UPS, _SCRIPT = range(5)
 
 HISTORY_FORMS = "full, none, or last:N (N turns)"
 
@@ -91,6 +216,11 @@ class ConversationId:
     user: int
     number: int
 
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """No other conversation of the run has it."""
+        return "conversation", self.worker, self.user, self.number
+
     def generator(self, purpose: int) -> np.random.Generator:
         return generator(self.seed, self.worker, self.user, CONVERSATION, self.number, purpose)
 
@@ -114,7 +244,7 @@ def _thinking(think_time: TimeDistribution | None, place: ConversationId) -> Ite
         yield 0.0 if think_time is None else think_time.draw_s(rng)
 
 
-# Messages
+# --- A user's messages, turn by turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +291,7 @@ def drawn_script(
 ) -> Script:
     """A random one of ``dialogues``, uniformly. ``salt``, unique to the run, makes its start unique."""
     chosen = int(place.generator(_SCRIPT).integers(len(dialogues)))
-    head = "" if salt is None else head_tag(salt, *_key(place))
+    head = "" if salt is None else head_tag(salt, *place.key)
     return script_of_dialogue(dialogues[chosen], head)
 
 
@@ -173,25 +303,7 @@ def turn_count(plan: ConversationPlan, place: ConversationId, own: int, most: in
     return drawn if most is None else min(drawn, most)
 
 
-def follow_ups(workload: Workload, place: ConversationId) -> Iterator[Prompt]:
-    """Synthetic turns after the first, without end, each with a length from ``--input-tokens``.
-
-    They have no shared prefix, which only starts a conversation. Only a file of pairs gives output lengths.
-    """
-    inputs, outputs = workload.spec.input_tokens or DEFAULT_INPUT_TOKENS, workload.spec.output_tokens
-    paired = inputs.joint and (outputs is None or outputs == inputs)
-    rng = place.generator(_LENGTHS)
-    for turn in count(1):
-        row = inputs.rows(rng, 1)[0].tolist()
-        number = int.from_bytes(digest(*_key(place), turn))  # that no other turn of the run has
-        yield workload.replayed(number, row[0], row[1] if paired else None)
-
-
-def _key(place: ConversationId) -> tuple[str, int, int, int]:
-    return ("conversation", place.worker, place.user, place.number)
-
-
-# History
+# --- Earlier turns in a request
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,14 @@ from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.metrics.limits import parse_gates, parse_slo
 from llm_locust.metrics.question import parse_window
 from llm_locust.metrics.select import parse_where
-from llm_locust.options.arrivals import parse_slice
+from llm_locust.options.load import parse_slice
 from llm_locust.options.option import parse_timeouts
 from llm_locust.options.run import parse_stop_rules
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import parse_scenario
 from llm_locust.sim.faults import parse_fault_plan, parse_plan
-from llm_locust.workload.arrival_grammar import parse_rate
-from llm_locust.workload.lengths import parse_times
+from llm_locust.workload.arrivals import parse_rate
+from llm_locust.workload.draws import parse_times
 
 
 @pytest.mark.parametrize(

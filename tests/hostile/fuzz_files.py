@@ -20,7 +20,7 @@ from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.scenario.request_kind import kinds_of
 from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.answers import ValidatorError, checks_of
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.draws import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.trace_formats import TraceEntry, TraceError

@@ -16,9 +16,8 @@ from llm_locust.sim.faults import parse_fault_plan, parse_plan
 from llm_locust.sim.settings import read_profile
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.workload.body import body_template
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import Dataset, load_conversations, load_dataset
-from llm_locust.workload.lengths import LengthError, read_lengths
+from llm_locust.workload.datasets import Dataset, DatasetError, load_conversations, load_dataset
+from llm_locust.workload.draws import LengthError, read_lengths
 from llm_locust.workload.prompts import PromptError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

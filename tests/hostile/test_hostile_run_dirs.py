@@ -31,9 +31,8 @@ from llm_locust.scenario.tree import ScenarioError, read_text
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.swarm.process.own_code import check_named_functions, own_folders
 from llm_locust.workload.answers import Validator
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import load_conversations, load_dataset
-from llm_locust.workload.lengths import LengthError, parse_lengths, read_lengths
+from llm_locust.workload.datasets import DatasetError, load_conversations, load_dataset
+from llm_locust.workload.draws import LengthError, parse_lengths, read_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.tokenizer import TokenizerError, load_tokenizer
 from llm_locust.workload.trace_formats import TraceError

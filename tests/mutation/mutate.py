@@ -72,7 +72,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "swarm/channel/collector.py": ("swarm/delivery", "hostile/test_hostile_messages.py"),
     "store/merge.py": ("store/test_store_merge.py", "store/test_store.py"),
     "workload/arrival*": ("workload/test_arrivals_rates.py", "workload/test_arrivals_schedules.py"),
-    "workload/lengths.py": ("workload/test_workload_lengths.py",),
+    "workload/draws.py": ("workload/test_workload_lengths.py",),
 }
 
 

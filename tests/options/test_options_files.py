@@ -10,8 +10,8 @@ import pytest
 from parsed_settings import run_settings, settings_of
 
 from llm_locust.cli.run import locust_arguments
+from llm_locust.options.load import prefixes_of
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.options.stages import prefixes_of
 from llm_locust.swarm.run.checks import check_load, checked_trace, tell_files
 from llm_locust.workload import traces as plausible
 from llm_locust.workload.plan import WorkloadSpec

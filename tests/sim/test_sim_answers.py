@@ -40,7 +40,7 @@ from llm_locust.wire.draft import Reply
 from llm_locust.wire.images import Size
 from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder
-from llm_locust.workload.images import OWN_BYTES, noise_image
+from llm_locust.workload.prompts import OWN_BYTES, noise_image
 
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 

@@ -17,7 +17,7 @@ from parsed_settings import run_info
 
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.core.manifest import Manifest
-from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.load import LoadSettings
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.users import open_loop as module
 from llm_locust.swarm.users.open_loop import (
@@ -30,8 +30,15 @@ from llm_locust.swarm.users.open_loop import (
     open_loop_class,
     timetable,
 )
-from llm_locust.workload.arrival_grammar import TraceFile
-from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, constant
+from llm_locust.workload.arrivals import (
+    Arrival,
+    ListedSchedule,
+    Process,
+    Schedule,
+    Timetable,
+    TraceFile,
+    constant,
+)
 from llm_locust.workload.trace_formats import TraceEntry
 from llm_locust.workload.traces import WINDOW
 

@@ -15,7 +15,7 @@ from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
-from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.load import LoadSettings
 from llm_locust.swarm.channel.collector import Inbox
 from llm_locust.swarm.channel.messages import (
     PROTOCOL,
@@ -29,8 +29,7 @@ from llm_locust.swarm.run.lifecycle import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
-from llm_locust.workload.arrival_grammar import TraceFile, parse_rate
-from llm_locust.workload.arrivals import Process
+from llm_locust.workload.arrivals import Process, TraceFile, parse_rate
 
 # --- Who takes part in a run: places, last words, what the manifest says of each worker
 

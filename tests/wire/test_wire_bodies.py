@@ -24,7 +24,7 @@ from llm_locust.wire.images import ImageCount, InlineImage, Size, images_in, in_
 from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.draws import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadSpec
 from llm_locust.workload.prompts import Prompt
 

@@ -9,20 +9,18 @@ import pytest
 from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.workload.arrival_grammar import (
-    ArrivalError,
-    TraceFile,
-    parse_arrival,
-    parse_rate,
-    parse_sweep,
-)
+from llm_locust.options.load import parse_sweep
 from llm_locust.workload.arrivals import (
+    ArrivalError,
     Leg,
     Process,
     Profile,
     RateSegment,
     Schedule,
+    TraceFile,
     constant,
+    parse_arrival,
+    parse_rate,
     piecewise,
     sine,
 )

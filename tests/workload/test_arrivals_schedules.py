@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.workload.arrival_grammar import parse_rate
 from llm_locust.workload.arrivals import (
     BLOCK,
     Arrival,
@@ -20,6 +19,7 @@ from llm_locust.workload.arrivals import (
     Process,
     Schedule,
     constant,
+    parse_rate,
     unit_times,
 )
 

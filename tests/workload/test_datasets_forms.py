@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llm_locust.workload.body import LINE_FIELDS
-from llm_locust.workload.dataset_rows import DatasetError, ShareGptConversation, ShareGptTurn, conversation_of
-from llm_locust.workload.datasets import Dataset, load_conversations, load_dataset, parse_keys
+from llm_locust.workload.conversations import ShareGptConversation, ShareGptTurn, conversation_of
+from llm_locust.workload.datasets import Dataset, DatasetError, load_conversations, load_dataset, parse_keys
 from llm_locust.workload.prompts import Prompt
 
 # --- Forms of a dataset's values: which key is the prompt, what is sent beside it, and what is not

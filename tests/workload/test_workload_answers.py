@@ -22,8 +22,7 @@ from llm_locust.workload.answers import (
     number_of,
     repetition,
 )
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import load_dataset
+from llm_locust.workload.datasets import DatasetError, load_dataset
 from llm_locust.workload.prompts import WORDS, Prompt
 
 # --- Validators: what they let pass, what they refuse, and that none of them holds the event loop

@@ -21,11 +21,9 @@ from llm_locust.workload.body import (
     output_limit,
     parse_body,
 )
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import load_dataset
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.parts import WorkloadError
-from llm_locust.workload.plan import Workload, WorkloadSpec
+from llm_locust.workload.datasets import DatasetError, load_dataset
+from llm_locust.workload.draws import parse_lengths
+from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
 from llm_locust.workload.prompts import Prompt, PromptError, texts_of
 
 # --- Request bodies: what is in them, whose field wins, how a wrong --body is answered

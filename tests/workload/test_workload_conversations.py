@@ -12,10 +12,11 @@ from llm_locust.workload.conversations import (
     ConversationError,
     ConversationId,
     ConversationPlan,
+    ShareGptConversation,
+    ShareGptTurn,
     carry_on,
     drawn_script,
     exchange,
-    follow_ups,
     manner,
     parse_plan,
     script_of,
@@ -23,8 +24,7 @@ from llm_locust.workload.conversations import (
     turn_count,
     with_history,
 )
-from llm_locust.workload.dataset_rows import ShareGptConversation, ShareGptTurn
-from llm_locust.workload.lengths import LengthError, TimesError, parse_lengths
+from llm_locust.workload.draws import LengthError, TimesError, parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadSpec
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.synthetic import SharedPrefix
@@ -203,13 +203,13 @@ def test_follow_ups_have_the_asked_lengths_no_shared_prefix_and_are_all_differen
         input_tokens=parse_lengths("uniform:20,60"), shared_prefix=SharedPrefix(groups=1, tokens=200)
     )
     workload = Workload(spec, 7, 0, 2, "salt")
-    prompts = list(islice(follow_ups(workload, PLACE), 40))
-    assert prompts == list(islice(follow_ups(Workload(spec, 7, 0, 2, "salt"), PLACE), 40))
+    prompts = list(islice(workload.follow_ups(PLACE), 40))
+    assert prompts == list(islice(Workload(spec, 7, 0, 2, "salt").follow_ups(PLACE), 40))
     asked = [prompt.asked_input_tokens or 0 for prompt in prompts]
     assert 20 <= min(asked) < max(asked) <= 60
     words = [len((prompt.text or "").split()) for prompt in prompts]
     assert [n - w for n, w in zip(asked, words, strict=True)] == [8] * 40, "the template's tokens"
-    elsewhere = list(islice(follow_ups(workload, replace(PLACE, user=4)), 40))
+    elsewhere = list(islice(workload.follow_ups(replace(PLACE, user=4)), 40))
     assert len({prompt.text for prompt in prompts + elsewhere}) == 80
 
 
@@ -217,7 +217,7 @@ def test_a_follow_up_of_a_file_of_pairs_keeps_them_together(tmp_path: Any) -> No
     file = tmp_path / "pairs.csv"
     file.write_text("30,3\n40,4\n")
     workload = Workload(WorkloadSpec(input_tokens=parse_lengths(f"file:{file}")), 7, 0, 1, "salt")
-    pairs = {(p.asked_input_tokens, p.asked_output_tokens) for p in islice(follow_ups(workload, PLACE), 30)}
+    pairs = {(p.asked_input_tokens, p.asked_output_tokens) for p in islice(workload.follow_ups(PLACE), 30)}
     assert pairs == {(30, 3), (40, 4)}
 
 

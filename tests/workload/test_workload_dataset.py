@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
 
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import Dataset, load_dataset
+from llm_locust.workload.datasets import Dataset, DatasetError, load_dataset
 from llm_locust.workload.draws import sequential, shuffled, weighted
 from llm_locust.workload.prompts import Prompt
 

@@ -10,18 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llm_locust.options.stages import against_lengths
+from llm_locust.options.load import against_lengths
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS
 from llm_locust.wire.images import Size, images_in
-from llm_locust.workload import images as noise
+from llm_locust.workload import prompts as noise
 from llm_locust.workload.datasets import load_dataset
-from llm_locust.workload.images import OWN_BYTES, ImagesError, noise_image, parse_images, parse_sizes
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.parts import WorkloadError
-from llm_locust.workload.plan import Workload, WorkloadSpec
-from llm_locust.workload.prompts import Prompt, with_images
+from llm_locust.workload.draws import parse_lengths
+from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
+from llm_locust.workload.prompts import (
+    OWN_BYTES,
+    ImagesError,
+    Prompt,
+    noise_image,
+    parse_images,
+    parse_sizes,
+    with_images,
+)
 
 
 def file_of(size: Size, own: bytes = b"x" * OWN_BYTES) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from llm_locust.core.record import MAX_TOKENS
-from llm_locust.workload.lengths import LONGEST_S, LengthError, TimesError, parse_lengths, parse_times
+from llm_locust.workload.draws import LONGEST_S, LengthError, TimesError, parse_lengths, parse_times
 
 # --- Distributions of token lengths: what is drawn, and how a wrong text is answered
 

@@ -16,18 +16,18 @@ from llm_locust.core.record import LengthPair
 from llm_locust.options.settings import UsageError
 from llm_locust.wire.dialects.chat import COMPLETIONS
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.workload.dataset_rows import DatasetError
-from llm_locust.workload.datasets import Dataset
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.parts import (
+from llm_locust.workload.datasets import Dataset, DatasetError
+from llm_locust.workload.draws import parse_lengths
+from llm_locust.workload.plan import (
     MOST_MODELS,
     ModelChooser,
     ModelSplitError,
+    Workload,
     WorkloadError,
+    WorkloadSpec,
     models_text,
     parse_models,
 )
-from llm_locust.workload.plan import Workload, WorkloadSpec
 from llm_locust.workload.prompts import HEAD_WORDS, Prompt
 from llm_locust.workload.synthetic import SharedPrefix
 from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer

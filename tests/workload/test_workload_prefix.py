@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings, strategies as st
 
 from llm_locust.core.manifest import BLOCK_TOKENS, LEAST_OWN, PrefixShare
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.draws import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadSpec
 from llm_locust.workload.prompts import Corpus, Prompt
 from llm_locust.workload.synthetic import (

@@ -13,10 +13,9 @@ from llm_locust.core.files import FileReading
 from llm_locust.figures.gates import fewest_for, fewest_for_certified, fewest_for_share
 from llm_locust.metrics.limits import EDGE, Gate, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import PERCENTILES
-from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.deployment import metrics_words
+from llm_locust.options.load import LENGTHS, PREFIX, LoadSettings, against_lengths, against_prefix
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.options.stages import LENGTHS, PREFIX, against_lengths, against_prefix
 from llm_locust.scenario.classes import sole_class
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.store import StoreError, create_run_dir, holds_a_run

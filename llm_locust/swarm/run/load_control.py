@@ -15,9 +15,8 @@ from llm_locust.figures.objective import Probe
 from llm_locust.figures.search import KINDS, search_answer
 from llm_locust.live.state import LiveStages
 from llm_locust.metrics.stage_course import EARLY_LOOKS
-from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.load import LoadSettings, prefixes_of
 from llm_locust.options.run import StopWatch
-from llm_locust.options.stages import prefixes_of
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.swarm.caches import PrefixCaches

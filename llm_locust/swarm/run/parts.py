@@ -13,7 +13,7 @@ import msgspec
 from llm_locust.core.files import open_plain
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished, resumed
-from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.load import LoadSettings
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import StoreError, holds_a_run, read_manifest
 from llm_locust.store.facts import RunProgress, adopt, course_of, parts_of

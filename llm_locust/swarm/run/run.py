@@ -52,7 +52,7 @@ from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
 from llm_locust.swarm.users.stages import closed, stages_of, steps_of
 from llm_locust.wire.foreign_text import blanked
-from llm_locust.workload.parts import models_text
+from llm_locust.workload.plan import models_text
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from greenlet import getcurrent, greenlet
 
 from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.core.manifest import MANIFEST_DECODER
-from llm_locust.options.arrivals import DEFAULT_PROCESS, LoadSettings
+from llm_locust.options.load import DEFAULT_PROCESS, LoadSettings
 from llm_locust.options.run import share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.channel.shipping import Offset

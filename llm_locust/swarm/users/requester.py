@@ -25,16 +25,15 @@ from llm_locust.workload.conversations import (
     ConversationId,
     ConversationPlan,
     Script,
+    ShareGptConversation,
     carry_on,
     drawn_script,
     exchange,
-    follow_ups,
     manner,
     script_of,
     turn_count,
     with_history,
 )
-from llm_locust.workload.dataset_rows import ShareGptConversation
 from llm_locust.workload.draws import IMAGES, generator
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.prompts import Prompt, head_words, with_words
@@ -343,7 +342,7 @@ class Dialogue:
     def _new_prompts(self) -> Iterator[Prompt]:
         """New prompt of each turn, in order; at least as many as a conversation needs."""
         if self._workload.spec.dataset is None or self._dialogues:
-            more = follow_ups(self._workload, self._place)
+            more = self._workload.follow_ups(self._place)
         else:
             more = (script_of(self._requester.next_prompt(self._warm_up)).turns[-1] for _ in repeat(None))
         return chain(self._script.turns, more)

@@ -20,12 +20,11 @@ from llm_locust.figures.edge import Bounds, SearchResult
 from llm_locust.figures.objective import Objective, Probe
 from llm_locust.figures.search import KINDS, next_step
 from llm_locust.figures.text import plural, seconds
-from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.load import Kind, LoadSettings, Sweep
 from llm_locust.options.run import OVERSATURATION
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.channel.shipping import Offset
-from llm_locust.workload.arrival_grammar import Kind, Sweep
 from llm_locust.workload.arrivals import Profile, RateSegment
 
 logger = logging.getLogger(__name__)

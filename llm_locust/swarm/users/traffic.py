@@ -34,8 +34,7 @@ from llm_locust.workload.answers import (
     expected_answer,
     is_correct,
 )
-from llm_locust.workload.parts import ModelChooser
-from llm_locust.workload.plan import Workload
+from llm_locust.workload.plan import ModelChooser, Workload
 from llm_locust.workload.prompts import Prompt
 
 logger = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from llm_locust.workload.answers import OwnFunction, Validator
 from llm_locust.workload.arrivals import ClassArrival
 from llm_locust.workload.conversations import (
     ConversationPlan,
+    ShareGptConversation,
     parse_plan,
 )
-from llm_locust.workload.dataset_rows import ShareGptConversation
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.trace_formats import TraceEntry
 

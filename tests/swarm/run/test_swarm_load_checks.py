@@ -13,7 +13,7 @@ from parsed_settings import run_settings, settings_of
 from llm_locust.core.manifest import MOST_TASK_EXCEPTIONS
 from llm_locust.deployment.targets import Arm
 from llm_locust.metrics.limits import parse_gates
-from llm_locust.options.arrivals import LoadSettings, Slice, parse_load, parse_slice
+from llm_locust.options.load import LoadSettings, Slice, parse_load, parse_slice
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store import upload
 from llm_locust.swarm.process.leaving import innermost
@@ -29,8 +29,7 @@ from llm_locust.swarm.run.preflight import host_of
 from llm_locust.swarm.run.run import raised_in_tasks
 from llm_locust.wire.dialects import DIALECTS, dialect_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.workload.arrival_grammar import TraceFile
-from llm_locust.workload.arrivals import Process, constant
+from llm_locust.workload.arrivals import Process, TraceFile, constant
 
 # --- Gates and loads that do not fit each other are refused before anything is sent
 

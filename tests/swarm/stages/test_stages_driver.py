@@ -10,6 +10,7 @@ from llm_locust.core.manifest import MOST_STAGES, PrefixShare, ReplicaCache, Sta
 from llm_locust.core.stages import finished, resumed
 from llm_locust.figures.edge import Bounds, SearchResult
 from llm_locust.figures.objective import Probe, ProbeReading, parse_objective
+from llm_locust.options.load import parse_sweep
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.users.stages import (
     ListedLoads,
@@ -19,7 +20,7 @@ from llm_locust.swarm.users.stages import (
     stages_of,
     steps_of,
 )
-from llm_locust.workload.arrival_grammar import parse_rate, parse_sweep
+from llm_locust.workload.arrivals import parse_rate
 
 S = 1_000_000_000
 TIMES = StageTimes(warmup_s=2.0, measured_s=10.0, drain_s=5.0)
