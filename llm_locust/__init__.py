@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.limits import Slo
     from llm_locust.report.run_data import RunData
-    from llm_locust.swarm.agents import AgentUser
     from llm_locust.swarm.process.patches import events
     from llm_locust.swarm.users.openai_user import OpenAIUser
     from llm_locust.swarm.users.users import (
+        AgentUser,
         ChatUser,
         CompletionUser,
         ConversationUser,
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AgentUser": "llm_locust.swarm.agents",
+    "AgentUser": "llm_locust.swarm.users.users",
     "Answer": "llm_locust.client.recording",
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",

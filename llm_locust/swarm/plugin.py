@@ -16,7 +16,8 @@ from llm_locust.host import exhausted
 from llm_locust.options.settings import UsageError, add_arguments
 from llm_locust.swarm.channel.channel import guard_channels
 from llm_locust.swarm.process.event_loop import interrupt_threads
-from llm_locust.swarm.process.leaving import (
+from llm_locust.swarm.process.exits import (
+    SIGNALS,
     end_with_parent,
     give_exits_back,
     leave,
@@ -26,7 +27,6 @@ from llm_locust.swarm.process.leaving import (
 )
 from llm_locust.swarm.process.log import attach_redactor, take_log
 from llm_locust.swarm.process.patches import keep_bounded, keep_monitoring, spare_sources
-from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.tracing_setup import attach_tracing
 from llm_locust.swarm.users.users import users_join
 
@@ -93,14 +93,9 @@ def _be_all_in_one(environment: Environment) -> None:
 
 
 def _show(environment: Environment) -> None:
-    """Add progress on the terminal, pages and metrics to a process that has the live numbers."""
-    from llm_locust.swarm.live import store_of
-    from llm_locust.swarm.run.progress import show_progress
-    from llm_locust.swarm.web.extension import extend
+    from llm_locust.swarm.display import show_run
 
-    store = store_of(environment)
-    show_progress(environment, store, getattr(environment.parsed_options, "progress", None) or "auto")
-    extend(environment, store)
+    show_run(environment)
 
 
 guard_channels()

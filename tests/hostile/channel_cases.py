@@ -25,10 +25,10 @@ from llm_locust.swarm.channel.channel import (
     GuardedClient,
     GuardedServer,
 )
-from llm_locust.swarm.channel.curve import MOST_FAILURES, ChannelKeys, KeyPair, derive_keys, mechanism_at
 from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import MessageError
-from llm_locust.swarm.process import leaving
+from llm_locust.swarm.channel.trust import MOST_FAILURES, ChannelKeys, KeyPair, derive_keys, mechanism_at
+from llm_locust.swarm.process import exits
 
 SECRET = b"sixteen bytes at least"
 KEYS = derive_keys(SECRET)
@@ -51,7 +51,7 @@ def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: 
     assert channel.channel_secret(options()) is None
     assert channel.channel_secret(options(worker=True)) is None
     # As in a forked child: of a master, and of a process that was itself given --worker.
-    monkeypatch.setattr(leaving, "_PARENT", 1)
+    monkeypatch.setattr(exits, "_PARENT", 1)
     child = options(processes=2, worker=True)
     monkeypatch.setattr(channel, "_is_worker_by_command", lambda: False)
     assert channel.channel_secret(child) == family

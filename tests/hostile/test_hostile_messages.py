@@ -24,7 +24,6 @@ from llm_locust.options.settings import UsageError
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.collector import Collector, Inbox
-from llm_locust.swarm.channel.curve import derive_keys, secret_of
 from llm_locust.swarm.channel.messages import (
     MOST_SENDERS,
     OTHERS,
@@ -43,8 +42,9 @@ from llm_locust.swarm.channel.messages import (
     read,
     version_conflict,
 )
+from llm_locust.swarm.channel.trust import derive_keys, secret_of
 from llm_locust.swarm.process.event_loop import Supervised
-from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
+from llm_locust.swarm.run.run import MOST_FAULTS, Roster
 
 # --- Messages of a hostile, broken or different worker: what does not fit changes nothing, and is named
 

@@ -29,7 +29,7 @@ from llm_locust.scenario.classes import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind, kinds_of
 from llm_locust.scenario.tree import ScenarioError, read_text
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
-from llm_locust.swarm.process.own_code import check_named_functions, own_folders
+from llm_locust.swarm.channel.trust import check_named_functions, own_folders
 from llm_locust.workload.answers import Validator
 from llm_locust.workload.datasets import DatasetError, load_conversations, load_dataset
 from llm_locust.workload.draws import LengthError, parse_lengths, read_lengths

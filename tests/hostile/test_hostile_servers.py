@@ -28,8 +28,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.host import MARGIN, descriptors_for
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line, shown_json
+from llm_locust.swarm.process.exits import leave
 from llm_locust.swarm.process.health import ensure_descriptors
-from llm_locust.swarm.process.leaving import leave
 
 # --- No server holds a worker's event loop or fills its memory: each hostile answer is a record, soon
 

@@ -27,7 +27,7 @@ from swarm_process import (
 )
 
 from llm_locust.store import FrameHeader, encode_frame
-from llm_locust.swarm.channel.curve import derive_keys, secure_worker
+from llm_locust.swarm.channel.trust import derive_keys, secure_worker
 
 SECRET = "a secret of the run, for tests"
 LOAD = ["--headless", "-u", "4", "-r", "100", "-t", "4s", "--output-tokens", "30", "--out", "run"]

@@ -39,8 +39,8 @@ PRELOADED = {
     "locust": (
         *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.users"),
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.roles.master"),
-        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.web.extension", "llm_locust.live.messages"),
-        *("llm_locust.swarm.roles.local", "llm_locust.swarm.live", "llm_locust.swarm.run.progress"),
+        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.display", "llm_locust.live.messages"),
+        *("llm_locust.swarm.roles.local", "llm_locust.swarm.live", "llm_locust.swarm.display"),
         *("gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),
     "llm_locust": (
@@ -57,7 +57,7 @@ PRELOADED = {
 
 #: What a module drew for its process as it was imported, and how a fork draws its own.
 _OWN = (
-    ("llm_locust.swarm.process.leaving", "_PARENT", os.getpid),
+    ("llm_locust.swarm.process.exits", "_PARENT", os.getpid),
     ("llm_locust.swarm.channel.channel", "_FAMILY_SECRET", lambda: secrets.token_bytes(32)),
     ("llm_locust.core.files", "_STARTED_S", time.time),
 )

@@ -20,8 +20,9 @@ from llm_locust.deployment.profiler import reset_prefix_caches
 from llm_locust.options.settings import parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS
 from llm_locust.scenario.document import load_scenario
-from llm_locust.swarm import caches
-from llm_locust.swarm.caches import (
+from llm_locust.swarm.run import servers
+from llm_locust.swarm.run.preflight import post_to
+from llm_locust.swarm.run.servers import (
     Counters,
     PrefixCaches,
     ReplicaError,
@@ -30,7 +31,6 @@ from llm_locust.swarm.caches import (
     counters_of,
     prepare,
 )
-from llm_locust.swarm.run.replicas import post_to
 from llm_locust.workload.prompts import Prompt
 
 # --- Counters of a replica's prefix caches count by what each has grown by, if that can be
@@ -301,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
-    monkeypatch.setattr(caches, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(servers, "_AGAIN_S", 0.01)
     with Guarded() as server:
         serving = threading.Thread(target=partial(server.serve_forever, 0.01))
         serving.start()

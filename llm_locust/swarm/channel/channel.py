@@ -1,6 +1,6 @@
 """Locust's channel between workers and master, guarded against strangers.
 
-With a secret nobody else takes part in it (:mod:`.curve`): Locust's own messages, the options and the header
+With a secret nobody else takes part in it (:mod:`.trust`): Locust's own messages, the options and the header
 values in them reach only workers that have the secret. With or without one, the master's end drops a message
 that is malformed, that names a sender other than its connection, or that would end Locust's listener.
 """
@@ -24,7 +24,17 @@ from locust.runners import MasterRunner, WorkerRunner
 from zmq.error import ZMQError
 
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.channel.curve import (
+from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
+from llm_locust.swarm.channel.messages import (
+    MOST_FRAME_BYTES,
+    DroppedMessages,
+    M,
+    MessageError,
+    plain,
+    printable,
+    read,
+)
+from llm_locust.swarm.channel.trust import (
     CURVE,
     PLAIN,
     ChannelKeys,
@@ -37,18 +47,8 @@ from llm_locust.swarm.channel.curve import (
     secure_worker,
     watch_connections,
 )
-from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
-from llm_locust.swarm.channel.messages import (
-    MOST_FRAME_BYTES,
-    DroppedMessages,
-    M,
-    MessageError,
-    plain,
-    printable,
-    read,
-)
 from llm_locust.swarm.process.event_loop import RateLimiter
-from llm_locust.swarm.process.leaving import forked, leave
+from llm_locust.swarm.process.exits import forked, leave
 
 logger = logging.getLogger(__name__)
 

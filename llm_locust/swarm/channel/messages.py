@@ -6,6 +6,7 @@ differences work together. :data:`PROTOCOL` counts the incompatible changes.
 """
 
 import logging
+from hashlib import blake2b
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
@@ -67,6 +68,11 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 class MessageError(ValueError):
     """A message that is invalid. The text says where and why, without its content."""
+
+
+def place_key(worker: str) -> str:
+    """A worker's name in twelve characters: every spawn message carries those of all workers."""
+    return blake2b(worker.encode(), digest_size=6).hexdigest()
 
 
 class HelloMessage(msgspec.Struct, frozen=True, kw_only=True):

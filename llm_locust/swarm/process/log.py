@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 
 from llm_locust.host import exhausted
-from llm_locust.swarm.process.leaving import innermost
-from llm_locust.swarm.process.signals import SIGNALS
+from llm_locust.swarm.process.exits import SIGNALS, innermost
 from llm_locust.wire.foreign_text import blanked
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import gevent
 from greenlet import getcurrent, greenlet
 
 from llm_locust.swarm.process.event_loop import wait_until
-from llm_locust.swarm.process.leaving import place_of
+from llm_locust.swarm.process.exits import place_of
 
 if TYPE_CHECKING:
     from locust.env import Environment

@@ -22,15 +22,14 @@ from llm_locust.report.output import shown_json
 from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.event_loop import spawn_loop, wait_until
+from llm_locust.swarm.process.exits import SIGNALS
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.signals import SIGNALS
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, RunTime, Stopping
 from llm_locust.swarm.run.disk import watch_disk
-from llm_locust.swarm.run.lifecycle import RunEnd, State, exit_verdict, without_gates
 from llm_locust.swarm.run.load_control import LoadWatch, Sweeping, Tell, describe
 from llm_locust.swarm.run.parts import go_on
 from llm_locust.swarm.run.preparation import RunPreparation
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run import ActiveRun, RunEnd, State, exit_verdict, without_gates
 
 logger = logging.getLogger(__name__)
 

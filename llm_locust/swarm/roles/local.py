@@ -13,12 +13,11 @@ from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo
 from llm_locust.swarm.channel.shipping import Offset, Shipper
 from llm_locust.swarm.live import LocalLive
 from llm_locust.swarm.process.event_loop import spawn_loop
-from llm_locust.swarm.process.leaving import keep_exits
+from llm_locust.swarm.process.exits import keep_exits
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.load_generator import LoadGenerator
-from llm_locust.swarm.run.lifecycle import State
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run import ActiveRun, State
 from llm_locust.swarm.users.session import LoadSession
 
 

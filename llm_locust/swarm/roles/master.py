@@ -36,12 +36,11 @@ from llm_locust.swarm.channel.messages import (
 from llm_locust.swarm.clocks import pong
 from llm_locust.swarm.live import LiveReceiver
 from llm_locust.swarm.process.event_loop import every, wait_until
-from llm_locust.swarm.process.leaving import ended_forks, keep_exits, leave
+from llm_locust.swarm.process.exits import ended_forks, keep_exits, leave
 from llm_locust.swarm.process.stopping import Stopping
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
-from llm_locust.swarm.run.lifecycle import State
 from llm_locust.swarm.run.parts import earlier_parts
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run import ActiveRun, State
 
 logger = logging.getLogger(__name__)
 

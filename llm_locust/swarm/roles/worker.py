@@ -28,22 +28,22 @@ from llm_locust.swarm.channel.messages import (
     RunMessage,
     StagedMessage,
     StageMessage,
+    place_key,
     plain,
     version_conflict,
     worker_facts,
 )
 from llm_locust.swarm.channel.shipping import Offset, Shipper, own_spool
+from llm_locust.swarm.channel.trust import check_own_code
 from llm_locust.swarm.clocks import WorkerClock
 from llm_locust.swarm.live import LiveSender
 from llm_locust.swarm.process.event_loop import every, spawn_loop, wait_until
+from llm_locust.swarm.process.exits import parent_is_gone
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.leaving import parent_is_gone
-from llm_locust.swarm.process.own_code import check_own_code
 from llm_locust.swarm.process.patches import remember_default_arguments
 from llm_locust.swarm.process.stopping import LEAVE_WITHIN_S, Stopping
 from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.roles.lost_master import LostMaster
-from llm_locust.swarm.run.roster import place_key
 from llm_locust.swarm.users.session import LoadSession
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from llm_locust.store.frame_log import kept_bytes, size_of
 from llm_locust.store.upload import open_destination
 from llm_locust.swarm.channel.shipping import BATCH_ROWS
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
-from llm_locust.swarm.run.lifecycle import State
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run import ActiveRun, State
 from llm_locust.swarm.users.open_loop import open_loop_class
 
 logger = logging.getLogger(__name__)

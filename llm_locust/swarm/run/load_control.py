@@ -19,16 +19,13 @@ from llm_locust.options.load import LoadSettings, prefixes_of
 from llm_locust.options.run import StopWatch
 from llm_locust.store import read_manifest
 from llm_locust.store.facts import parts_of
-from llm_locust.swarm.caches import PrefixCaches
 from llm_locust.swarm.channel.messages import RateMessage, StagedMessage, StageMessage
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.run.checks import kinds_sent
 from llm_locust.swarm.run.finishing import look_at_stage, read_stage
-from llm_locust.swarm.run.lifecycle import State
-from llm_locust.swarm.run.replicas import post_to
-from llm_locust.swarm.run.roster import Participant, totals
-from llm_locust.swarm.run.run import ActiveRun, raised_in_tasks
-from llm_locust.swarm.run.servers import CALL_TIMEOUT_S
+from llm_locust.swarm.run.preflight import post_to
+from llm_locust.swarm.run.run import ActiveRun, Participant, State, raised_in_tasks, totals
+from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, PrefixCaches
 from llm_locust.swarm.users.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from llm_locust.store import StoreError, holds_a_run, read_manifest
 from llm_locust.store.facts import RunProgress, adopt, course_of, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.event_loop import off_the_hub
-from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.exits import leave
 from llm_locust.swarm.run.finishing import FinishError, join_elsewhere
 from llm_locust.swarm.run.run import versions
 

@@ -23,8 +23,8 @@ from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, DroppedMessages
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.live import store_of
 from llm_locust.swarm.process.event_loop import off_the_hub
+from llm_locust.swarm.process.exits import leave
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.run.checks import (
     check_amount,
@@ -53,12 +53,13 @@ from llm_locust.swarm.run.preflight import (
     canaries_of,
     check_target,
     host_of,
+    post_to,
     reach_upload,
     settings_of_arm,
+    telling_header,
+    wait_for_replicas,
 )
-from llm_locust.swarm.run.replicas import post_to, telling_header, wait_for_replicas
-from llm_locust.swarm.run.roster import Roster
-from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run import ActiveRun, Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.users.open_loop import ORIGIN_DELAY_S, open_loop_class
 

@@ -13,9 +13,9 @@ from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.sessions import session_name
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
-from llm_locust.swarm.users.backoff import admitted
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.swarm.users.traffic import prompt_key
+from llm_locust.swarm.users.waits import admitted
 from llm_locust.wire.images import images_in
 from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.body import encoded

@@ -1,34 +1,182 @@
-"""Pages and endpoints added to Locust's web UI, and extensions of its own page."""
+"""Pages and endpoints added to Locust's web UI, their assets, and extensions of its own page."""
 
-from collections.abc import Callable
-from typing import Any
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from flask import Blueprint, Response, request, send_file
-from locust.web import WebUI
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from llm_locust.live.store import SPANS, LiveStore, Span
+from llm_locust.options.table import OPTION
+from llm_locust.report.html.shell import packed_plotly
 from llm_locust.swarm.process.event_loop import off_the_hub
-from llm_locust.swarm.web.assets import asset, templates
-from llm_locust.swarm.web.drift import DriftWatch
-from llm_locust.swarm.web.fields import group_fields
 from llm_locust.swarm.web.numbers import (
     NAMES,
     REPLICAS,
+    DriftWatch,
     Feed,
     LiveTable,
+    StageBoard,
     by_name,
     by_replica,
     catalogue,
+    columns,
     fresh_look,
     series_csv,
     status,
     table_csv,
 )
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
-from llm_locust.swarm.web.stages import StageBoard, columns
 from llm_locust.swarm.web.wsgi import fresh_text
+
+if TYPE_CHECKING:
+    from locust.web import WebUI
+
+# --- Scripts and styles of the pages, and plotly's, from the packages; one address for each content
+
+
+_PACKAGE = "llm_locust.swarm.web"
+
+_CSS, _SCRIPT = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
+_TYPES = {
+    **dict.fromkeys(("house.css", "live.css"), _CSS),
+    **dict.fromkeys(("live.js", "theme.js", "tabs.js", "plotly.js"), _SCRIPT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """``tag`` identifies the content: a browser may cache the answer of an address with it forever."""
+
+    content_type: str
+    packed: bytes  # gzip
+    tag: str
+
+    @property
+    def plain(self) -> bytes:
+        return gzip.decompress(self.packed)
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """Return a file by its name; None if there is none."""
+    if name not in _TYPES:
+        return None
+    packed = packed_plotly() if name == "plotly.js" else gzip.compress(_content(name), mtime=0)
+    return Asset(_TYPES[name], packed, tag=blake2b(packed, digest_size=8).hexdigest())
+
+
+def _content(name: str) -> bytes:
+    if name == "house.css":  # the reports' own: all pages look alike
+        return (resources.files("llm_locust.report.html") / "templates" / "style.css").read_bytes()
+    return (resources.files(_PACKAGE) / "templates" / name).read_bytes()
+
+
+@cache
+def templates() -> Environment:
+    return Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+# --------------------
+# The fields of Locust's form for the options of a load test: their groups, and a text below each.
+#
+# Locust's form has them in one list and with their help as labels, which are cut off at the width of a field.
+# --------------------
+
+
+#: Names of options by what they are for; what most runs need comes first.
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Limits": ("slo", "gate", "warmup"),
+        "What is sent": (
+            *("model", "input_tokens", "output_tokens", "dataset"),
+            *("shared_prefix", "models", "images"),
+        ),
+        "Requests at a rate": ("request_rate", "arrival", "max_in_flight"),
+        "End of the run": ("num_requests", "stop_when", "drain", "note"),
+        "Several loads in one run": (
+            *("sweep", "find", "stage_time", "until", "repeat", "first_load", "precision", "max_stages"),
+        ),
+    }
+)
+
+#: FieldGroup of the options that a locustfile adds.
+OTHERS = "Options of the locustfile"
+
+#: A help that is longer is cut at its first semicolon; the whole is shown when the mouse is over it.
+LONGEST_HELP = 160
+
+Args = dict[str, Any]
+
+
+class FormField(msgspec.Struct, frozen=True):
+    """``help`` is shown below the field, ``more`` when the mouse is over that."""
+
+    name: str
+    help: str
+    more: str = ""
+
+
+class FieldGroup(msgspec.Struct, frozen=True):
+    title: str
+    fields: list[FormField]
+
+
+def group_fields(web_ui: "WebUI") -> None:
+    """Put the fields of Locust's form in groups from now on, each with a short label."""
+    update: Callable[[], None] = web_ui.update_template_args
+
+    def update_and_group() -> None:
+        update()
+        args: Args = web_ui.template_args
+        options: dict[str, Args] = args.get("extra_options") or {}
+        groups = grouped({name: each.get("help_text") or "" for name, each in options.items()})
+        ordered = [field.name for group in groups for field in group.fields]
+        args["extra_options"] = {name: options[name] | {"help_text": ""} for name in ordered}
+        args["llm_groups"] = msgspec.to_builtins(groups)
+
+    web_ui.update_template_args = update_and_group  # type: ignore[method-assign]
+
+
+def grouped(helps: Mapping[str, str]) -> list[FieldGroup]:
+    """The groups of a form.
+
+    Args:
+        helps: the text of each field, by its name, as argparse has it.
+    """
+    others = [name for name in helps if name not in OPTION]
+    named: dict[str, Sequence[str]] = {**GROUPS, OTHERS: others}
+    known = {name for names in named.values() for name in names}
+    named |= {"More": [name for name in helps if name not in known]}
+    groups = [
+        FieldGroup(title, [_field(name, helps[name]) for name in names if name in helps])
+        for title, names in named.items()
+    ]
+    return [group for group in groups if group.fields]
+
+
+def _field(name: str, help_text: str) -> FormField:
+    text = help_text.replace("%%", "%")
+    short = text.split("; ")[0] if len(text) > LONGEST_HELP else text
+    return FormField(name, short, "" if short == text else text)
+
+
+# --- Pages and endpoints
+
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 
@@ -53,7 +201,7 @@ _POLICY = (
 class Pages:
     """Extension of a web UI that does not serve yet. With ``--web-login`` all of it requires the login."""
 
-    def __init__(self, web_ui: WebUI, store: LiveStore, reports: Reports, drift: DriftWatch) -> None:
+    def __init__(self, web_ui: "WebUI", store: LiveStore, reports: Reports, drift: DriftWatch) -> None:
         self._store = store
         self._reports = reports
         self._drift = drift

@@ -15,7 +15,7 @@ from locust.exception import RPCError
 from locust.rpc import Message
 
 from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
-from llm_locust.swarm.channel.curve import ChannelKeys, derive_keys
+from llm_locust.swarm.channel.trust import ChannelKeys, derive_keys
 
 KEYS, OTHER = derive_keys(b"sixteen bytes at least"), derive_keys(b"the secret of another run")
 

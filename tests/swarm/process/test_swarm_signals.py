@@ -52,12 +52,12 @@ os.execv(sys.executable, [sys.executable, "-c", code])
 HELD = """
 import os, signal, sys, time
 import gevent
-from llm_locust.swarm.process import signals
+from llm_locust.swarm.process import exits
 
-signals.HELD_S, signals.HELD_CPU_S, signals.AGAIN_S = 0.1, 0.05, 0.1
+exits.HELD_S, exits.HELD_CPU_S, exits.AGAIN_S = 0.1, 0.05, 0.1
 if sys.argv[1] == "hold":
     sys.stderr = sys.stdout
-ours = signals.Signals()
+ours = exits.Signals()
 ours.shut_down = lambda: print("shut down")
 ours.take_over()
 

@@ -16,7 +16,7 @@ from llm_locust.metrics.limits import parse_gates
 from llm_locust.options.load import LoadSettings, Slice, parse_load, parse_slice
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.store import upload
-from llm_locust.swarm.process.leaving import innermost
+from llm_locust.swarm.process.exits import innermost
 from llm_locust.swarm.run.checks import (
     _check_images,
     check_arms,

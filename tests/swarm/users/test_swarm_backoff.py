@@ -18,8 +18,15 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import retry_after_s
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.swarm.pauses import Pauses
-from llm_locust.swarm.users.backoff import FIRST_S, MOST_RETRY_AFTER_S, MOST_S, Backoffs, admitted, bound_s
+from llm_locust.swarm.users.waits import (
+    FIRST_S,
+    MOST_RETRY_AFTER_S,
+    MOST_S,
+    Backoffs,
+    Pauses,
+    admitted,
+    bound_s,
+)
 from llm_locust.wire.draft import Draft
 
 # --- Users of a closed loop wait after failed requests: the law of their waits, on a virtual clock
@@ -516,7 +523,7 @@ import time
 from types import SimpleNamespace as Fake
 
 from llm_locust.core.record import Outcome
-from llm_locust.swarm.agents import Walk
+from llm_locust.swarm.users.users import Walk
 from llm_locust.workload.trajectory_formats import Trajectory, Turn
 
 MS = 1_000_000

@@ -30,28 +30,32 @@ from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.inputs import open_source
 from llm_locust.report.so_far import StageAnswer, StageQuestion, answer_of
 from llm_locust.store import compact, write_manifest
-from llm_locust.swarm.web.assets import asset
-from llm_locust.swarm.web.drift import LOOKS, DriftWatch, drifts
 from llm_locust.swarm.web.numbers import (
+    LOOKS,
+    MOST_ROWS,
     MOST_WORKERS,
     NAMES,
     RECENT,
     REPLICAS,
     TOTAL,
     WHOLE,
+    DriftWatch,
     Feed,
     Fresh,
+    StageBoard,
     at_rest,
     by_name,
     by_replica,
     catalogue,
+    columns,
+    drifts,
     look_at,
     series_csv,
     status,
     table_csv,
 )
+from llm_locust.swarm.web.pages import asset
 from llm_locust.swarm.web.reports import ComparisonError, KnownRun, Reports
-from llm_locust.swarm.web.stages import MOST_ROWS, StageBoard, columns
 
 # --- What pages of the web UI are told: series piece by piece, and tables
 

@@ -19,7 +19,7 @@ from swarm_process import Process, forked, free_port, in_parallel, locust, simul
 
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.web.assets import asset
+from llm_locust.swarm.web.pages import asset
 from llm_locust.swarm.web.wsgi import serve_metrics
 
 HOSTILE = "</script><script>alert(1)</script>"

@@ -11,7 +11,7 @@ from flask import Blueprint, Flask
 
 from llm_locust.options.table import OPTIONS
 from llm_locust.swarm.web import wsgi
-from llm_locust.swarm.web.fields import GROUPS, LONGEST_HELP, OTHERS, grouped
+from llm_locust.swarm.web.pages import GROUPS, LONGEST_HELP, OTHERS, grouped
 from llm_locust.swarm.web.wsgi import (
     LINKED,
     OwnOrigin,
