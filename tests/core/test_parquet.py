@@ -108,13 +108,17 @@ def test_a_usual_file_is_within_the_bounds(compression: str, version: str, use_d
 @pytest.mark.parametrize(
     "columns",
     [
-        {"text": ["a" * (65 << 20)]},
-        {"text": pa.array(["a" * (65 << 20)]).dictionary_encode()},
-        {f"text{n}": ["a" * (60 << 20)] for n in range(5)},
+        {"text": ["a" * (5 << 20)]},
+        {"text": pa.array(["a" * (5 << 20)]).dictionary_encode()},
+        {f"text{n}": ["a" * (3 << 20)] for n in range(5)},
     ],
     ids=["a text", "a label", "many columns"],
 )
-def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_decoded(columns: dict[str, Any]) -> None:
+def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_decoded(
+    columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_of_core, "MOST_PAGE_BYTES", 4 << 20)
+    monkeypatch.setattr(arrow_of_core, "MOST_GROUP_BYTES", 12 << 20)
     before = pa.total_allocated_bytes()
     with pytest.raises(PagesError, match="the pages of a row group unpack to"):
         checked(columns, compression="zstd", compression_level=1)

@@ -14,7 +14,6 @@ import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
 from metrics_cases import batch, failed, manifest, ns, request
 from numpy.typing import NDArray
-from summaries import summarise
 
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
@@ -53,7 +52,7 @@ from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Extremes, Share, alike, difference
 from llm_locust.metrics.stats.intervals import in_order
 
-PAIRS = 40
+PAIRS = 20
 ROWS_OF_A_TABLE = 25
 
 
@@ -84,13 +83,13 @@ def of_pairs() -> tuple[list[list[str]], dict[str, int]]:
     return [alarms(compare(*pair)) for pair in pairwise(runs)], found
 
 
-def test_runs_of_one_server_differ_in_no_figure_of_the_table_in_95_of_100_pairs() -> None:
+def test_runs_of_one_server_differ_in_no_figure_of_the_table_in_19_of_20_pairs() -> None:
     """The whole table, so that one false alarm among 25 figures spoils a pair."""
     false, _ = of_pairs()
     assert sum(not names for names in false) >= 0.95 * PAIRS, false
 
 
-def test_a_ttft_slower_by_a_tenth_is_found_in_95_of_100_pairs() -> None:
+def test_a_ttft_slower_by_a_tenth_is_found_in_19_of_20_pairs() -> None:
     _, found = of_pairs()
     assert min(found.values()) >= 0.95 * PAIRS, found
 
@@ -227,13 +226,9 @@ def of_summary(summary: dict[str, Any], name: str) -> float | None:
 
 
 def test_every_figure_is_the_one_of_the_summary_where_requests_were_cut_lost_and_never_sent() -> None:
-    made = golden_run.records()
-    rows, known = golden_run.batch(made), golden_run.manifest(made)
-    run, found = (
-        measure_for_comparison(rows, known, Question(warmup_s=20.0)),
-        summarise(rows, known),
-    )
-    figures = {name: of_summary(found, name) for name in METRICS}
+    rows, known = golden_run.whole()
+    run = measure_for_comparison(rows, known, Question(warmup_s=20.0))
+    figures = {name: of_summary(golden_run.summary(), name) for name in METRICS}
     assert figures["p99_ttft"] is None
     for name, expected in figures.items():
         estimate = run.estimate(METRICS[name])
@@ -563,7 +558,7 @@ def beyond(share: float, pairs: int) -> float:
     return share + 3 * math.sqrt(share * (1 - share) / pairs)
 
 
-PAIRS_of_compare_truths = 60
+PAIRS_of_compare_truths = 40
 
 
 @pytest.mark.parametrize("statistic", ["mean", "p50"])
@@ -621,9 +616,15 @@ def phases(n: int, seed: int) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("sample", "n"), [(memory, 100), (memory, 500), (queue, 100), (queue, 500), (phases, 500)]
+    ("statistic", "sample", "n"),
+    [
+        ("mean", memory, 100),
+        ("p50", memory, 500),
+        ("p50", queue, 100),
+        ("mean", queue, 500),
+        ("mean", phases, 500),
+    ],
 )
-@pytest.mark.parametrize("statistic", ["mean", "p50"])
 def test_requests_that_depend_on_each_other_break_no_more_often(
     statistic: str, sample: Callable[[int, int], Floats], n: int
 ) -> None:

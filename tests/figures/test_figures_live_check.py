@@ -61,7 +61,7 @@ def test_live_percentiles_are_those_of_the_records_to_the_stated_error() -> None
             assert live_ms == pytest.approx(exact_ms, rel=SKETCH_ERROR, abs=1e-6)
 
 
-@settings(max_examples=settings().max_examples // 2)  # each of a run and its whole summary
+@settings(max_examples=settings().max_examples // 4)  # each of a run and its whole summary
 @given(st.lists(requests(), max_size=30), st.integers(1, 4))
 def test_whatever_requests_there_are_and_however_workers_share_them(
     some: list[RequestRecord], workers: int

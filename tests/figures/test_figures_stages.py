@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -234,6 +235,14 @@ def test_a_sweep_without_a_result_is_invalid_and_one_bad_stage_is_if_that_was_as
 LIMITED = "client-limited: it was late"
 
 
+TWO_STAGES = facts(stages=[stage(0, 1.0, 11.0), stage(1, 13.0, 23.0)], slo="")
+
+
+@cache
+def of_two_stages() -> Summary:
+    return typed(summarise(requests(), TWO_STAGES))
+
+
 @pytest.mark.parametrize(
     ("reasons", "code"),
     [
@@ -249,8 +258,8 @@ LIMITED = "client-limited: it was late"
 def test_an_invalid_client_excuses_no_other_fault_of_a_stage_and_itself_only_unless_validity_is_required(
     reasons: tuple[str, ...], code: int | None, require_valid: bool
 ) -> None:
-    known = facts(stages=[stage(0, 1.0, 11.0), stage(1, 13.0, 23.0)], slo="", require_valid=require_valid)
-    whole = typed(summarise(requests(), known))
+    known = replace(TWO_STAGES, require_valid=require_valid)
+    whole = of_two_stages()
     client: Literal["ok", "invalid"] = "invalid" if LIMITED in reasons else "ok"
     faults: dict[str, Any] = {"client": client, "is_result": not reasons, "reasons": list(reasons)}
     summary = structs.replace(whole, stages=[structs.replace(each, **faults) for each in whole.stages or []])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +47,10 @@ COMPARED: dict[str, tuple[Sequence[str], str]] = {
 }
 PARETO = ("sweep", "chat", "chat-slower")
 
+#: The widths of the console and whether all is shown. The run named below has every combination.
+CONSOLES = ((80, False), (140, True))
 WIDTHS = (80, 140)
+EVERY_CONSOLE = "chat"
 
 
 def normalised(name: str, text: str) -> str:
@@ -92,11 +96,11 @@ def _of_run(run: Path) -> Iterator[tuple[str, str]]:
         yield name, (run / name).read_text()
     yield from ((path.name, path.read_text()) for path in run.glob("*.csv"))
     headline = in_words(summary, judged)
-    for width in WIDTHS:
-        for full in (False, True):
-            file = io.StringIO()
-            print_report(summary, run, file, width, found=headline, full=full)
-            yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
+    consoles = product(WIDTHS, (False, True)) if run.name == EVERY_CONSOLE else CONSOLES
+    for width, full in consoles:
+        file = io.StringIO()
+        print_report(summary, run, file, width, found=headline, full=full)
+        yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
 
 
 def _reported(run: Path) -> tuple[Summary, RunVerdict | None]:
@@ -117,11 +121,10 @@ def _of_comparison(names: Sequence[str], gates: str) -> Iterator[tuple[str, str]
     yield "compare.json", shown_json(as_data(outcome))
     yield "compare.md", markdown_of("Comparison of runs", [], sections(outcome))
     yield "compare.html", page(outcome).decode()
-    for width in WIDTHS:
-        for full in (False, True):
-            file = io.StringIO()
-            print_sections(sections(outcome, full=full), file, width, last=answer(outcome).line)
-            yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
+    for width, full in CONSOLES:
+        file = io.StringIO()
+        print_sections(sections(outcome, full=full), file, width, last=answer(outcome).line)
+        yield f"console-{width}{'-full' if full else ''}.txt", file.getvalue()
 
 
 def _of_pareto() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def hung_run() -> tuple[list[RequestRecord], Manifest]:
     return [*done, *waiting], manifest(stopped=18.0, slo=slo, gates=gates)
 
 
+@cache
 def hung() -> dict[str, Any]:
     return told(*hung_run())
 
@@ -76,12 +78,6 @@ def test_a_server_that_hangs_is_said_to_at_the_head_of_every_report() -> None:
     assert "STOOD STILL: nothing came for 12.8 s from 5.20 s on, with 8 requests in flight" in head
     assert "cut: 8 (9.1 %), of them 8 had broken a limit" in head
     assert "STOOD STILL" in markdown(typed(found)).split("**Goodput**")[0]
-
-
-def test_latencies_of_a_run_that_was_cut_carry_a_mark_and_say_what_it_means() -> None:
-    text = printed(hung())
-    assert "> 13,000†" in text
-    assert "† the end of the run cut more than 1 % of the requests" in text
 
 
 def test_so_do_those_of_each_part_of_it() -> None:
@@ -117,6 +113,7 @@ def queue(seconds: float, rate: float, served_s: float) -> tuple[Any, Any]:
     return at, np.array(began)
 
 
+@cache
 def overloaded(end: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """An open loop of 15 requests/s for 60 s at a server for 10 requests/s: cut at ``end``, and uncut."""
     at, began = queue(60.0, 15.0, 0.1)
@@ -218,22 +215,15 @@ def of_arms(gates: str, *, unsent: int = 0, lost: int = 0) -> dict[str, Any]:
     return summary(OF_ARMS, arms=ARMS, open_loop=True, slo="ttft=100ms", gates=gates, workers=workers)
 
 
-@pytest.mark.parametrize(
-    "gate",
-    [
-        "goodput>=95%",
-        "p99_ttft_scheduled<200ms",
-        "max_e2el_scheduled<200ms",
-        "mean_ttft_scheduled<200ms",
-        "p50_schedule_delay<200ms",
-        "certified p50_ttft_scheduled<200ms",
-    ],
-)
-def test_a_gate_of_an_arm_cannot_tell_if_it_holds_only_without_the_requests_never_sent(gate: str) -> None:
-    assert [each["passed"] for each in of_arms(gate)["gates"]] == [True, True]
-    found = of_arms(gate, unsent=2000)
+def test_a_gate_of_an_arm_cannot_tell_if_it_holds_only_without_the_requests_never_sent() -> None:
+    gates = (
+        "goodput>=95% p99_ttft_scheduled<200ms max_e2el_scheduled<200ms mean_ttft_scheduled<200ms "
+        "p50_schedule_delay<200ms certified p50_ttft_scheduled<200ms"
+    )
+    assert [each["passed"] for each in of_arms(gates)["gates"]] == [True] * 12
+    found = of_arms(gates, unsent=2000)
     why = f"cannot tell: 2,000 requests were never sent, {ENDING}"
-    assert [(each["passed"], each["reason"]) for each in found["gates"]] == [(False, why)] * 2
+    assert [(each["passed"], each["reason"]) for each in found["gates"]] == [(False, why)] * 12
     assert found["requests"]["unsent"] == 2000
     assert found["arms"][0]["figures"]["requests"]["unsent"] is None
 

@@ -25,24 +25,27 @@ def refusing(ok: int = 40, refused: int = 60) -> list[RequestRecord]:
     return answers + [failed(5 + i * 0.01) for i in range(refused)]
 
 
+def judged_each(gates: list[str], made: list[RequestRecord]) -> list[tuple[Any, ...]]:
+    found = summary(made, gates=" ".join(gates))["gates"]
+    assert [each["text"] for each in found] == gates
+    return [(each["passed"], each["value"], each["reason"], each["note"]) for each in found]
+
+
 def judged(gate: str, made: list[RequestRecord]) -> tuple[Any, ...]:
-    (found,) = summary(made, gates=gate)["gates"]
-    assert found["text"] == gate
-    return found["passed"], found["value"], found["reason"], found["note"]
+    return judged_each([gate], made)[0]
 
 
-@pytest.mark.parametrize("metric", ["ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started"])
 @pytest.mark.parametrize("statistic", ["p50", "p99", "max"])
-def test_an_upper_limit_on_a_latency_is_of_all_requests(metric: str, statistic: str) -> None:
-    gate = f"{statistic}_{metric}<500ms"
-    passed, value, reason, note = judged(gate, refusing())
-    assert (passed, value, note) == (False, None, "over all requests: 60 % failed")
-    assert reason is not None
-    assert reason.startswith(
-        f"60 % failed: the {statistic} of all requests falls on a failed one; of the others it is "
-    )
-    passed, value, reason, note = judged(gate, refusing(120, 0))
-    assert (passed, value is None, reason, note) == (True, False, None, None)
+def test_an_upper_limit_on_a_latency_is_of_all_requests(statistic: str) -> None:
+    metrics = ("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started")
+    gates = [f"{statistic}_{metric}<500ms" for metric in metrics]
+    for passed, value, reason, note in judged_each(gates, refusing()):
+        assert (passed, value, note) == (False, None, "over all requests: 60 % failed")
+        assert reason.startswith(
+            f"60 % failed: the {statistic} of all requests falls on a failed one; of the others it is "
+        )
+    for passed, value, reason, note in judged_each(gates, refusing(120, 0)):
+        assert (passed, value is None, reason, note) == (True, False, None, None)
 
 
 def test_the_tables_own_percentile_stays_that_of_the_answers() -> None:
@@ -313,51 +316,32 @@ def stalled(n: int, *arrivals: float, **known: Any) -> list[RequestRecord]:
     return [request(5 + i * 0.01, arrivals, ended=14.0, outcome=Outcome.CANCELLED, **known) for i in range(n)]
 
 
-def judged_of_stalled_streams(gate: str, made: list[RequestRecord]) -> tuple[bool, str | None]:
-    (found,) = summary(made, gates=gate)["gates"]
-    return found["passed"], found["reason"]
+CERTIFIED = "certified p90_tpot<1s"
+GOOD_PACE = tuple(0.05 + 0.4 * i for i in range(22))
 
 
-@pytest.mark.parametrize("gate", PACE)
-def test_streams_that_stalled_break_limits_on_the_pace(gate: str) -> None:
-    passed, reason = judged_of_stalled_streams(gate, [*WELL, *stalled(20, 0.05, 0.07)])
-    assert not passed
-    assert " is not < " in str(reason)
-    assert judged_of_stalled_streams(gate, WELL)[0]
+def test_where_no_stream_stalled_limits_on_the_pace_hold() -> None:
+    assert all(passed for passed, *_ in judged_each([*PACE, *PREFILL, CERTIFIED], WELL))
 
 
-@pytest.mark.parametrize("gate", PACE)
-def test_streams_that_were_cut_at_a_good_pace_do_not(gate: str) -> None:
-    assert judged_of_stalled_streams(gate, [*WELL, *stalled(20, *(0.05 + 0.4 * i for i in range(22)))])[0]
-
-
-def test_a_stream_that_stalled_after_one_token_has_no_pace() -> None:
-    passed, reason = judged_of_stalled_streams("p90_tpot<1s", [*WELL, *stalled(20, 0.05)])
-    assert not passed
-    assert str(reason).startswith("cannot tell: 20 requests were given up and have no tpot")
-
-
-def test_who_left_before_the_first_token_has_no_pace_to_be_judged() -> None:
-    assert all(judged_of_stalled_streams(gate, [*WELL, *stalled(20)])[0] for gate in PACE)
-
-
-def test_a_certified_pace_falls_on_streams_that_stalled() -> None:
-    passed, reason = judged_of_stalled_streams("certified p90_tpot<1s", [*WELL, *stalled(20, 0.05, 0.07)])
-    assert not passed
-    assert str(reason).endswith("is not < 1,000 ms")
-    assert judged_of_stalled_streams("certified p90_tpot<1s", WELL)[0]
-
-
-@pytest.mark.parametrize("gate", PREFILL)
-def test_the_prefill_of_requests_that_hung_cannot_be_told_without_their_input(gate: str) -> None:
-    passed, reason = judged_of_stalled_streams(gate, [*WELL, *stalled(20, input_tokens=None)])
-    assert not passed
-    assert str(reason).startswith("cannot tell: 20 requests were given up and have no ")
-    assert judged_of_stalled_streams(gate, WELL)[0]
-
-
-def test_fewer_than_lie_beyond_a_percentile_leave_it_where_it_is() -> None:
-    assert judged_of_stalled_streams("p90_tpot<1s", [*WELL, *stalled(5, 0.05, 0.07)])[0]
+@pytest.mark.parametrize(
+    ("gates", "streams", "says"),
+    [
+        (PACE, stalled(20, 0.05, 0.07), " is not < "),
+        (PACE, stalled(20, *GOOD_PACE), None),
+        (PACE, stalled(20), None),  # who left before the first token has no pace to be judged
+        (["p90_tpot<1s"], stalled(20, 0.05), "cannot tell: 20 requests were given up and have no tpot"),
+        (["p90_tpot<1s"], stalled(5, 0.05, 0.07), None),  # fewer than lie beyond the percentile
+        ([CERTIFIED], stalled(20, 0.05, 0.07), "is not < 1,000 ms"),
+        (PREFILL, stalled(20, input_tokens=None), "cannot tell: 20 requests were given up and have no "),
+    ],
+)
+def test_streams_that_stalled_break_limits_on_the_pace_and_others_do_not(
+    gates: list[str], streams: list[RequestRecord], says: str | None
+) -> None:
+    for passed, _, reason, _ in judged_each(gates, [*WELL, *streams]):
+        assert passed is (says is None), reason
+        assert says is None or says in reason
 
 
 ANSWER_of_left_out = (0.1, 0.2, 0.3)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any
 
@@ -43,6 +44,7 @@ def closed(users: int = 10, ramp_s: float = 0.0) -> list[RequestRecord]:
     return made
 
 
+@cache
 def opened(rate: float = 100.0, seed: int = 3) -> list[RequestRecord]:
     """Poisson arrivals: during the stall requests pile up."""
     at = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, round(1.5 * rate * SECONDS)))
@@ -122,7 +124,7 @@ def test_users_of_two_workers_with_the_same_number_are_two() -> None:
 
 
 def test_a_rate_that_chance_alone_moves_is_steady() -> None:
-    for seed in range(8):
+    for seed in range(4):
         records = opened(rate=80.0, seed=seed)
         load = asked_load(batch(*records), manifest(SECONDS, open_loop=True), ns(0))
         window = steady_window(load, columns(*records), Window(ns(0), ns(SECONDS), "run"))
@@ -267,12 +269,6 @@ def test_both_sides_of_littles_law_are_equal_as_they_are_printed() -> None:
     ]
     in_flight, product, edges = (float(law.split(a)[1].split()[0]) for a in ("holds: ", "s = ", " + "))
     assert in_flight == pytest.approx(product + edges, abs=0.1)
-
-
-def test_a_load_that_changes_in_a_long_window_is_called_so_too() -> None:
-    stopped = [request(i * 0.1, (0.1, 60.0 - i * 0.1)) for i in range(300)]
-    [warning] = warnings(throughput(seen(stopped, warmup_s=0.0, seconds=50.0)))
-    assert "not the rates of a steady load" in warning
 
 
 @pytest.mark.parametrize("warmup_s", [0.0, 5.0, 30.0])

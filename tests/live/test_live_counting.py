@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import batch, columns, failed, manifest, request, requests
 from summaries import summarise
@@ -41,6 +41,7 @@ def key_of(record: RequestRecord) -> LiveKey:
     return LiveKey(record.name, record.slo_class, record.replica or "")
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(many, whences)
 def test_each_key_has_the_sums_of_its_own_requests(
     records: list[RequestRecord], whence: MeasuredFrom
@@ -63,6 +64,7 @@ def test_each_key_has_the_sums_of_its_own_requests(
         assert counts["busy_ns"] == sum(r.ended_ns - r.sent_ns for r in own if r.sent_ns is not None)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(many)
 def test_each_metric_has_the_sketch_of_the_ok_requests(records: list[RequestRecord]) -> None:
     for key, counts in counts_of(*records).items():
@@ -76,6 +78,7 @@ def test_each_metric_has_the_sketch_of_the_ok_requests(records: list[RequestReco
             assert abs(told.total_ns - expected.total_ns) <= len(expected)
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(many, min_size=1, max_size=3))
 def test_batches_merge_to_the_counts_of_all_their_requests(parts: list[list[RequestRecord]]) -> None:
     whole = Counts.merge(counts_of(*(r for part in parts for r in part)).values())

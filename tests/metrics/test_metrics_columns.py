@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from metrics_cases import ORIGIN_NS, batch, columns, failed, request
+from metrics_cases import ORIGIN_NS, columns, failed, request
 
 from llm_locust.core.batch import Labels, Ragged, RecordBatch
 from llm_locust.core.record import Outcome, TokenSource
@@ -69,13 +69,6 @@ def test_a_step_of_the_clock_marks_its_request_in_both_directions() -> None:
 def test_groups_are_sorted_and_leave_out_rows_without_a_text() -> None:
     c = columns(*(request(replica=r) for r in ("b", None, "a", "b")))
     assert [(name, rows.tolist()) for name, rows in groups(c.replica)] == [("a", [2]), ("b", [0, 3])]
-
-
-def test_arrivals_are_lists_by_row() -> None:
-    c = Part.from_batch(batch(request(arrivals=(0.1, 0.2)), failed(), request(arrivals=(0.3,))), ORIGIN_NS)
-    assert c.events.tolist() == [2, 0, 1]
-    assert c.arrivals.offsets.tolist() == [0, 2, 2, 3]
-    assert c.arrivals.values.tolist() == [100_000_000, 200_000_000, 300_000_000]
 
 
 @dataclass(frozen=True, slots=True)

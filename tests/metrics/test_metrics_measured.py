@@ -53,7 +53,7 @@ def test_any_split_into_parts_gives_the_same_summary(
 ) -> None:
     monkeypatch.setattr(gaps, "EXACT_GAPS", exact)
 
-    @settings(max_examples=8)
+    @settings(max_examples=4)
     @given(st.lists(requests(), max_size=10), st.lists(st.integers(0, 10), max_size=5))
     def holds(records: list[RequestRecord], cuts: list[int]) -> None:
         whole = summarise(batch(*records), FACTS, Question(window=window))

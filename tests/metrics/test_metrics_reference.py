@@ -134,7 +134,6 @@ ROOF = {"gpu_type": "h100", "model_shape": asdict(read_model(MODELS / "llama-3-8
 @cache
 def summaries() -> tuple[dict[str, Any], ...]:
     """The golden run's, and small ones that have what it has not, as their files have them."""
-    records = golden_run.records()
     some = [*(request(at=i * 0.1) for i in range(90)), failed(at=1.0)]
     hung = request(at=9.0, arrivals=(), ended=30.0, outcome=Outcome.CANCELLED)
     live = Run()
@@ -142,7 +141,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
     live.clock.tick()
     live.report()
     made = (
-        summarise(golden_run.batch(records), golden_run.manifest(records)),
+        golden_run.summary(),
         summarise(
             batch(*some), manifest(), Question(roof=ROOF), server=_servers(), live=live_end(live.store)
         ),

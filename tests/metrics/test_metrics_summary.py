@@ -103,12 +103,6 @@ def test_what_is_given_stands_before_the_manifests_own() -> None:
     assert own["window"]["seconds"] == pytest.approx(1.0)
 
 
-def test_by_class_is_there_only_where_classes_are() -> None:
-    assert run_of(request())["by_class"] == {}
-    assert set(run_of(request(), request(slo_class="fast"))["by_class"]) == {"", "fast"}
-    assert set(run_of(request())["by_name"]["chat"]) >= {"requests", "latency_ms", "throughput", "goodput"}
-
-
 def test_a_part_that_is_everything_says_what_the_whole_says() -> None:
     summary = run_of(request(), failed(0.5), slo="ttft=1s")
     part = summary["by_name"]["chat"]
@@ -179,12 +173,6 @@ def under_way(in_flight: int) -> dict[str, Any]:
     """Facts of a run that has two records, and a worker that died with some more under way."""
     died = WorkerFacts(id="w1", index=0, announced=2, received=2, in_flight=in_flight, lost=True)
     return {"workers": [died], "slo": "ttft=1s"}
-
-
-def test_lost_requests_are_those_of_the_whole_run_whatever_the_window() -> None:
-    summary = run_of(request(), request(6.0), **under_way(3), warmup_s=5.0)
-    assert (summary["requests"]["population"], summary["requests"]["lost"]) == (1, 3)
-    assert summary["goodput"]["ratio"] == pytest.approx(1 / 4)
 
 
 @pytest.mark.parametrize("records", [[request(), request()], [request(), request(name="b", slo_class="x")]])

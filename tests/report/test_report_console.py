@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from metrics_cases import ns
-from report_cases import clock, held_back, lost_records, records, seen_worker, summary, told
+from report_cases import clock, held_back, records, seen_worker, summary, told
 from summaries import typed
 
 from llm_locust.core.manifest import NodeHealth
@@ -37,15 +37,6 @@ def printed(
 
 def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
-
-
-def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
-    text = printed(summary(workers_expected=2, workers=lost_records(100, 7)))
-    box = text[text.index("┏") : text.index("┛")]
-    assert "INCOMPLETE" in box
-    assert "100 of 107 announced records were received" in box
-    assert "1 worker, 2 expected, 1 lost" in box
-    assert "worker-1: lost, 7 records missing" in box
 
 
 def test_a_whole_run_says_in_one_line_more_who_came_late_or_went_and_what_was_sent_twice() -> None:

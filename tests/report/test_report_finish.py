@@ -39,17 +39,6 @@ from llm_locust.store import (
 )
 
 
-def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "llm_locust.report.commands", "finish", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
-
-
 def answer(said: str) -> FinishAnswer:
     """What the command said, which is one line of JSON and nothing else."""
     (line,) = said.splitlines()
@@ -97,12 +86,14 @@ def test_what_is_no_run_is_refused_and_nothing_is_written_into_it(tmp_path: Path
 
 
 def test_the_command_says_the_exit_code_of_the_report(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     write_frames(tmp_path / "-run", gates="error_rate<=10%", workers_expected=2)
-    done = command("--", "-run", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    said = answer(done.stdout).verdict
+    assert main(["finish", "--", "-run"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    said = answer(out).verdict
     assert said is not None
     assert (said.code, said.reason) == (4, "records are missing; --allow-incomplete accepts that")
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()

@@ -78,7 +78,7 @@ def files(draw: st.DrawFn) -> Growing:
 
 
 @settings(  # of up to seven readings each, 150 ms
-    max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 6, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(file=files())
 def test_many_readings_of_a_growing_file_count_what_one_reading_of_it_counts(

@@ -201,14 +201,6 @@ def test_each_worker_has_its_own_clock() -> None:
     assert axis_offsets_ns([]) == []
 
 
-def test_a_log_holds_what_was_appended(tmp_path: Path) -> None:
-    log = FrameLog(tmp_path / FRAMES_FILE)
-    for data in frames_of([b"one", b"two"]):
-        log.append(data)
-    log.close()
-    assert read_back(tmp_path / FRAMES_FILE) == [b"one", b"two"]
-
-
 def test_a_write_that_fails_midway_leaves_only_whole_frames(tmp_path: Path) -> None:
     """The kernel takes a part of the bytes, then says that the file is too large."""
     path = tmp_path / FRAMES_FILE
@@ -636,11 +628,6 @@ def test_numbers_are_written_as_ranges_with_both_ends() -> None:
     assert format_ranges([*range(18), 19, *range(21, 31)]) == "0-17 19 21-30"
     assert format_ranges([3, 1, 2, 3]) == "1-3"
     assert format_ranges([]) == ""
-
-
-def test_a_text_of_ranges_is_read_back() -> None:
-    assert parse_ranges("0-17 19 21-30") == [range(18), range(19, 20), range(21, 31)]
-    assert parse_ranges("") == []
 
 
 def test_a_text_in_any_order_is_put_in_order() -> None:

@@ -189,7 +189,7 @@ def well(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return files(finished(tmp_path_factory.mktemp("well"), ALL, manifest(*COUNTS)))
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     st.lists(st.sets(st.sampled_from(["log", "spool", "a", "b"]), min_size=1), min_size=12, max_size=12),
     st.randoms(use_true_random=False),

@@ -1,6 +1,7 @@
 """Runs of thousands of requests, made as columns: what the tests of comparisons stand on."""
 
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def compared(batch: RecordBatch, **known: Any) -> Compared:
     return measure_for_comparison(batch, made, PLAIN)
 
 
+@lru_cache(maxsize=64)
 def made_run(seed: int, scale: float = 1.0, n: int = 2_000, late_ns: int = 0, **of_values: float) -> Compared:
     """A run whose TTFT is ``scale`` times :func:`lognormal`, and whose pace moves as the TTFT does."""
     rng = np.random.default_rng(seed)

@@ -209,8 +209,9 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
 
 
 def _overlap(rows: Frame, start: float, end: float) -> float:
-    spans = rows[rows.ended > rows.sent]
-    return float((spans.ended.clip(start, end) - spans.sent.clip(start, end)).sum() / (end - start))
+    ended, sent = rows.ended.to_numpy(), rows.sent.to_numpy()
+    lasted = np.where(ended > sent, ended.clip(start, end) - sent.clip(start, end), 0.0)
+    return float(lasted.sum() / (end - start))
 
 
 def fairness(df: Frame, made: list[RequestRecord], entries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """A made run of 5,000 requests with everything in it that a run can have, drawn once by a fixed seed; and
 small ones, each drawn by a seed of its own."""
 
+import json
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from metrics_cases import ORIGIN_NS
+from summaries import summarise
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
@@ -94,6 +97,19 @@ def batch(made: list[RequestRecord]) -> RecordBatch:
         RecordBatch.from_records(with_first_tries(own), worker)
         for own, worker in ((made[::2], "w1"), (made[1::2], "w2"))
     )
+
+
+@cache
+def whole() -> tuple[RecordBatch, Manifest]:
+    """The run of 5,000 requests."""
+    made = records()
+    return batch(made), manifest(made)
+
+
+@cache
+def summary() -> Any:
+    """Its summary, as ``summary.json`` has it."""
+    return json.loads(json.dumps(summarise(*whole())))
 
 
 def with_first_tries(made: list[RequestRecord]) -> list[RequestRecord]:

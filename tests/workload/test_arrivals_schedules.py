@@ -201,12 +201,6 @@ def test_constant_arrivals_are_evenly_spaced_from_the_origin_on_without_drift() 
     assert np.max(np.abs(at_s - np.arange(720_000) / 200)) < 1e-9
 
 
-def test_two_schedules_of_one_seed_are_equal_and_another_seed_differs() -> None:
-    assert same(schedule(1.0, "200").times(30.0), schedule(1.0, "200").times(30.0))
-    other = schedule(1.0, "200", seed=6).times(30.0)
-    assert not np.array_equal(schedule(1.0, "200").times(30.0).at_s[:1000], other.at_s[:1000])
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @pytest.mark.parametrize("limit", [0, 1, 7, 4096, 10_001])
 def test_a_limit_is_exact_over_all_workers_and_ends_each(workers: int, limit: int) -> None:
