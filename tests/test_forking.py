@@ -88,7 +88,11 @@ def _pytest(folder: Path, *options: str, files: dict[str, str] = FILES) -> tuple
     for name, text in files.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", "--color=no", *options]
-    environ = os.environ | {"PYTHONPATH": str(SUPPORT), "PYTEST_ADDOPTS": ""}
+    bare = {
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }  # plugins take longer
+    environ = os.environ | {"PYTHONPATH": str(SUPPORT)} | bare
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
