@@ -42,7 +42,6 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
     "client": ("http",),
     "metrics": ("stats", "requests"),
-    "figures": ("charts", "compare"),
     "report": ("html",),
     "swarm": (
         "process",

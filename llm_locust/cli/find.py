@@ -9,8 +9,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from llm_locust.core.texts import argument, parse_time
-from llm_locust.figures.compare.comparison import unlike_beside_load
-from llm_locust.figures.compare.sides import Compared, measure_for_comparison
+from llm_locust.figures.comparison import unlike_beside_load
 from llm_locust.figures.edge import Bounds, NextStage, SearchResult
 from llm_locust.figures.objective import UNITS, Objective, Probe, parse_objective, probes
 from llm_locust.figures.search import (
@@ -22,8 +21,8 @@ from llm_locust.figures.search import (
     search_answer,
     search_stages,
 )
-from llm_locust.figures.section import Line, Section, Tone
-from llm_locust.figures.text import clean, number
+from llm_locust.figures.sides import Compared, measure_for_comparison
+from llm_locust.figures.text import Line, Section, Tone, clean, number
 from llm_locust.metrics.question import Question
 from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import open_source

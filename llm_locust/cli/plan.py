@@ -21,10 +21,21 @@ from llm_locust.figures.bottleneck import (
 from llm_locust.figures.edge import Bounds
 from llm_locust.figures.objective import parse_objective, probes
 from llm_locust.figures.search import last_answer, parse_share
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean, count, number, percent, plural
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+)
 from llm_locust.metrics.question import Question
 from llm_locust.report.analysis import analyse
 from llm_locust.report.console import print_sections

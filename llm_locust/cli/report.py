@@ -24,7 +24,7 @@ from llm_locust.report.headline import Headline, verdict as in_words
 from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.so_far import open_so_far
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import read_model
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 
 DESCRIPTION = (

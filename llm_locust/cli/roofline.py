@@ -12,9 +12,7 @@ from rich.text import Text
 from llm_locust.figures.text import clean, count, number, percent, plural
 from llm_locust.report.console import NARROWEST, print_parts
 from llm_locust.report.output import printing, shown_json
-from llm_locust.roofline.bounds import DEFAULT_BATCHES, Roof, answer
-from llm_locust.roofline.gpus import GPUS, gpu_named
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import DEFAULT_BATCHES, GPUS, Roof, answer, gpu_named, read_model
 
 DESCRIPTION = (
     "Bounds of TTFT, TPOT and tokens/s from a model's bytes and operations over its GPUs' bandwidth and "
@@ -89,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_bounds(found: Part, file: TextIO, width: int | None = None) -> None:
-    """Print the result of :func:`~llm_locust.roofline.bounds.answer`.
+    """Print the result of :func:`~llm_locust.roofline.answer`.
 
     Args:
         width: columns; default: the terminal's, or 80 without one.

@@ -15,8 +15,7 @@ from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibrati
 from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
 from llm_locust.doctor.looks import WHOLE_S, HostSeen, ServerSeen, look_around, look_at_host, look_at_server
 from llm_locust.doctor.machine import Access
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, plural
+from llm_locust.figures.text import Column, Line, Section, Table, TableRow, Tone, clean, plural
 from llm_locust.options.requests import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.console import print_sections
 from llm_locust.report.output import printing

@@ -11,8 +11,20 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import ColumnSource, Requests
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import count, number, percent, plural, seconds, sentence
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    count,
+    number,
+    percent,
+    plural,
+    seconds,
+    sentence,
+)
 from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot
 from llm_locust.metrics.columns import Columns, Floats, Mask, filled
 from llm_locust.metrics.stats.censoring import ordered, percentile

@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.compare.comparison import Row, Verdict, explained, joint_confidence, verdict_on
-from llm_locust.figures.compare.sides import (
-    METRICS,
-    Compared,
-    Metric,
-    counted_in_share,
-    figure_label,
-    table_metrics,
-)
+from llm_locust.figures.comparison import Row, Verdict, explained, joint_confidence, verdict_on
 from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.goodput import unplaced
 from llm_locust.figures.parts import (
@@ -32,8 +24,30 @@ from llm_locust.figures.parts import (
     part_of_all,
     rate_cells,
 )
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, sentence
+from llm_locust.figures.sides import (
+    METRICS,
+    Compared,
+    Metric,
+    counted_in_share,
+    figure_label,
+    table_metrics,
+)
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    estimate,
+    is_cut,
+    meaning_in,
+    number,
+    percent,
+    sentence,
+)
 from llm_locust.figures.user_time import UserTime, user_time
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Floats, Mask, Rows

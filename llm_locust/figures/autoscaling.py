@@ -11,8 +11,19 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.reliability import recovery
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import count, number, percent, plural, seconds
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    count,
+    number,
+    percent,
+    plural,
+    seconds,
+)
 from llm_locust.metrics.columns import Columns, Floats, Mask, groups
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.proportions import Proportion

@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
-from llm_locust.figures.charts.distributions import FittedLine, load_while_streaming, theil_sen
+from llm_locust.figures.charts import FittedLine, load_while_streaming, theil_sen
 from llm_locust.figures.client import ClientFacts, compute as client_of
 from llm_locust.figures.curve import UslFigures
 from llm_locust.figures.edge import SearchResult
 from llm_locust.figures.fairness import LikelyCause, compute as deployment_of
 from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import Probe, Shown
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.servers import PREFILL, pool_sizes
 from llm_locust.figures.stages import Stage, over
-from llm_locust.figures.text import clean, number, percent, plural, sentence
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    number,
+    percent,
+    plural,
+    sentence,
+)
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.structs import SummaryPart, key

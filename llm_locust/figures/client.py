@@ -23,8 +23,18 @@ from llm_locust.core.manifest import (
 )
 from llm_locust.core.texts import quantity
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Line, Section, Tone
-from llm_locust.figures.text import clean, count, number, percent, plural, sentence, short
+from llm_locust.figures.text import (
+    Line,
+    Section,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    sentence,
+    short,
+)
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped

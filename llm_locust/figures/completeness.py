@@ -6,8 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts, worker_names
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, is_defined, number, plural, seconds, sentence, short
+from llm_locust.figures.text import (
+    MOST_ROWS,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    is_defined,
+    number,
+    plural,
+    rows_left_out,
+    seconds,
+    sentence,
+    short,
+)
 from llm_locust.metrics.structs import SummaryPart, finite, key
 
 if TYPE_CHECKING:
@@ -24,8 +40,6 @@ MOST_NAMED = 10
 #: An event loop that was held for longer, once, is worth a row; so is a clock that is further off.
 NOTABLE_HUB_LAG_MS = 50.0
 NOTABLE_OFFSET_MS = 1.0
-
-MOST_ROWS = 20
 
 
 # --- What came of what the workers announced
@@ -438,7 +452,7 @@ def nodes(summary: "Summary") -> Section | None:
     rows += [_row(w, part.names[w.id], count(w.received)) for w in found]
     if not rows:
         return None
-    notes = _notes(len(rows) - MOST_ROWS, len(workers) - len(found))
+    notes = _notes(len(rows), len(workers) - len(found))
     table = Table(_COLUMNS, tuple(rows[:MOST_ROWS])).without_empty()
     return Section("Nodes", table=table, notes=tuple(notes), key="nodes")
 
@@ -482,9 +496,8 @@ def _offset(node: Node) -> str:
     return f"{offset} ± {error}"
 
 
-def _notes(more: int, others: int) -> Iterator[Line]:
-    if more > 0:
-        yield Line(f"{count(more)} more in summary.json", Tone.FAINT)
+def _notes(rows: int, others: int) -> Iterator[Line]:
+    yield from rows_left_out(rows)
     if others > 0:
         yield Line(
             f"{plural(others, 'other worker')}: loop never blocked for over {NOTABLE_HUB_LAG_MS:g} ms, "

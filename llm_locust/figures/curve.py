@@ -9,10 +9,24 @@ import numpy as np
 
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.stage_checks import PrefixWorth, StagePrefix, worth
 from llm_locust.figures.stages import Stage, kept, result_of, stage_label
-from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, plural
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    estimate,
+    is_cut,
+    meaning_in,
+    number,
+    percent,
+    plural,
+)
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
 from llm_locust.metrics.stats.trend import student_t

@@ -18,10 +18,7 @@ from llm_locust.figures.autoscaling import Autoscaling, autoscaling, lives
 from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
-    MOST_ROWS,
     having_figures,
-    rows_left_out as _left_out,
-    shown_label as _shown,
 )
 from llm_locust.figures.reliability import OutageSpan
 from llm_locust.figures.routing import (
@@ -37,8 +34,24 @@ from llm_locust.figures.routing import (
     replicas,
     while_all_serve,
 )
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent
+from llm_locust.figures.text import (
+    MOST_ROWS,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    estimate,
+    is_cut,
+    meaning_in,
+    number,
+    percent,
+    rows_left_out,
+    short_name,
+)
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.proportions import (
@@ -677,7 +690,9 @@ def show_replicas(summary: "Summary") -> Section | None:
     )
     table = having_figures(Table(columns, tuple(map(_replica_row, found[:MOST_ROWS]))), summary)
     return Section(
-        "Replicas", table=table, notes=(*meaning_in(table), *naming(summary.fairness), *_left_out(found))
+        "Replicas",
+        table=table,
+        notes=(*meaning_in(table), *naming(summary.fairness), *rows_left_out(len(found))),
     )
 
 
@@ -685,7 +700,7 @@ def _replica_row(replica: ReplicaFigures) -> TableRow:
     cut = is_cut(replica.cut_share)
     return TableRow(
         (
-            _shown(replica.name),
+            short_name(replica.name),
             count(replica.requests),
             percent(replica.share),
             percent(replica.error_rate),

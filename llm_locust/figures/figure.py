@@ -9,7 +9,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.section import Section
+from llm_locust.figures.text import Section
 from llm_locust.metrics.answers import Answers
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.question import Question
@@ -19,7 +19,7 @@ from llm_locust.metrics.standstill import Silences
 from llm_locust.metrics.window import Population
 
 if TYPE_CHECKING:
-    from llm_locust.figures.live_check import LiveEnd
+    from llm_locust.figures.latency import LiveEnd
     from llm_locust.figures.parts import StageFigures
     from llm_locust.figures.summary import Summary
 

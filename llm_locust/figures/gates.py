@@ -11,8 +11,22 @@ from msgspec import UNSET, UnsetType, structs
 
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.parts import StageFigures
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, mark, meaning_in, number, percent, plural, sentence
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    mark,
+    meaning_in,
+    number,
+    percent,
+    plural,
+    sentence,
+)
 from llm_locust.figures.tokens import ODD_COUNTS
 from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.catalogue import LATENCY

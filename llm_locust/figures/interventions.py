@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Line, Section, Tone
-from llm_locust.figures.text import clean, count, plural, seconds
+from llm_locust.figures.text import Line, Section, Tone, clean, count, plural, seconds
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
 

@@ -16,11 +16,25 @@ from llm_locust.core.texts import UNDEFINED, listed, nearest
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.counts import GroupRequests, RequestCounts
 from llm_locust.figures.figure import Run
-from llm_locust.figures.goodput import Goodput, GroupGoodput, OnTime
+from llm_locust.figures.goodput import Goodput, GroupGoodput, OnTime, Throughput
 from llm_locust.figures.quality import PartQuality, quality_of_part
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, estimate, is_cut, meaning_in, number, percent, short
-from llm_locust.figures.throughput import Throughput
+from llm_locust.figures.text import (
+    MOST_ROWS,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    count,
+    estimate,
+    is_cut,
+    meaning_in,
+    number,
+    percent,
+    rows_left_out,
+    short_name,
+)
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.columns import DOUBTS, OUTCOMES, Rows, groups, read_whole
 from llm_locust.metrics.measured import Measured
@@ -343,9 +357,6 @@ def _figures(
     )
 
 
-#: Rows of one table; a note says how many more are in summary.json.
-MOST_ROWS = 20
-_MESSAGE_LENGTH, _EXAMPLE_LENGTH, _NAME_LENGTH = 160, 2_000, 64
 _LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
 
 #: The columns of a table of groups, by latency and percentile. A narrow terminal shows the first three.
@@ -392,7 +403,7 @@ def _by_label(summary: "Summary", groups: Mapping[str, RequestPart], head: str) 
         return None
     rows = [_group_row(label, part) for label, part in groups.items()]
     table = having_figures(Table(_group_columns(head), tuple(rows[:MOST_ROWS])), summary)
-    return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *rows_left_out(rows)))
+    return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *rows_left_out(len(rows))))
 
 
 def breakdowns(summary: "Summary") -> Iterator[Section]:
@@ -424,7 +435,7 @@ def _group_row(label: str, part: RequestPart | GroupPart) -> TableRow:
     cut = is_cut(part.requests.cut_share)
     return TableRow(
         (
-            shown_label(label),
+            short_name(label),
             count(part.requests.population),
             percent(part.requests.error_rate),
             *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
@@ -432,12 +443,3 @@ def _group_row(label: str, part: RequestPart | GroupPart) -> TableRow:
             percent(part.goodput.ratio),
         )
     )
-
-
-def shown_label(label: str) -> str:
-    return short(clean(label), _NAME_LENGTH) if label else "(none)"
-
-
-def rows_left_out(rows: Sequence[object]) -> tuple[Line, ...]:
-    more = len(rows) - MOST_ROWS
-    return (Line(f"{count(more)} more in summary.json", Tone.FAINT),) if more > 0 else ()

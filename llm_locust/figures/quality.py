@@ -14,8 +14,22 @@ from llm_locust.core.batch import Labels
 from llm_locust.core.record import Doubt, Outcome
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, number, percent, plural, seconds, sentence, short
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    seconds,
+    sentence,
+    short,
+)
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.columns import OUTCOMES, Columns, Mask, Rows
 from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion

@@ -31,8 +31,7 @@ from llm_locust.figures.edge import (
 )
 from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import UNITS, Axis, Objective, Probe, Shown, parse_objective, probes
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, load, number, percent
+from llm_locust.figures.text import Column, Line, Section, Table, TableRow, Tone, clean, load, number, percent
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.intervals import FEWEST_BEYOND
 from llm_locust.metrics.structs import SummaryPart, key

@@ -13,7 +13,6 @@ import msgspec
 from llm_locust.core.texts import UNDEFINED, probability, quantity
 from llm_locust.figures.fairness import BEYOND_CHANCE, UNEVEN_CV, jain, variation
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.server_metrics import (
     GatewayFigures,
     ServerFigures,
@@ -23,7 +22,23 @@ from llm_locust.figures.server_metrics import (
     gateway,
     is_of,
 )
-from llm_locust.figures.text import clean, count, number, percent, plural, sentence, short
+from llm_locust.figures.text import (
+    MOST_ROWS,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    rows_left_out,
+    sentence,
+    short_name,
+)
 from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.stats.proportions import equal_shares
@@ -36,8 +51,6 @@ if TYPE_CHECKING:
 
 # --- What the servers said of themselves, the gateway before them, and the energy that the answers took
 
-
-MOST_ROWS = 20
 
 #: Less of the window scraped than this is worth a line.
 LEAST_COVERED = 0.95
@@ -613,7 +626,6 @@ def _over(amount: float | None, by: float | None) -> float | None:
     return amount / by if amount is not None and by else None
 
 
-_NAME_LENGTH = 64
 _MIB = 1 << 20
 _SERVER_COLUMNS = (
     Column("Server", left=True, verbatim=True),
@@ -646,11 +658,11 @@ def show(summary: "Summary") -> Section | None:
     failure = [Line(clean(part.failure), Tone.WARN, verbatim=True)] if part.failure else []
     if not targets:
         return Section("Servers", tuple(failure), key="servers") if failure else None
-    rows = [_server_row(target, short(clean(target.target), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
+    rows = [_server_row(target, short_name(target.target)) for target in targets[:MOST_ROWS]]
     if len(targets) > 1 and part.pools is None:
         rows.append(_server_row(part.total, "all"))
     table = Table(_SERVER_COLUMNS, tuple(rows)).without_empty()
-    notes = (*failure, *_gateway(part.gateway), *_gaps(targets), *_left_out(len(targets)))
+    notes = (*failure, *_gateway(part.gateway), *_gaps(targets), *rows_left_out(len(targets)))
     return Section("Servers", table=table, notes=notes, key="servers")
 
 
@@ -727,11 +739,6 @@ def _gaps(targets: Sequence[ServerFigures]) -> Iterator[Line]:
     covered = [target.covered for target in answering if target.covered is not None]
     if covered and min(covered) < LEAST_COVERED:
         yield Line(f"scraped over only {percent(min(covered))} of the window", Tone.WARN)
-
-
-def _left_out(targets: int) -> Iterator[Line]:
-    if targets > MOST_ROWS:
-        yield Line(f"{count(targets - MOST_ROWS)} more in summary.json", Tone.FAINT)
 
 
 # --- Prefill and decode servers by role, and what is wrong with them

@@ -16,8 +16,13 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import SessionHeaderEcho
 from llm_locust.figures.figure import Run
 from llm_locust.figures.parts import LATENCY_COLUMNS
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
     clean,
     count,
     estimate,

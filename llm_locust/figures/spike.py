@@ -10,9 +10,21 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
 from llm_locust.figures.reliability import Recovery, recovery
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.stages import CLIENT_LIMITED, Stage, kept
-from llm_locust.figures.text import clean, count, number, percent, plural, seconds
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    seconds,
+)
 from llm_locust.metrics.columns import Floats, Mask, Rows, Whole, slices
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.measured import Measured

@@ -23,7 +23,6 @@ from llm_locust.figures.parts import (
     part_of_all,
     rate_cells,
 )
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.stage_checks import (
     LengthsSeen,
     PrefixHits,
@@ -31,6 +30,12 @@ from llm_locust.figures.stage_checks import (
     StagePrefix,
 )
 from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
     clean,
     count,
     estimate,

@@ -17,20 +17,13 @@ from llm_locust.figures import (
     cost as cost_,
     counts,
     curve as curve_,
-    drift as drift_,
-    energy as energy_,
-    errors as errors_,
     fairness as fairness_,
     gates as gates_,
     goodput as goodput_,
-    images as images_,
     inputs as inputs_,
     interventions as interventions_,
     latency,
-    live_check as live_check_,
-    other_requests as other_requests_,
     parts as parts_,
-    parts_of_run,
     quality as quality_,
     reliability as reliability_,
     roofline as roofline_,
@@ -38,12 +31,10 @@ from llm_locust.figures import (
     search as search_,
     servers,
     sessions as sessions_,
-    since_start as since_start_,
     spike as spike_,
     stage_checks,
     stages as stages_,
     steadiness as steadiness_,
-    throughput as throughput_,
     tokens as tokens_,
     user_time as user_time_,
 )
@@ -77,7 +68,7 @@ class Summary(SummaryPart, frozen=True):
     window: Annotated[run_facts.WindowFacts, Figure(run_facts.window_of)]
     latency_ms: Annotated[dict[str, LatencyTable], Figure(latency.compute, latency.show, latency.intervals)]
     latency_ms_adjusted: Annotated[dict[str, LatencyTable], Figure(latency.adjusted)]
-    throughput: Annotated[throughput_.Throughput, Figure(throughput_.compute, throughput_.show)]
+    throughput: Annotated[goodput_.Throughput, Figure(goodput_.throughput_of, goodput_.show_throughput)]
     requests: Annotated[counts.RequestCounts, Figure(counts.compute, counts.show, counts.left_open)]
     goodput: Annotated[goodput_.Goodput, Figure(goodput_.compute, goodput_.show)]
     by_name: Annotated[dict[str, RequestPart], Figure(parts_.of_names, parts_.by_name)]
@@ -92,13 +83,15 @@ class Summary(SummaryPart, frozen=True):
         completeness_.Completeness, Figure(completeness_.compute, completeness_.show, completeness_.nodes)
     ]
     steadiness: Annotated[steadiness_.Steadiness, Figure(steadiness_.compute, steadiness_.show)]
-    drift: Annotated[drift_.Drift, Figure(drift_.compute, drift_.show)]
+    drift: Annotated[steadiness_.Drift, Figure(steadiness_.compute_drift, steadiness_.show_drift)]
     reliability: Annotated[reliability_.Reliability, Figure(reliability_.compute, reliability_.show)]
     replicas: Annotated[list[ReplicaFigures], Figure(fairness_.replicas_of, fairness_.show_replicas)]
     fairness: Annotated[fairness_.Fairness, Figure(fairness_.fairness_of, fairness_.show)]
     bottleneck: Annotated[bottleneck_.Bottleneck | str, Figure(bottleneck_.compute, bottleneck_.show)]
     quality: Annotated[quality_.Quality, Figure(quality_.compute, quality_.sections)]
-    errors: Annotated[list[errors_.ErrorKind], Figure(errors_.compute, errors_.show)]
+    errors: Annotated[
+        list[reliability_.ErrorKind], Figure(reliability_.compute_errors, reliability_.show_errors)
+    ]
     compat: Annotated[compat_.Compat, Figure(compat_.compute)]
     interventions: Annotated[
         interventions_.Interventions, Figure(interventions_.compute, interventions_.show)
@@ -106,9 +99,9 @@ class Summary(SummaryPart, frozen=True):
     gates: Annotated[list[gates_.GateOutcome], Figure(None, gates_.show)]
     cost: Annotated[cost_.Cost | None, Figure(cost_.compute, cost_.show)]
     server: Annotated[servers.Servers | None, Figure(servers.compute, servers.show_pools, servers.show)]
-    energy: Annotated[energy_.Energy | str | None, Figure(energy_.compute, energy_.show)]
+    energy: Annotated[cost_.Energy | str | None, Figure(cost_.compute_energy, cost_.show_energy)]
     roofline: Annotated[roofline_.Roofline | str | None, Figure(roofline_.compute, roofline_.show)]
-    live_check: Annotated[live_check_.LiveCheck | None, Figure(live_check_.compute)]
+    live_check: Annotated[latency.LiveCheck | None, Figure(latency.compute_live_check)]
     analysis: run_facts.AnalysisFacts | None = None
     by: Annotated[dict[str, BreakdownPart] | None, Figure(None, parts_.breakdowns)] = None
     stages: Annotated[list[stages_.Stage] | None, Figure(stages_.compute, stages_.show)] = None
@@ -121,9 +114,9 @@ class Summary(SummaryPart, frozen=True):
         stage_checks.PrefixWorth | None, Figure(curve_.prefix_worth, curve_.show_prefix_hits)
     ] = None
     spike: Annotated[spike_.SpikeFacts | None, Figure(spike_.compute, spike_.show)] = None
-    parts: Annotated[parts_of_run.Parts | None, Figure(None, parts_of_run.show)] = None
-    since_start: Annotated[since_start_.SinceStart | None, Figure(None, since_start_.show)] = None
-    dropped: since_start_.DroppedPart | None = None
+    parts: Annotated[run_facts.Parts | None, Figure(None, run_facts.show_parts)] = None
+    since_start: Annotated[run_facts.SinceStart | None, Figure(None, run_facts.show_since_start)] = None
+    dropped: run_facts.DroppedPart | None = None
     arms: Annotated[list[arms_.ArmSummary] | None, Figure(None, arms_.show)] = None
     agents: Annotated[
         agents_.Agents | None, Figure(agents_.compute, agents_.show, agents_.agents_by_load)
@@ -132,10 +125,10 @@ class Summary(SummaryPart, frozen=True):
         autoscaling_.Autoscaling | None, Figure(fairness_.autoscaling_of, autoscaling_.show)
     ] = None
     inputs: Annotated[inputs_.Inputs | None, Figure(inputs_.compute, inputs_.show)] = None
-    images: Annotated[images_.Images | None, Figure(images_.compute, images_.show)] = None
+    images: Annotated[inputs_.Images | None, Figure(inputs_.compute_images, inputs_.show_images)] = None
     user_time: Annotated[user_time_.UserTime | None, Figure(user_time_.compute)] = None
     other_requests: Annotated[
-        list[other_requests_.OtherRequestsPart] | None, Figure(other_requests_.compute, other_requests_.show)
+        list[counts.OtherRequestsPart] | None, Figure(counts.compute_others, counts.show_others)
     ] = None
 
     @property

@@ -1,20 +1,119 @@
-"""Numbers and foreign text as a report prints them: the same in every format.
+"""What a report says, before any format: titled sections of lines and tables, whose cells are finished text.
 
-A number has three significant digits or all of its integer part, a thing that is not defined
-is a dash and never 0, a share is never rounded up to all nor down to none. Text that came from
-a server or a user is cleaned here and escaped by the format that prints it."""
+Console, Markdown and HTML lay out the same sections, of a run and of a comparison alike. A number has three
+significant digits or all of its integer part, a thing that is not defined is a dash and never 0, a share is
+never rounded up to all nor down to none. Text that came from a server or a user is cleaned here and escaped
+by the format that prints it."""
 
 import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TypeGuard
 
 from llm_locust.core.texts import UNDEFINED as UNDEFINED, figure, quantity
-from llm_locust.figures.section import Line, Section, Table, Tone
 from llm_locust.metrics.structs import Figures
+
+
+class Tone(StrEnum):
+    """How a line is meant. A format may colour it; the words alone must carry it too."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+    FAINT = "faint"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text.
+
+    A ``verbatim`` one holds text of a server or a user, to be shown letter by letter. A ``wide``
+    one speaks of ``wide`` columns only, and goes with them.
+    """
+
+    text: str
+    tone: Tone = Tone.PLAIN
+    verbatim: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column. ``left`` aligned columns hold text, others numbers.
+
+    Neighbours of the same ``over`` stand under one common head. ``verbatim`` is as a line's.
+    ``wraps``: its cells may be broken over lines where there is no room; all others never are.
+    ``wide`` columns are left out where there is no room for them. Cells of the first column and of ``toned``
+    ones are in the row's tone.
+    """
+
+    head: str
+    over: str = ""
+    left: bool = False
+    verbatim: bool = False
+    wraps: bool = False
+    wide: bool = False
+    toned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    cells: tuple[str, ...]
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+
+    def without_wide(self) -> "Table":
+        """The same table without its ``wide`` columns."""
+        return self._of([i for i, column in enumerate(self.columns) if not column.wide])
+
+    def without_empty(self, *nothing: str) -> "Table":
+        """The same table without the columns that no row has anything in, or anything but ``nothing``."""
+        empty = {"", *nothing}
+        used = [any(row.cells[i] not in empty for row in self.rows) for i in range(len(self.columns))]
+        return self._of([i for i, is_used in enumerate(used) if is_used])
+
+    def _of(self, kept: list[int]) -> "Table":
+        return Table(
+            tuple(self.columns[i] for i in kept),
+            tuple(TableRow(tuple(row.cells[i] for i in kept), row.tone) for row in self.rows),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of a report. ``alarm`` marks what has to be read before any number.
+
+    ``key`` is its name in the program, and ``chapter`` the key of its chapter of the page: nothing is placed
+    by its title. A ``stacked`` one has its title above its lines, else the title stands beside them.
+    """
+
+    title: str
+    lines: tuple[Line, ...] = ()
+    table: Table | None = None
+    notes: tuple[Line, ...] = ()
+    alarm: bool = False
+    key: str = ""
+    chapter: str = ""
+    stacked: bool = False
+
+    def without_wide(self) -> "Section":
+        """The same section for a narrow page."""
+        table = self.table and self.table.without_wide()
+        return replace(self, table=table, notes=tuple(note for note in self.notes if not note.wide))
+
+
+# --- Numbers and foreign text as cells and lines
+
 
 SEPARATOR = " · "
 
@@ -102,6 +201,24 @@ def _is_shown(c: str) -> bool:
 def short(text: str, most: int) -> str:
     """At most ``most`` characters, the cut shown as ``…``."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+#: Characters of a name in a table.
+NAME_LENGTH = 64
+
+
+def short_name(name: str) -> str:
+    """The name of a group, a replica or a request, as a table has it."""
+    return short(clean(name), NAME_LENGTH) if name else "(none)"
+
+
+#: Rows of one table; a note says how many more are in summary.json.
+MOST_ROWS = 20
+
+
+def rows_left_out(rows: int) -> tuple[Line, ...]:
+    more = rows - MOST_ROWS
+    return (Line(f"{count(more)} more in summary.json", Tone.FAINT),) if more > 0 else ()
 
 
 def brief(text: str, most: int) -> str:

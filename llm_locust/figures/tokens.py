@@ -9,8 +9,19 @@ from msgspec.structs import asdict, replace
 from llm_locust.core.record import TokenSource
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import count, number, percent, plural, sentence
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    count,
+    number,
+    percent,
+    plural,
+    sentence,
+)
 from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import LATE_S
 from llm_locust.metrics.requests.latency import chars_per_s, user_tps

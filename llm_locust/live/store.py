@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from llm_locust.core.record import Outcome
-from llm_locust.figures.live_check import METRICS, PLACES, LastLatency, LiveEnd
+from llm_locust.figures.latency import METRICS, PLACES, LastLatency, LiveEnd
 from llm_locust.figures.servers import label_of_server, role_of_label
 from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import (

@@ -11,7 +11,7 @@ from llm_locust.metrics.answers import ByPrompt
 from llm_locust.metrics.limits import EDGE, Gate, Slo, parse_gates, parse_slo
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.metrics.window import Window
-from llm_locust.roofline.bounds import Roof, roof_of_options
+from llm_locust.roofline import Roof, roof_of_options
 
 # --- Prices: what is paid for GPUs and tokens.
 
@@ -97,7 +97,7 @@ class Question:
         where: a condition; the requests that do not meet it are left out.
         prices: for what answers cost; each that is None is the manifest's.
         quality_baseline: the answers of another run, for ``quality.baseline``.
-        roof: options of :func:`~llm_locust.roofline.bounds.roof_of_options` instead of the manifest's.
+        roof: options of :func:`~llm_locust.roofline.roof_of_options` instead of the manifest's.
     """
 
     slo: str | None = None
@@ -152,7 +152,7 @@ class Question:
         """The model and its GPUs; None where neither is known.
 
         Raises:
-            RooflineError: as :func:`~llm_locust.roofline.bounds.roof_of_options`.
+            RooflineError: as :func:`~llm_locust.roofline.roof_of_options`.
         """
         if not self.roof and self.lacks_shape(manifest):
             return None

@@ -23,7 +23,7 @@ from msgspec.structs import fields
 
 from llm_locust.client.http.timers import Timeouts
 from llm_locust.core.texts import argument, parse_time, plain_number
-from llm_locust.roofline.model import ModelShape, read_model
+from llm_locust.roofline import ModelShape, read_model
 from llm_locust.scenario import readers
 from llm_locust.scenario.readers import Form
 from llm_locust.scenario.tree import Check, word

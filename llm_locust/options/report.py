@@ -7,7 +7,7 @@ from llm_locust.core.texts import parse_time
 from llm_locust.options.load import LoadSettings
 from llm_locust.options.option import PROGRESS_MODES, Group, ProgressMode, option, parse_price, read_shape
 from llm_locust.options.run import RunSettings
-from llm_locust.roofline.gpus import Gpu, gpu_named
+from llm_locust.roofline import Gpu, gpu_named
 
 
 def parse_note(text: str) -> str:

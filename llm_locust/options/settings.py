@@ -18,7 +18,7 @@ from llm_locust.options.report import DEFAULT_WEB_HOST, Keep, ReportSettings, ke
 from llm_locust.options.requests import AccessSettings, RequestSettings, access_secrets
 from llm_locust.options.run import RunSettings
 from llm_locust.options.table import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS, recorded
-from llm_locust.roofline.bounds import roof_of_options
+from llm_locust.roofline import roof_of_options
 from llm_locust.scenario.classes import TrafficClass, sole_class, with_options
 from llm_locust.scenario.document import Scenario, Stop, load_scenario
 from llm_locust.scenario.readers import DatasetSource

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.charts.course import TimeAxis, percentiles_in
+from llm_locust.figures.course import TimeAxis, percentiles_in
 from llm_locust.figures.parts import breakdown
-from llm_locust.figures.run_facts import AnalysisFacts
-from llm_locust.figures.since_start import DroppedPart, SinceStart
+from llm_locust.figures.run_facts import AnalysisFacts, DroppedPart, SinceStart
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict

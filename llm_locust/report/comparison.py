@@ -10,28 +10,25 @@ from pathlib import Path
 from llm_locust.core import EXIT_GATE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.compare.comparison import (
+from llm_locust.figures.comparison import (
     Comparison,
-    Row,
-    Verdict,
-    compare_in_turn,
-    doubts,
-    models_differ,
-    unlike,
-)
-from llm_locust.figures.compare.relative_gates import (
     Finding,
     GateResult,
     RelativeGate,
+    Row,
     State,
     Unknown,
+    Verdict,
+    compare_in_turn,
     doubt_on,
+    doubts,
     evaluate_relative,
+    models_differ,
     resolution,
+    unlike,
 )
-from llm_locust.figures.compare.sides import Compared, Metric, figure_label, measure_for_comparison
-from llm_locust.figures.section import Line, Tone
-from llm_locust.figures.text import clean, number, percent, plural, sentence
+from llm_locust.figures.sides import Compared, Metric, figure_label, measure_for_comparison
+from llm_locust.figures.text import Line, Tone, clean, number, percent, plural, sentence
 from llm_locust.metrics.limits import MetricKind, Slo
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.stats.estimates import Difference

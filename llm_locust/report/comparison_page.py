@@ -8,22 +8,38 @@ from typing import Any
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.charts.distributions import LEVELS, levels_of
-from llm_locust.figures.compare.comparison import (
+from llm_locust.figures.charts import LEVELS, levels_of
+from llm_locust.figures.comparison import (
     CONFIDENCE,
     Comparison,
     FigureOverTime,
+    GateResult,
     Row,
     Scaled,
     ScalingError,
+    Unknown,
     Verdict,
     figures_over_time,
     scaling,
 )
-from llm_locust.figures.compare.relative_gates import GateResult, Unknown
-from llm_locust.figures.compare.sides import METRICS, figure_label
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, count, moment, number, percent, plural, seconds, sentence, short
+from llm_locust.figures.sides import METRICS, figure_label
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    moment,
+    number,
+    percent,
+    plural,
+    seconds,
+    sentence,
+    short,
+)
 from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.metrics.limits import MetricKind
 from llm_locust.metrics.question import PriceError, Prices

@@ -19,9 +19,23 @@ from rich.text import Text
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.deployment.samples import SERVER_METRICS_FILE
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import SEPARATOR, clean, count, number, percent, plural, sentence, short
+from llm_locust.figures.text import (
+    SEPARATOR,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    sentence,
+    short,
+)
 from llm_locust.live.state import Figures, LiveRun, State
 from llm_locust.live.store import Snapshot
 from llm_locust.metrics.catalogue import LATENCY

@@ -11,9 +11,12 @@ from llm_locust.figures import (
 )
 from llm_locust.figures.client import ClientFacts, calibration_text
 from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
-from llm_locust.figures.section import Line, Section, Table, Tone
 from llm_locust.figures.summary import FIGURES, Summary
 from llm_locust.figures.text import (
+    Line,
+    Section,
+    Table,
+    Tone,
     clean,
     count,
     explained_once,

@@ -11,14 +11,16 @@ from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.texts import quantity
 from llm_locust.figures import client, goodput, latency, reliability, tokens
 from llm_locust.figures.completeness import first_loss, show as completeness
-from llm_locust.figures.errors import error_words
 from llm_locust.figures.fairness import BOXED
 from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.quality import doubtful
+from llm_locust.figures.reliability import error_words
 from llm_locust.figures.search import SearchAnswer
-from llm_locust.figures.section import Line, Section, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import (
+    Line,
+    Section,
+    Tone,
     brief,
     clean,
     count,

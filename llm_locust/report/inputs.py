@@ -25,7 +25,7 @@ from llm_locust.deployment.samples import (
     holds_samples,
     read_samples,
 )
-from llm_locust.figures.live_check import LiveEnd
+from llm_locust.figures.latency import LiveEnd
 from llm_locust.figures.text import seconds
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.measured import measured_from

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean
+from llm_locust.figures.text import Column, Line, Section, Table, TableRow, Tone, clean
 from llm_locust.report.contents import heading, sections
 from llm_locust.report.headline import Headline, boxes, verdict
 from llm_locust.store import REPORT_HTML_FILE

@@ -7,9 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.over_load import OperatingPoint, front, operating_points
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
-from llm_locust.figures.text import clean, number, percent, plural
+from llm_locust.figures.charts import OperatingPoint, front, operating_points
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    number,
+    percent,
+    plural,
+)
 from llm_locust.metrics.question import Prices, Question
 from llm_locust.report.analysis import analyse
 from llm_locust.report.html.shell import Axis, Chart, Data, Kind, Series, Values, figures, labels, whole_page

@@ -11,9 +11,7 @@ import msgspec
 
 from llm_locust.core.files import SmallYamlError, read_small_yaml
 from llm_locust.core.texts import argument, is_on, parse_time_ns, positive
-from llm_locust.roofline.bounds import StepCosts, step_costs
-from llm_locust.roofline.gpus import Gpu, RooflineError, gpu_named
-from llm_locust.roofline.model import ModelShape, read_model
+from llm_locust.roofline import Gpu, ModelShape, RooflineError, StepCosts, gpu_named, read_model, step_costs
 from llm_locust.sim.engine import EngineProfile
 from llm_locust.sim.faults import TRANSFER_FAULT, FaultPlan, PlanStep, check_plan, parse_factor
 from llm_locust.sim.jobs import ModelLimits

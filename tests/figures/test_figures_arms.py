@@ -15,7 +15,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.figures.arms import ArmSamples, Influence, independence, paired_difference
 from llm_locust.metrics.question import Question
 from llm_locust.report.markdown import markdown
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import read_model
 from llm_locust.wire.usage import CountFault
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)

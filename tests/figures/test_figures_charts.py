@@ -26,8 +26,32 @@ from metrics_cases import (
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch, Requests
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.charts import RunCharts, run_charts
-from llm_locust.figures.charts.course import (
+from llm_locust.figures.charts import (
+    FEWEST_POINTS,
+    GAP_BINS,
+    LEVELS,
+    MOST_DRAWN,
+    PHASES,
+    LimitedRun,
+    OperatingPoint,
+    RequestDetails,
+    RunCharts,
+    TokenFacts,
+    front,
+    gap_edges_s,
+    levels_of,
+    limit_curve,
+    limit_surface,
+    load_while_streaming,
+    read_tokens,
+    relation,
+    run_charts,
+    slow_request,
+    slowest,
+    theil_sen,
+    ttft_by_input,
+)
+from llm_locust.figures.course import (
     MOST_BINS,
     MOST_CURVES,
     ServerCurves,
@@ -38,24 +62,6 @@ from llm_locust.figures.charts.course import (
     rates_over_time,
     server_curves,
 )
-from llm_locust.figures.charts.distributions import (
-    FEWEST_POINTS,
-    GAP_BINS,
-    LEVELS,
-    MOST_DRAWN,
-    RequestDetails,
-    TokenFacts,
-    gap_edges_s,
-    levels_of,
-    load_while_streaming,
-    read_tokens,
-    relation,
-    theil_sen,
-    ttft_by_input,
-)
-from llm_locust.figures.charts.limits import LimitedRun, limit_curve, limit_surface
-from llm_locust.figures.charts.run import PHASES, slow_request, slowest
-from llm_locust.figures.over_load import OperatingPoint, front
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.limits import Slo

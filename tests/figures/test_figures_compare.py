@@ -18,27 +18,25 @@ from numpy.typing import NDArray
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.figures.compare.comparison import (
+from llm_locust.figures.comparison import (
     Comparison,
+    GateResult,
     ScalingError,
+    State,
     Verdict,
     apart_p,
     compare_figures,
     compare_in_turn,
     doubts,
+    evaluate_relative,
     figures_over_time,
     joint_confidence,
+    judge_change,
+    parse_relative_gates,
     scaling,
     unlike,
 )
-from llm_locust.figures.compare.relative_gates import (
-    GateResult,
-    State,
-    evaluate_relative,
-    judge_change,
-    parse_relative_gates,
-)
-from llm_locust.figures.compare.sides import (
+from llm_locust.figures.sides import (
     METRICS,
     NOT_COMPARED,
     Compared,

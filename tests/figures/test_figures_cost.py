@@ -10,7 +10,7 @@ from report_cases import summary, told
 from summaries import faked, summarise, typed
 
 from llm_locust.figures.cost import cost as cost_of, show as show_cost
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.text import Section, Tone
 from llm_locust.metrics.question import PriceError, Prices, Question
 
 

@@ -9,10 +9,10 @@ from report_cases import records, seen_worker, summary, told
 from summaries import typed
 
 from llm_locust.core.record import Outcome
-from llm_locust.figures import drift as drift_of_figures, reliability, steadiness
-from llm_locust.figures.drift import MEASURES, drift
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures import reliability, steadiness
+from llm_locust.figures.steadiness import MEASURES, drift
 from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import Section, Tone
 from llm_locust.metrics.columns import OUTCOMES, Columns
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.requests.judgement import Limits, judge
@@ -196,11 +196,11 @@ def test_requests_that_were_sent_again_are_told() -> None:
 
 
 def test_a_short_run_has_no_drift() -> None:
-    assert drift_of_figures.show(told()) is None
+    assert steadiness.show_drift(told()) is None
 
 
 def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
-    found = drift_of_figures.show(soaked_summary(0.1))
+    found = steadiness.show_drift(soaked_summary(0.1))
     assert found is not None
     assert found.table is not None
     (headline,) = found.lines
@@ -218,6 +218,6 @@ def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
 
 
 def test_a_long_run_that_did_not_change_says_so() -> None:
-    found = drift_of_figures.show(soaked_summary(0.0))
+    found = steadiness.show_drift(soaked_summary(0.0))
     assert found is not None
     assert (said(found), found.lines[0].tone) == (["none beyond noise"], Tone.GOOD)

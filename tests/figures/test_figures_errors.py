@@ -10,8 +10,8 @@ from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.core.texts import LONGEST, PLACEHOLDERS, ErrorKinds, fold
-from llm_locust.figures.errors import MOST_KINDS, OTHER, ErrorKind, failures
 from llm_locust.figures.interventions import interventions, show as section
+from llm_locust.figures.reliability import MOST_KINDS, OTHER, ErrorKind, failures
 from llm_locust.metrics.window import Window, iso
 
 

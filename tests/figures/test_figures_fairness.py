@@ -26,7 +26,7 @@ from llm_locust.figures.fairness import (
 )
 from llm_locust.figures.reliability import OutageSpan
 from llm_locust.figures.routing import Affinity, ReplicaFigures
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.text import Section, Tone
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.proportions import Significance

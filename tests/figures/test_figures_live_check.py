@@ -12,8 +12,8 @@ from metrics_cases import batch, failed, manifest, request, requests
 from summaries import summarise
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.live_check import METRICS, LiveCheck, LiveEnd, remarks as live_check
-from llm_locust.figures.section import Tone
+from llm_locust.figures.latency import METRICS, LiveCheck, LiveEnd, remarks as live_check
+from llm_locust.figures.text import Tone
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps

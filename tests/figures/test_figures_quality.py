@@ -15,7 +15,7 @@ from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Doubt, Outcome, RequestRecord
 from llm_locust.figures.quality import MOST_KINDS, doubtful, show as quality_section
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.text import Section, Tone
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.question import Question
 from llm_locust.report.contents import sections

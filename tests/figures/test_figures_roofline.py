@@ -12,11 +12,11 @@ from roofline_cases import plain_roof
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.bottleneck import show as bottleneck
 from llm_locust.figures.roofline import show as roofline, utilisation as utilisation_of
-from llm_locust.figures.section import Tone
+from llm_locust.figures.text import Tone
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
-from llm_locust.roofline.bounds import Roof
+from llm_locust.roofline import Roof
 
 
 def utilisation(*given: Any, **more: Any) -> Any:

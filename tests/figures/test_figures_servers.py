@@ -11,11 +11,9 @@ from report_cases import manifest as report_manifest, records
 from summaries import faked, summarise, typed
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
-from llm_locust.figures.energy import energy as energy_of, show as show_energy
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.cost import energy as energy_of, show_energy as show_energy
 from llm_locust.figures.server_metrics import gateway as gateway_of, in_parts
 from llm_locust.figures.servers import (
-    MOST_ROWS,
     ROLE_SAMPLE,
     roles_of,
     servers,
@@ -23,6 +21,7 @@ from llm_locust.figures.servers import (
     show_pools as pools,
 )
 from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import MOST_ROWS, Section, Tone
 from llm_locust.metrics.question import Question
 from llm_locust.report.contents import sections
 

@@ -10,7 +10,6 @@ from summaries import summarise, typed
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import PART_ROWS, RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, SessionHeaderEcho
-from llm_locust.figures.section import Tone
 from llm_locust.figures.sessions import (
     by_turn,
     planned_turns,
@@ -19,6 +18,7 @@ from llm_locust.figures.sessions import (
     show as section,
 )
 from llm_locust.figures.summary import Summary
+from llm_locust.figures.text import Tone
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.window import Window
 

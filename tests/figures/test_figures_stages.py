@@ -19,8 +19,8 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.record import LengthPair, Outcome, RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages
+from llm_locust.figures.charts import load_points
 from llm_locust.figures.objective import parse_objective, probes
-from llm_locust.figures.over_load import load_points
 from llm_locust.figures.stage_checks import worth as worth_of
 from llm_locust.figures.stages import Stage, over, repeats
 from llm_locust.figures.summary import Summary, as_json

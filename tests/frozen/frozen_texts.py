@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from llm_locust.figures.compare.relative_gates import parse_relative_gates
+from llm_locust.figures.comparison import parse_relative_gates
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import PLAIN

@@ -34,7 +34,7 @@ from llm_locust.live.store import live_end
 from llm_locust.report.analysis import build_report
 from llm_locust.report.headline import verdict
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import read_model
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -15,14 +15,15 @@ from report_cases import write_run
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.compare.comparison import Verdict, compare_in_turn
-from llm_locust.figures.compare.relative_gates import (
+from llm_locust.figures.comparison import (
     GateResult,
     State,
+    Verdict,
+    compare_in_turn,
     evaluate_relative,
     parse_relative_gates,
 )
-from llm_locust.figures.compare.sides import Compared
+from llm_locust.figures.sides import Compared
 from llm_locust.report.comparison import compare_runs, gate_reason, verdict
 from llm_locust.report.comparison_page import sections
 from llm_locust.report.console import print_sections

@@ -15,9 +15,9 @@ from summaries import summarise, typed
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.client import show as client
-from llm_locust.figures.section import Section, Tone
+from llm_locust.figures.goodput import show_throughput as throughput
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.throughput import show as throughput
+from llm_locust.figures.text import Section, Tone
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.steady_window import asked_load, steady_window
 from llm_locust.metrics.window import Window

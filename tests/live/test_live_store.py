@@ -11,7 +11,7 @@ from live_cases import START_S, Run, observation, worker
 from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.live_check import LastLatency
+from llm_locust.figures.latency import LastLatency
 from llm_locust.live.counts import OTHERS, SCALARS, LiveKey, Ring
 from llm_locust.live.messages import (
     LiveReport,

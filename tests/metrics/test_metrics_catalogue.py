@@ -9,7 +9,7 @@ from metrics_cases import batch, columns, failed, manifest, request
 from summaries import summarise
 
 from llm_locust.core.record import Outcome
-from llm_locust.figures.compare.sides import METRICS, NOT_COMPARED
+from llm_locust.figures.sides import METRICS, NOT_COMPARED
 from llm_locust.metrics.catalogue import (
     FORMULAS,
     LATENCIES,

@@ -34,7 +34,7 @@ from llm_locust.figures.summary import SummaryError, as_json, read_summary
 from llm_locust.live.store import live_end
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.server_series import ServerSeries
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import read_model
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "summary-keys.md"

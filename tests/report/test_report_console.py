@@ -13,8 +13,7 @@ from summaries import typed
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
-from llm_locust.figures.section import Line, Section
-from llm_locust.figures.text import number
+from llm_locust.figures.text import Line, Section, number
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.console import print_report, print_sections
 from llm_locust.report.headline import verdict

@@ -16,8 +16,8 @@ from test_report_html import Page
 
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
-from llm_locust.figures.energy import Energy
-from llm_locust.figures.live_check import LiveCheck
+from llm_locust.figures.cost import Energy
+from llm_locust.figures.latency import LiveCheck
 from llm_locust.figures.summary import read_summary
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.live.store import live_end

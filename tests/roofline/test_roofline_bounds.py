@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given, strategies as st
 from roofline_cases import PLAIN_GPU, llama_8b, plain_roof, roofs, shape
 
-from llm_locust.roofline.bounds import (
+from llm_locust.roofline import (
+    GPUS,
+    Gpu,
     Roof,
+    RooflineError,
     decode_bound,
+    gpu_named,
     mean_context,
     prefill_bound,
     ridge_batch,
@@ -14,7 +18,6 @@ from llm_locust.roofline.bounds import (
     saturation,
     step_costs,
 )
-from llm_locust.roofline.gpus import GPUS, Gpu, RooflineError, gpu_named
 
 BATCHES = st.integers(1, 4096)
 CONTEXTS = st.integers(0, 200_000)

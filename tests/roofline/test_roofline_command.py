@@ -9,9 +9,7 @@ from roofline_cases import MODELS, plain_roof
 
 from llm_locust.cli.main import main
 from llm_locust.cli.roofline import print_bounds
-from llm_locust.roofline.bounds import Roof, answer
-from llm_locust.roofline.gpus import gpu_named
-from llm_locust.roofline.model import read_model
+from llm_locust.roofline import Roof, answer, gpu_named, read_model
 
 LLAMA = ["--gpu", "h100", "--model", str(MODELS / "llama-3-8b.yaml")]
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from roofline_cases import MODELS, llama_8b, mixtral, roofs, shape
 
-from llm_locust.roofline.bounds import Roof
-from llm_locust.roofline.gpus import RooflineError
-from llm_locust.roofline.model import model_of, read_model
+from llm_locust.roofline import Roof, RooflineError, model_of, read_model
 
 
 def test_llama_3_8b_by_hand() -> None:

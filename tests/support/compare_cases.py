@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from llm_locust.core.arrow import SCHEMA
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
-from llm_locust.figures.compare.sides import Compared, measure_for_comparison
+from llm_locust.figures.sides import Compared, measure_for_comparison
 from llm_locust.metrics.question import PLAIN
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 

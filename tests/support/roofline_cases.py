@@ -5,9 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from llm_locust.roofline.bounds import Roof
-from llm_locust.roofline.gpus import Gpu, gpu_named
-from llm_locust.roofline.model import ModelShape, read_model
+from llm_locust.roofline import Gpu, ModelShape, Roof, gpu_named, read_model
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 

@@ -4,15 +4,37 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.charts import RunCharts
-from llm_locust.figures.charts.distributions import LEVELS, MOST_DRAWN, Relation
-from llm_locust.figures.charts.limits import LimitCurve, LimitSurface
-from llm_locust.figures.charts.run import PHASES, SlowRequest
-from llm_locust.figures.over_load import Estimate, LoadPoint, by_lengths, load_points
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
+from llm_locust.figures.charts import (
+    LEVELS,
+    MOST_DRAWN,
+    PHASES,
+    Estimate,
+    LimitCurve,
+    LimitSurface,
+    LoadPoint,
+    Relation,
+    RunCharts,
+    SlowRequest,
+    by_lengths,
+    load_points,
+)
 from llm_locust.figures.stages import LOADS
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.text import clean, count, number, percent, plural, seconds, short
+from llm_locust.figures.text import (
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
+    clean,
+    count,
+    number,
+    percent,
+    plural,
+    seconds,
+    short,
+)
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.question import Prices
 from llm_locust.report.html.shell import (

@@ -6,9 +6,8 @@ from itertools import cycle
 
 import numpy as np
 
-from llm_locust.figures.charts import RunCharts
-from llm_locust.figures.charts.course import LOWEST, MEDIAN, MOST_CURVES, PLACES, Curves, ServerCurves
-from llm_locust.figures.charts.distributions import gap_edges_s
+from llm_locust.figures.charts import RunCharts, gap_edges_s
+from llm_locust.figures.course import LOWEST, MEDIAN, MOST_CURVES, PLACES, Curves, ServerCurves
 from llm_locust.figures.routing import ReplicaFigures
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import clean, count, number, plural, seconds, short

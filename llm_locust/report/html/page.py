@@ -10,22 +10,26 @@ import msgspec
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures import client, errors, goodput
+from llm_locust.figures import client, goodput, reliability
 from llm_locust.figures.arms import show as arms
-from llm_locust.figures.charts import RunCharts, run_charts
-from llm_locust.figures.charts.course import ServerCurves, axis_window, server_curves
-from llm_locust.figures.charts.distributions import LEVELS, MOST_DRAWN
-from llm_locust.figures.compare.comparison import Verdict
+from llm_locust.figures.charts import LEVELS, MOST_DRAWN, RunCharts, run_charts
+from llm_locust.figures.comparison import Verdict
 from llm_locust.figures.completeness import WorkerCompleteness, show as completeness
 from llm_locust.figures.counts import RequestCounts
+from llm_locust.figures.course import ServerCurves, axis_window, server_curves
 from llm_locust.figures.parts import LATENCY_COLUMNS
 from llm_locust.figures.routing import ReplicaFigures
 from llm_locust.figures.search import show as search
-from llm_locust.figures.section import Column, Line, Section, Table, TableRow, Tone
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import (
     MARK,
     MARK_MEANING,
+    Column,
+    Line,
+    Section,
+    Table,
+    TableRow,
+    Tone,
     clean,
     count,
     cut_note,
@@ -186,7 +190,7 @@ def chapters(
         _chapter("groups", "By group", over_time.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", over_time.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", plots.timeline(run), [plots.table(run)]),
-        _chapter("errors", "Errors", parts=[errors.show(summary, examples=True)]),
+        _chapter("errors", "Errors", parts=[reliability.show_errors(summary, examples=True)]),
         _chapter("quality", "Quality", parts=placed["quality"]),
         _chapter("sessions", "Sessions", parts=placed["sessions"]),
         _chapter("cost", "Cost and energy", parts=placed["cost"]),

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from msgspec import to_builtins
 
-from llm_locust.figures.section import Column
+from llm_locust.figures.text import Column
 
 _PACKAGE = "llm_locust.report.html"
 

@@ -10,8 +10,8 @@ import gevent
 from locust import log
 from locust.env import Environment
 
-from llm_locust.figures.section import Line
 from llm_locust.figures.summary import as_json
+from llm_locust.figures.text import Line
 from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
 from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL

@@ -19,14 +19,13 @@ from gevent.lock import BoundedSemaphore
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.record import Outcome
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
-from llm_locust.figures.over_load import DRAWN, LoadPoint, by_lengths, load_points
+from llm_locust.figures.charts import DRAWN, LoadPoint, by_lengths, load_points
 from llm_locust.figures.parts import LATENCY_COLUMNS, rate_cells
 from llm_locust.figures.search import answer
-from llm_locust.figures.section import Column, Line, TableRow, Tone
 from llm_locust.figures.stages import LOADS, NO_FIGURES, Stage, of_stages, stage_label
+from llm_locust.figures.steadiness import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.figures.summary import Summary, read_summary
-from llm_locust.figures.text import clean, count, number, percent, seconds
+from llm_locust.figures.text import Column, Line, TableRow, Tone, clean, count, number, percent, seconds
 from llm_locust.live.counts import Counts, Ring
 from llm_locust.live.state import (
     Figures,
@@ -669,9 +668,9 @@ def _drawn(points: Sequence[LoadPoint]) -> dict[str, list[float | None]]:
 # --------------------
 # Detection of drift in a soak, with a line in the log and on the page.
 #
-# The rules are those of llm_locust.figures.drift, applied to the cells of the live store: bins of a minute or
-# more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that is also large
-# enough, found in several looks in a row. Only the time since the number of users last changed counts.
+# The rules are those of llm_locust.figures.steadiness, applied to the cells of the live store: bins of a
+# minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that is also
+# large enough, found in several looks in a row. Only the time since the number of users last changed counts.
 # --------------------
 
 

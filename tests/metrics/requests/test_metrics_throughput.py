@@ -11,8 +11,7 @@ from metrics_cases import batch, columns, failed, manifest, ns, plain, request, 
 from summaries import summarise, typed
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.images import images as images_of
-from llm_locust.figures.inputs import inputs as inputs_of
+from llm_locust.figures.inputs import images as images_of, inputs as inputs_of
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.latency import per_request

@@ -335,7 +335,7 @@ import io
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 
-from llm_locust.figures.section import Tone
+from llm_locust.figures.text import Tone
 
 @dataclass
 class Answer:

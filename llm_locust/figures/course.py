@@ -89,7 +89,7 @@ def _round_width(least_s: float) -> float:
     return 3600.0 * math.ceil(least_s / 3600)
 
 
-# --- Percentiles, rates and failures in each span of a :class:`~.axis.TimeAxis`
+# --- Percentiles, rates and failures in each span of a :class:`TimeAxis`
 
 
 Integers = NDArray[np.integer[Any]]
@@ -223,7 +223,7 @@ def _known(curves: Mapping[str, Floats]) -> dict[str, Floats]:
     return {label: curve for label, curve in curves.items() if not np.isnan(curve).all()}
 
 
-# --- What servers said of themselves, in the spans of the client's :class:`~.axis.TimeAxis`
+# --- What servers said of themselves, in the spans of the client's :class:`TimeAxis`
 
 
 #: Curves of one chart; of more servers the highest, the median and the lowest are told.

@@ -1,1 +1,0 @@
-"""Comparison of runs: figures, differences beyond noise, relative gates."""

@@ -1,1 +1,0 @@
-"""Upper bounds of a model on GPUs: bytes over bandwidth, operations over peak. Pure functions."""
