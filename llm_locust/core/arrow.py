@@ -551,6 +551,17 @@ MAGIC = b"PAR1"
 
 
 @contextmanager
+def open_parquet(file: BinaryIO) -> Iterator[pq.ParquetFile]:
+    """The Parquet file that is open as ``file``, which Arrow reads by its descriptor (raises ArrowException).
+
+    A file object of Python would be read, and let go, by threads of Arrow: one that does so while the
+    interpreter ends aborts the process.
+    """
+    with pa.OSFile(f"/dev/fd/{file.fileno()}") as native, pq.ParquetFile(native) as parquet:
+        yield parquet
+
+
+@contextmanager
 def parquet_input(path: Path, bounds: FileBounds) -> Iterator[pq.ParquetFile]:
     """An open Parquet file whose own figures are within the bounds.
 
@@ -558,7 +569,7 @@ def parquet_input(path: Path, bounds: FileBounds) -> Iterator[pq.ParquetFile]:
         InputError: it cannot be opened or read, is no Parquet file, or is out of the bounds.
     """
     try:
-        with open_plain(path, bounds.name) as plain, pq.ParquetFile(plain) as file:
+        with open_plain(path, bounds.name) as plain, open_parquet(plain) as file:
             reading, rows = FileReading(bounds, path), file.metadata
             if rows.num_rows > bounds.lines:
                 raise reading.error(f"{rows.num_rows:,} rows; at most {bounds.lines:,} are allowed")

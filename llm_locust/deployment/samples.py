@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from llm_locust.core.arrow import check_group, from_numpy, values_of, whole_batches
+from llm_locust.core.arrow import check_group, from_numpy, open_parquet, values_of, whole_batches
 from llm_locust.core.files import own_file, replacing
 from llm_locust.deployment.exposition import MOST_VALUE
 from llm_locust.wire.foreign_text import one_line
@@ -140,7 +140,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
         SamplesError: a file has no samples.
     """
     if path.exists():
-        with _reading(path), own_file(path).open("rb") as plain, pq.ParquetFile(plain) as file:
+        with _reading(path), own_file(path).open("rb") as plain, open_parquet(plain) as file:
             for group in range(file.num_row_groups):
                 check_group(plain, file.metadata.row_group(group), _MOST_ROWS_A_GROUP)
                 yield _checked(file.read_row_group(group))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from llm_locust.core.arrow import open_parquet
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import WORKER_FACTS_DECODER, Manifest, WorkerFacts
 from llm_locust.core.stages import staged
@@ -545,7 +545,7 @@ def _good(stored: StoredRequests, lost: list[str], received: dict[str, int]) -> 
 def _parts(stored: StoredRequests) -> Iterator[RecordBatch | str]:
     """Each row group, or a line on why it cannot be read."""
     path = existing_file(stored.path.parent, REQUESTS_FILE)
-    with path.open("rb") as plain, pq.ParquetFile(plain) as file:
+    with path.open("rb") as plain, open_parquet(plain) as file:
         for number in range(file.num_row_groups):
             try:
                 check_requests(plain, file.metadata.row_group(number))

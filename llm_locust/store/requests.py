@@ -10,7 +10,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION, PagesError, check_group
+from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION, PagesError, check_group, open_parquet
 from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
 from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
@@ -203,7 +203,7 @@ class StoredRequests:
 
     def _read(self, columns: Sequence[str]) -> Generator[RecordBatch]:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
-        with _reading(self.path), self.path.open("rb") as plain, pq.ParquetFile(plain) as file:
+        with _reading(self.path), self.path.open("rb") as plain, open_parquet(plain) as file:
             # All of the schema, so that a file is refused whichever columns are requested.
             if not file.schema_arrow.equals(SCHEMA):
                 RecordBatch.from_table(file.schema_arrow.empty_table())
@@ -251,7 +251,7 @@ def read_requests(run: Path) -> RecordBatch:
         StoreError: no such file, a file that is not Parquet, or one with another schema.
     """
     path = existing_file(run, REQUESTS_FILE)
-    with _reading(path), path.open("rb") as plain, pq.ParquetFile(plain) as file:
+    with _reading(path), path.open("rb") as plain, open_parquet(plain) as file:
         _check_version(file.schema_arrow.metadata or {})
         for group in range(file.num_row_groups):
             check_requests(plain, file.metadata.row_group(group))

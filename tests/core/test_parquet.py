@@ -3,7 +3,8 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import get_ident
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llm_locust.core import arrow as arrow_of_core
-from llm_locust.core.arrow import PagesError, check_group, parquet_batches, parquet_input, read_header
+from llm_locust.core.arrow import (
+    PagesError,
+    check_group,
+    open_parquet,
+    parquet_batches,
+    parquet_input,
+    read_header,
+)
 from llm_locust.core.files import FileBounds, FileReading, InputError
 
 BOUNDS = FileBounds("dataset", 100_000, lines=100)
@@ -35,6 +43,35 @@ def test_a_file_within_its_bounds_comes_in_batches_and_is_counted(tmp_path: Path
     assert read(path, BOUNDS, reading) == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
     assert reading.lines == 20
     assert 20 * 8 <= reading.bytes < 25 * 8  # and which of them are null
+
+
+class Watched(io.FileIO):
+    """A file that knows which threads have read it by Python's means."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.threads: set[int] = set()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.threads.add(get_ident())
+        return super().read(size)
+
+
+def test_threads_of_arrow_read_without_the_interpreter(tmp_path: Path) -> None:
+    """One that asks for it while it ends is ended itself, and the process is aborted."""
+    path = written(tmp_path, 100)
+    with Watched(path) as plain, open_parquet(cast(BinaryIO, plain)) as file:
+        assert len(file.read()) == sum(len(batch) for batch in file.iter_batches(8)) == 100
+    assert plain.threads <= {get_ident()}
+
+
+def test_the_file_that_was_opened_is_read_whatever_has_its_name_since(tmp_path: Path) -> None:
+    path, other = written(tmp_path, 3), tmp_path / "other"
+    other.mkdir()
+    with path.open("rb") as plain:
+        written(other, 5).replace(path)
+        with open_parquet(plain) as file:
+            assert len(file.read()) == 3
 
 
 def test_a_file_that_says_that_it_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
