@@ -203,6 +203,7 @@ class RequestCounter:
             DECODE_BUDGET.wait_for_next()
             if self.counts is not None:
                 self.counts.step()
+        DECODE_BUDGET.wait_for_next()  # the report, too, takes a millisecond
 
     def _begin(self) -> None:
         run = live_run(self._environment)
@@ -228,8 +229,10 @@ class RequestCounter:
 # --------------------
 # A worker's live counts, sent to the master.
 #
-# They are added to Locust's own report, every 3 s. When a test stops, Locust sends no report: the last
-# counts are sent in a message of their own, before the worker's final counts of the run.
+# They are added to Locust's own report, every 3 s, and counted in several turns of the loop before Locust
+# collects for it: whoever is ended in one of these turns has taken nothing out yet. When a test stops, Locust
+# sends no report: the last counts are sent in a message of their own, before the worker's final counts of the
+# run.
 # --------------------
 
 
@@ -243,11 +246,13 @@ class LiveSender:
         self._mail = mail
         self._counter = RequestCounter(environment)
         mail.listen(RESET, ResetMessage, self._on_reset)
+        environment.events.report_to_master._handlers.insert(0, lambda **_: self._counter.count())
+        environment.events.report_to_master.add_listener(self._on_report)
         environment.events.test_stop.add_listener(lambda **_: self._send_last())
 
-    def add_to(self, data: dict[str, object]) -> None:
-        """Add the counts since the last report to Locust's report."""
-        report = self._counter.report()
+    def _on_report(self, data: dict[str, object], **_: object) -> None:
+        """Add the counts since the last report to Locust's; the next one has what is not counted yet."""
+        report = self._counter.report(whole=False)
         if report is not None:
             data[LIVE] = report
 
@@ -381,7 +386,6 @@ class LocalLive:
 
     def _report_in_turns(self) -> None:
         self._counter.count()
-        DECODE_BUDGET.wait_for_next()  # the report, too, takes a millisecond
         self._report(whole=False)
 
     def _report(self, *, whole: bool = True) -> None:

@@ -1,5 +1,6 @@
 """Requests counted in one pass, and what a worker sends of them."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import batch, columns, failed, manifest, request, requests
 from summaries import summarise
+from warm_process import warm_code
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
@@ -327,3 +329,72 @@ def test_a_report_of_a_second_with_few_requests_is_small() -> None:
 def test_sums_of_another_version_are_refused() -> None:
     with pytest.raises(ValueError, match="2 sums instead of"):
         PackedCounts(LiveKey("chat", "", ""), [1, 2], [], []).unpacked()
+
+
+# --- A worker's report: counted in turns of the loop before Locust collects
+
+# Locust patches the standard library, so this is a process of its own.
+REPORTS = """
+import json
+from types import SimpleNamespace as Fake
+
+import gevent
+from locust.event import Events
+
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.live.messages import LiveCounts, decode_report
+from llm_locust.live.state import LiveRun
+from llm_locust.swarm.channel.messages import LIVE
+from llm_locust.swarm.live import LiveSender
+
+at_ns = [10**12]
+sent, collected, reports = [], [], []
+environment = Fake(events=Events(), parsed_options=Fake())
+environment.events.report_to_master.add_listener(lambda **_: collected.append(len(reports)))  # Locust's own
+mail = Fake(listen=lambda *_: None, send=lambda _, message: reports.append(message.report))
+sender = LiveSender(environment, mail)
+counts = sender._counter.counts = LiveCounts(LiveRun(id="run"), lambda: at_ns[0])
+
+
+def finish():
+    record = RequestRecord(
+        request_id=str(len(sent)), name="a", outcome=Outcome.OK, scheduled_ns=1, started_ns=1, ended_ns=2
+    )
+    sent.append(record)
+    counts.add(record)
+
+
+def report():
+    data = {}
+    environment.events.report_to_master.fire(client_id="w", data=data)
+    reports.append(data[LIVE])
+
+
+given_up = 0
+for turns in range(12):
+    for _ in range(3):
+        finish()
+        at_ns[0] += 500_000_000
+    reporter = gevent.spawn(report)
+    for _ in range(turns):
+        gevent.sleep(0.0001)
+    finish()
+    before = len(collected), len(reports)
+    if not reporter.ready():
+        reporter.kill()
+        given_up += 1
+        assert (len(collected), len(reports)) == before, "it has taken something"
+assert 0 < given_up < 12, given_up
+environment.events.test_stop.fire(environment=environment)
+told = [decode_report(each) for each in reports]
+print(json.dumps([
+    [each.seq for each in told] == list(range(len(told))),
+    told[-1].finished == len(sent),
+    sum(one.unpacked().ended for each in told for part in each.slices for one in part.counts) == len(sent),
+    len(told) == len(collected) + 1,
+]))
+"""
+
+
+def test_a_report_that_is_given_up_midway_has_taken_nothing_and_no_request_is_lost_or_counted_twice() -> None:
+    assert json.loads(warm_code(REPORTS)) == [True] * 4

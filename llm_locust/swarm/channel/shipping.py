@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import gevent
 import msgspec
 from gevent.event import Event
 from gevent.lock import RLock
 
+from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord, moved
@@ -322,6 +324,7 @@ class Recorder:
         self._clock = clock
         self._open: list[RequestRecord] = []
         self._open_arrivals = 0
+        self._made: tuple[FrameHeader, RecordBatch] | None = None  # closed, and not delivered yet
         self._seq = 0
 
     def add(self, record: RequestRecord) -> None:
@@ -333,14 +336,26 @@ class Recorder:
             record = moved(record, record.clock_step_ns)
         arrivals = len(record.arrivals_ns)
         if self._open_arrivals + arrivals > BATCH_ARRIVALS:
-            self.close_batch()
+            self.close_batch(in_turns=True)
         self._open.append(record)
         self._open_arrivals += arrivals
         if len(self._open) >= BATCH_ROWS:
-            self.close_batch()
+            self.close_batch(in_turns=True)
 
-    def close_batch(self) -> None:
-        """Deliver the records since the last batch; do nothing if there are none."""
+    def close_batch(self, *, in_turns: bool = False) -> None:
+        """Deliver all records; do nothing if there are none.
+
+        Args:
+            in_turns: leave the second half of the work on this batch to a next turn of the event loop, or to
+                whoever closes another one before that.
+        """
+        self._close()
+        if not in_turns:
+            self._deliver_made()
+        elif self._made is not None:
+            gevent.spawn(self._deliver_in_next_turn)
+
+    def _close(self) -> None:
         if not self._open:
             return
         offset_ns, error_ns = self._clock() or (None, None)
@@ -358,7 +373,17 @@ class Recorder:
             clock_error_ns=error_ns,
         )
         self._seq += 1
-        self._deliver(header, encode_frame(header, RecordBatch.from_records(records, self.worker).to_bytes()))
+        self._deliver_made()
+        self._made = header, RecordBatch.from_records(records, self.worker)
+
+    def _deliver_made(self) -> None:
+        if self._made is not None:
+            (header, batch), self._made = self._made, None
+            self._deliver(header, encode_frame(header, batch.to_bytes()))
+
+    def _deliver_in_next_turn(self) -> None:
+        DECODE_BUDGET.wait_for_next()
+        self._deliver_made()
 
 
 # --- Delivery of batches to the run's directory: kept until acknowledged, sent again after a timeout

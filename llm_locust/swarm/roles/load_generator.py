@@ -179,7 +179,7 @@ class LoadGenerator:
         keep_collections_short()
         environment.events.spawning_complete.add_listener(lambda **_: keep_collections_short())
         self._stamping = hold_stamping()
-        every(BATCH_INTERVAL_S, self.close_batch, "the closing of batches")
+        every(BATCH_INTERVAL_S, lambda: self.close_batch(in_turns=True), "the closing of batches")
 
     def begin(self, run: RunInfo) -> None:
         """Create the session of a new run.
@@ -304,7 +304,7 @@ class LoadGenerator:
                 self.session.load.drain(float(self.environment.stop_timeout or 0))
             self.session.close()
 
-    def close_batch(self) -> None:
-        """Deliver the records since the last batch."""
+    def close_batch(self, *, in_turns: bool = False) -> None:
+        """Deliver the records since the last batch; ``in_turns`` as the recorder has it."""
         if self.session is not None and not self.session.closed:
-            self.session.recorder.close_batch()
+            self.session.recorder.close_batch(in_turns=in_turns)

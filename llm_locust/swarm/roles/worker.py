@@ -89,8 +89,9 @@ class WorkerRole:
         events.test_start.add_listener(self._on_test_start)
         events.test_stopping.add_listener(lambda **_: self._drain())
         events.test_stop.add_listener(lambda **_: self._users.close())
-        self._live = LiveSender(environment, mail)
-        events.report_to_master.add_listener(self._on_report)
+        LiveSender(environment, mail)
+        # In a turn of its own, before the live counts, which Locust collects after.
+        events.report_to_master._handlers.insert(0, self._on_report)
         events.quitting.add_listener(self._on_quitting)
         LostMaster(environment, runner, mail, self)
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
@@ -291,7 +292,6 @@ class WorkerRole:
         counts = self._counts()
         if counts is not None:
             data["llm"] = plain(counts)
-        self._live.add_to(data)
 
     def on_interrupt(self, number: int) -> bool:
         """Handle the ``number``-th Ctrl-C; return whether nothing more must be done.

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
@@ -27,6 +28,7 @@ from llm_locust.swarm.channel.shipping import (
     UnackedBatch,
     own_spool,
 )
+from llm_locust.swarm.process.event_loop import wait_until
 
 # --- Records into batches: each record in one batch, each batch handed over once
 
@@ -73,11 +75,13 @@ def test_closing_at_any_time_delivers_each_record_once_and_in_order(pauses: list
     assert all(h.rows > 0 and (h.run, h.worker) == ("run", "w1") for h in desk.headers)
 
 
-def test_a_full_batch_is_delivered_before_its_time() -> None:
+def test_a_full_batch_is_delivered_before_its_time_in_a_turn_of_its_own() -> None:
     desk = Desk()
     recorder = Recorder("run", "w1", desk)
     for number in range(BATCH_ROWS + 1):
         recorder.add(record(number))
+    assert desk.headers == []
+    assert wait_until(lambda: bool(desk.headers), timeout_s=60.0)
     assert [h.rows for h in desk.headers] == [BATCH_ROWS]
     recorder.close_batch()
     assert desk.numbers() == list(range(BATCH_ROWS + 1))
@@ -115,6 +119,34 @@ class SteppedClock:
             self.recorder.close_batch()
             self.offset_ns -= step_ns
         return self.offset_ns, 5
+
+
+@given(st.lists(st.sampled_from(["ended", "begin", "close", "turn", "step"]), max_size=30))
+@example(["ended", "begin", "ended", "begin", "close"])
+@example(["ended", "begin", "step", "ended", "turn", "ended"])
+@example(["ended", "begin", "close", "turn"])
+def test_whatever_comes_between_the_two_halves_of_a_batch_each_record_is_delivered_once(
+    happened: list[str],
+) -> None:
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, clock=clock)
+    made, offsets = 0, list[int]()
+    for what in [*happened, "close"]:
+        if what == "ended":
+            recorder.add(record(made))
+            made += 1
+            offsets.append(clock.offset_ns)
+        elif what == "begin":
+            recorder.close_batch(in_turns=True)
+        elif what == "turn":
+            gevent.sleep(0.0002)
+        elif what == "step":
+            clock.step_ns = 1_000
+        else:  # as at a flush, whose counts are the last word
+            recorder.close_batch()
+            assert desk.numbers() == list(range(made))
+    assert [h.seq for h in desk.headers] == list(range(len(desk.headers)))
+    assert [h.clock_offset_ns for h in desk.headers for _ in range(h.rows)] == offsets
 
 
 def test_each_batch_carries_the_offset_of_its_time_and_the_counts() -> None:
