@@ -7,9 +7,11 @@ code 2. Of a further command of a module, such as merge, they are ``MERGE_DESCRI
 """
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
@@ -54,13 +56,15 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "doctor": Command("llm_locust.doctor.command", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
         "compare": Command("llm_locust.cli.compare", "show what changed between runs, beyond noise"),
-        "find": Command("llm_locust.cli.find", "find the highest load under which limits hold"),
-        "presets": Command("llm_locust.cli.presets", "list the loads that --preset knows"),
-        "plan": Command("llm_locust.cli.plan", "plan replicas and cost for a rate, from a sweep"),
+        "find": Command("llm_locust.cli.capacity", "find the highest load under which limits hold"),
+        "presets": Command("llm_locust.cli.run", "list the loads that --preset knows", is_further=True),
+        "plan": Command(
+            "llm_locust.cli.capacity", "plan replicas and cost for a rate, from a sweep", is_further=True
+        ),
         "options": Command(__name__, "list all options of a load test", is_further=True),
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
         "merge": Command(__name__, "make a run of what its master and workers have left", is_further=True),
-        "upload": Command("llm_locust.cli.upload", "copy a run to an object store, or continue an upload"),
+        "upload": Command(__name__, "copy a run to an object store, or continue an upload", is_further=True),
         "k8s": Command("llm_locust.k8s.command", "run a load in Kubernetes, or print its manifests"),
         "roofline": Command("llm_locust.cli.roofline", "compute what given GPUs allow at best"),
         "schema": Command(
@@ -317,3 +321,64 @@ def run_merge(args: argparse.Namespace) -> int:
         found = verdict(report.summary, report.verdict)
         print_report(report.summary, args.out, sys.stdout, found=replace(found, code=report.exit_code))
     return report.exit_code
+
+
+# --- ``llm-locust upload``: a run directory to an object store; continues an interrupted upload
+
+
+UPLOAD_DESCRIPTION = (
+    "Copy a run directory to TO/<run id>, the manifest last. Files that are there are not sent again. "
+    "Credentials come from the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "GOOGLE_APPLICATION_CREDENTIALS."
+)
+
+
+def add_upload_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust upload``."""
+    from llm_locust.core.texts import positive
+    from llm_locust.store.upload import RetryPolicy
+
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/demo")
+    parser.add_argument(
+        "to", metavar="TO", help="s3://bucket/prefix, gs://bucket/prefix, file:///path, or a path"
+    )
+    parser.add_argument(
+        "--attempts",
+        type=positive,
+        default=RetryPolicy().attempts,
+        metavar="N",
+        help="attempts of each step (%(default)s)",
+    )
+
+
+def run_upload(args: argparse.Namespace) -> int:
+    """Upload, and print the result in one line. Return the exit code, 0 (raises ValueError or OSError)."""
+    from llm_locust.report.output import one_line
+    from llm_locust.store.upload import RetryPolicy, SlowStoreError, upload_run
+
+    try:
+        with _libraries_unheard():
+            done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
+    except SlowStoreError as e:
+        print(f"llm-locust upload: {one_line(e)}", file=sys.stderr, flush=True)
+        os._exit(2)  # Python, and Arrow, would wait for the thread that waits for the store
+    print(done)
+    return 0
+
+
+@contextmanager
+def _libraries_unheard() -> Iterator[None]:
+    """Arrow writes warnings to standard error itself, with a server's words as they came."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    os.close(null)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -69,6 +69,12 @@ ASKED_AT_ONCE = 8
 _S3_SETTINGS = ("region", "scheme", "endpoint_override")
 _GS_SETTINGS = ("scheme", "endpoint_override", "project_id", "anonymous")
 
+#: Names that a bucket can have, by the rules of Amazon S3 and of Google Cloud Storage.
+_BUCKETS = {
+    "s3": re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+    "gs": re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
+}
+
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, file:///path or a path"
 
 #: Parts of an error of Google's client: source positions, and the rest.
@@ -261,6 +267,11 @@ def check_address(text: str) -> SplitResult:
         return address
     if not address.netloc:
         raise UploadError(f"{public_url(text)!r} names no bucket; allowed is {_FORMS}")
+    if not _BUCKETS[address.scheme].fullmatch(address.netloc):
+        raise UploadError(
+            f"{public_url(text)!r} names a bucket that cannot be: its name has 3 characters or more, small "
+            f"letters, digits, - and .{' and _' * (address.scheme == 'gs')}, a letter or digit first and last"
+        )
     known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
     if unknown := sorted(dict(parse_qsl(address.query, keep_blank_values=True)).keys() - set(known)):
         raise UploadError(

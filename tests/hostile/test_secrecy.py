@@ -158,7 +158,7 @@ def test_a_key_in_an_upload_is_refused_before_there_is_a_client(address: str) ->
     "address",
     [
         "s3://bucket/prefix?region=eu-1&scheme=http&endpoint_override=127.0.0.1:9000",
-        "gs://b/p",
+        "gs://bucket/p",
         "runs/x@y",
         "/a?b",
     ],

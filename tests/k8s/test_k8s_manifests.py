@@ -22,7 +22,7 @@ from packaging.version import Version
 from prometheus_client import generate_latest
 from warm_process import warm_code
 
-from llm_locust.cli import upload as upload_command
+from llm_locust.cli.main import add_upload_arguments
 from llm_locust.core.texts import parse_time
 from llm_locust.k8s import command
 from llm_locust.k8s.overlay import MANIFESTS
@@ -89,7 +89,7 @@ def test_the_options_that_the_page_names_exist(capsys: pytest.CaptureFixture[str
     for add_arguments, words in (
         (command.add_arguments, ["render", "--help"]),
         (command.add_arguments, ["run", "--help"]),
-        (upload_command.add_arguments, ["--help"]),
+        (add_upload_arguments, ["--help"]),
     ):
         parser = argparse.ArgumentParser()
         add_arguments(parser)

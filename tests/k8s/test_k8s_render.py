@@ -302,6 +302,7 @@ def test_an_overlay_that_is_written_is_patches_on_a_base_with_a_version_and_rend
             for text in ("nonsense", "runs/copy", "http://store/x", "S3:bucket")
         ),
         (LOAD, (*TARGET, "--upload", "s3://"), "names no bucket"),
+        (LOAD, (*TARGET, "--upload", "s3://B_ad/x"), "names a bucket that cannot be"),
         (f"{LOAD}upload: nonsense\n", TARGET, "write s3://bucket/prefix or gs://bucket"),
         (LOAD, (*TARGET, "--locustfile", "/no/such.py"), "/no/such.py"),
     ],

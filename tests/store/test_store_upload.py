@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from metrics_cases import request
 from report_cases import Pauses, contents, copy, finished_run, manifest, whole
 
-from llm_locust.cli.upload import main
+from llm_locust.cli.main import main
 from llm_locust.core.batch import RecordBatch
 from llm_locust.store import (
     FRAMES_FILE,
@@ -168,6 +168,11 @@ def _failing(text: str) -> Callable[[], None]:
     [
         ("ftp://host/x", "of an unknown kind"),
         ("s3:///prefix", "names no bucket"),
+        ("s3://B_ad/x", "names a bucket that cannot be"),
+        ("s3://under_score/x", "names a bucket that cannot be"),
+        ("s3://ab", "names a bucket that cannot be"),
+        ("s3://two..dots", "names a bucket that cannot be"),
+        ("gs://-first/x", "- and . and _, a letter or digit first"),
         ("s3://bucket/x?acl=public", "'acl' is not a setting of s3://"),
         ("s3://bucket/x?scheme=ftp", "Invalid S3 connection scheme 'ftp'"),
         ("gs://bucket/x?anonymous=yes", "anonymous=yes: write true or false"),
@@ -195,19 +200,19 @@ def test_what_is_no_run_is_not_uploaded(tmp_path: Path) -> None:
 def test_the_command_says_in_one_line_what_it_did(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(run), str(tmp_path / "kept")]) == 0
+    assert main(["upload", str(run), str(tmp_path / "kept")]) == 0
     assert re.fullmatch(r"4 files \(\d\.\d MB\) sent to \S+/20261121-first\n", capsys.readouterr().out)
-    assert main([str(run), str(tmp_path / "kept")]) == 0
+    assert main(["upload", str(run), str(tmp_path / "kept")]) == 0
     assert capsys.readouterr().out.endswith(", 4 were there already\n")
 
 
 def test_the_command_says_what_went_wrong_and_ends_with_2(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(run), "ftp://host/x"]) == 2
+    assert main(["upload", str(run), "ftp://host/x"]) == 2
     assert capsys.readouterr().err.startswith("llm-locust upload: 'ftp://host/x' is of an unknown kind")
     with pytest.raises(SystemExit):
-        main([str(run), "kept", "--attempts", "0"])
+        main(["upload", str(run), "kept", "--attempts", "0"])
 
 
 ROWS = 3

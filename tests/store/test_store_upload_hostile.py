@@ -79,10 +79,11 @@ def test_an_error_of_a_store_is_cut_and_its_library_says_nothing_itself(
 HASTY = """
 import sys
 from functools import partial
-from llm_locust.cli import upload
+from llm_locust.cli.main import main
+from llm_locust.store import upload
 
 upload.RetryPolicy = partial(upload.RetryPolicy, within_s=0.2)
-sys.exit(upload.main(sys.argv[1:]))
+sys.exit(main(["upload", *sys.argv[1:]]))
 """
 
 

@@ -53,7 +53,7 @@ class ObjectStore:
 
     @property
     def address(self) -> str:
-        return f"s3://b/x?scheme=http&endpoint_override=127.0.0.1:{self.port}"
+        return f"s3://bucket/x?scheme=http&endpoint_override=127.0.0.1:{self.port}"
 
     def answer(self, asked: Asked, query: dict[str, list[str]], range_: str | None) -> Answer:
         self.asked.append(asked)
@@ -130,7 +130,7 @@ def object_store() -> Iterator[ObjectStore]:
             url = urlsplit(self.path)
             query = parse_qs(url.query, keep_blank_values=True)
             body = self._body()
-            name = unquote(url.path).removeprefix("/b/")
+            name = unquote(url.path).removeprefix("/bucket/")
             asked = Asked(self.command, name, frozenset(query), body)
             with suppress(OSError, ValueError):
                 self._send(store.answer(asked, query, self.headers.get("Range")))

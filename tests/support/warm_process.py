@@ -51,7 +51,8 @@ PRELOADED = {
     "report": (
         *("llm_locust.report.commands", "llm_locust.report.finish", "llm_locust.report.so_far"),
         "llm_locust.report.dropping",
-        *("llm_locust.cli.upload", "llm_locust.deployment.scraper", "numpy.ma", "numpy.random", "numpy.fft"),
+        *("llm_locust.cli.main", "llm_locust.store.upload", "llm_locust.deployment.scraper"),
+        *("numpy.ma", "numpy.random", "numpy.fft"),
     ),
 }
 

@@ -214,7 +214,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
     try:
-        code, told = _with_credentials("llm_locust.cli.upload", [*words, "--", str(run), to], run)
+        code, told = _with_credentials("llm_locust.cli.main", ["upload", *words, "--", str(run), to], run)
     except ElsewhereError as e:
         return False, f"the process that uploads {e}"
     return code == 0, told or f"the process that uploads ended with {code}"

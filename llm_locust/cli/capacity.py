@@ -1,14 +1,16 @@
-"""``llm-locust plan``: replicas, GPUs and cost for a rate, from a sweep."""
+"""``llm-locust find`` and ``plan``: the highest load under which limits hold, and what a rate takes."""
 
 import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from llm_locust.core.stages import of_lengths
-from llm_locust.core.texts import argument
+from llm_locust.core.texts import argument, parse_time
 from llm_locust.figures.bottleneck import (
     Capacity,
     CapacityNeed,
@@ -18,9 +20,20 @@ from llm_locust.figures.bottleneck import (
     need,
     replicas_at_once,
 )
-from llm_locust.figures.edge import Bounds
-from llm_locust.figures.objective import parse_objective, probes
-from llm_locust.figures.search import last_answer, parse_share
+from llm_locust.figures.comparison import unlike_beside_load
+from llm_locust.figures.edge import Bounds, NextStage, SearchResult
+from llm_locust.figures.objective import UNITS, Objective, Probe, parse_objective, probes
+from llm_locust.figures.search import (
+    SearchStage,
+    answer,
+    last_answer,
+    next_step,
+    parse_share,
+    readings,
+    search_answer,
+    search_stages,
+)
+from llm_locust.figures.sides import Compared, measure_for_comparison
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import (
@@ -42,7 +55,127 @@ from llm_locust.report.console import print_sections
 from llm_locust.report.inputs import Source, open_source
 from llm_locust.report.output import printing, shown_json
 
+# --- ``llm-locust find``: the next load, or the answer, from runs at several loads
+
+
 DESCRIPTION = (
+    "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
+    "Prints the load to run next, or the answer with its 95 % interval; documentation: capacity.md."
+)
+
+#: Options in which runs at several loads may differ. Not so --until: a stage that ends once its figure looks
+#: settled is another sample than one that lasts its full time.
+_HOW_MUCH = {
+    *("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup", "sweep", "stage_time"),
+    *("repeat", "resume", "find", "first_load", "precision", "max_stages"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust find``."""
+    parser.add_argument(
+        "objective",
+        metavar="OBJECTIVE",
+        help='"max rate under goodput>=95%%", "max concurrency under p99_ttft<500ms p99_tpot<50ms", '
+        '"max-goodput"',
+    )
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
+    parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")
+    parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to look at")
+    parser.add_argument(
+        "--warmup", type=argument(parse_time), metavar="TIME", help="left out at each start, such as 30s"
+    )
+    parser.add_argument(
+        "--precision",
+        type=argument(parse_share),
+        default=0.05,
+        metavar="SHARE",
+        help="of the answer: half its interval, as a share of it (5%%)",
+    )
+    parser.add_argument(
+        "--max-stages", type=int, default=12, metavar="N", help="stages after which it ends (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the next load or the answer. Return the exit code, 0 (raises ValueError or OSError)."""
+    if url := next((str(run) for run in args.runs if str(run).startswith(("http:/", "https:/"))), ""):
+        raise ValueError(f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`')
+    objective = parse_objective(args.objective)
+    question = Question(slo=args.slo, warmup_s=args.warmup)
+    found, warnings = _probes(args.runs, question, objective, args.lengths)
+    if not found:
+        raise ValueError("the runs have no load: nothing was sent in them")
+    bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
+    step = next_step(objective, bounds, found)
+    stages = search_stages(objective, found, [None] * len(found))
+    with printing():
+        if args.json:
+            unit = UNITS[objective.axis]
+            facts = {"warnings": warnings, "objective": objective.text, "unit": unit, "stages": stages}
+            result = search_answer(step) if isinstance(step, SearchResult) else None
+            ends = {"next": step if result is None else None, "answer": result}
+            print(shown_json(to_builtins(ends | facts), indent=2))
+        else:
+            print_sections(_find_sections(objective, stages, step, warnings), sys.stdout)
+    return 0
+
+
+def _probes(
+    runs: Sequence[Path], question: Question, objective: Objective, lengths: str | None
+) -> tuple[list[Probe], list[str]]:
+    """Of all stages in the order in which they ran, and what the runs differ in beside their load.
+
+    Raises:
+        ValueError: a run is given twice.
+    """
+    # Imported here: the options take longer to import than this command's help.
+    from llm_locust.options.table import NOT_LOAD
+
+    not_load = NOT_LOAD | _HOW_MUCH
+    by_time: list[tuple[int, list[Probe]]] = []
+    known: dict[str, Path] = {}
+    first: Compared | None = None
+    warnings: list[str] = []
+    for path in runs:
+        with open_source([path], question) as source:
+            manifest = source.manifest
+            if (before := known.setdefault(manifest.id, path)) is not path:
+                raise ValueError(f"{str(before)!r} and {str(path)!r} are one run: give it once")
+            if len(runs) > 1 and question.slo is None and manifest.slo:
+                question = replace(question, slo=manifest.slo)  # of the first run that has one
+            theirs = probes(source.requests, manifest, question, objective, lengths)
+            by_time.append((manifest.started_ns, theirs))
+            if len(runs) > 1:
+                compared = measure_for_comparison(source.requests, manifest, question)
+                first = first or compared
+                between = f"{runs[0].name} and {path.name}"
+                warnings += [f"{between}: {text}" for text in unlike_beside_load(first, compared, not_load)]
+    return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found], warnings
+
+
+def _find_sections(
+    objective: Objective,
+    stages: Sequence[SearchStage],
+    step: NextStage | SearchResult,
+    warnings: Sequence[str],
+) -> list[Section]:
+    unit = UNITS[objective.axis]
+    shown = [readings(clean(objective.text), unit, stages)]
+    if warnings:
+        lines = tuple(Line(clean(text), Tone.WARN) for text in warnings)
+        shown.insert(0, Section("The runs differ in more than their load", lines, stacked=True))
+    if isinstance(step, SearchResult):
+        return [*shown, answer(unit, search_answer(step))]
+    line = f"{number(step.load)} {unit}: {clean(step.why)}"
+    return [*shown, Section("Run next", (Line(line, Tone.WARN),))]
+
+
+# --- ``llm-locust plan``: replicas, GPUs and cost for a rate, from a sweep
+
+
+PLAN_DESCRIPTION = (
     "Plan replicas, GPUs and cost for a rate of requests of the mix that a sweep or a search measured, under "
     "its SLO; documentation: capacity.md."
 )
@@ -63,7 +196,7 @@ class _Measured:
     are_addresses: bool
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llm-locust plan``."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory of a sweep or a search")
     parser.add_argument("--rate", type=_positive, required=True, metavar="R", help="requests/s to plan for")
@@ -93,7 +226,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_plan(args: argparse.Namespace) -> int:
     """Print the plan. Return the exit code, 0 (raises ValueError or OSError)."""
     if args.price_per_gpu_hour is not None and args.gpus_per_replica is None:
         raise ValueError("--price-per-gpu-hour without --gpus-per-replica: give both for a cost")
@@ -109,9 +242,9 @@ def run(args: argparse.Namespace) -> int:
     )
     with printing():
         if args.json:
-            print(shown_json(_data(found, wanted), indent=2))
+            print(shown_json(_plan_data(found, wanted), indent=2))
         else:
-            print_sections(list(_sections(found, wanted)), sys.stdout)
+            print_sections(list(_plan_sections(found, wanted)), sys.stdout)
     return 0
 
 
@@ -154,11 +287,11 @@ def _capacity(
     axis = "rate" if kind == "rate" else "concurrency"
     objective = parse_objective(f"max {axis} under goodput>={goodput:g}")
     found = probes(source.requests, source.manifest, question, objective, args.lengths)
-    answer = last_answer(objective, Bounds(found[0].load, seed=source.manifest.seed), found)
-    return capacity_under_slo(answer, stages, kind, found, goodput)
+    held = last_answer(objective, Bounds(found[0].load, seed=source.manifest.seed), found)
+    return capacity_under_slo(held, stages, kind, found, goodput)
 
 
-def _sections(found: _Measured, wanted: CapacityNeed) -> Iterator[Section]:
+def _plan_sections(found: _Measured, wanted: CapacityNeed) -> Iterator[Section]:
     yield Section("Measured", tuple(_measured_lines(found)), stacked=True)
     lost = f"{plural(wanted.spare, 'replica')} may be lost" if wanted.spare else "none may be lost"
     rows = [
@@ -247,7 +380,7 @@ def _reservations(found: _Measured, wanted: CapacityNeed) -> Iterator[Line]:
         )
 
 
-def _data(found: _Measured, wanted: CapacityNeed) -> dict[str, object]:
+def _plan_data(found: _Measured, wanted: CapacityNeed) -> dict[str, object]:
     after = wanted.used_after_loss
     return {
         "capacity": asdict(found.capacity),
