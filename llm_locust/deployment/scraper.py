@@ -32,15 +32,18 @@ from llm_locust.deployment.discovery import (
     fetch,
     targets_of,
 )
-from llm_locust.deployment.exposition import (
+from llm_locust.deployment.server_metrics import (
     KNOWN,
     ExpositionError,
     MappingError,
     Rule,
+    SamplesError,
+    SampleWriter,
+    ServerSample,
+    compact_samples,
     parse_mapping,
     readings,
 )
-from llm_locust.deployment.samples import SamplesError, SampleWriter, ServerSample, compact_samples
 from llm_locust.figures.servers import ROLE_SAMPLE, role_now
 from llm_locust.metrics.server_series import Newest, ServerNow
 from llm_locust.wire.foreign_text import blanked, shown_variable

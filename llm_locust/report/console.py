@@ -18,7 +18,7 @@ from rich.text import Text
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.deployment.samples import SERVER_METRICS_FILE
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import (
     SEPARATOR,

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.stages import finished, records_missing, resumed
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, SamplesError, compact_samples
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SamplesError, compact_samples
 from llm_locust.figures.run_facts import PartFacts, PartGap, Parts
 from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.question import PLAIN

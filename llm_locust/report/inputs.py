@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, NodeHealth, TaskException, task_exceptions
-from llm_locust.deployment.samples import (
+from llm_locust.deployment.server_metrics import (
     SERVER_METRICS_FILE,
     CheckedSamples,
     SamplesError,

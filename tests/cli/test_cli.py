@@ -13,7 +13,7 @@ from metrics_cases import ORIGIN_NS, batch
 from report_cases import lost_records, manifest, records, write_run
 
 from llm_locust.cli.main import COMMANDS, main
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -13,7 +13,7 @@ from metrics_cases import batch, manifest, ns, request, rows, stage
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
 from llm_locust.core.stages import with_stages
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.store import REQUESTS_FILE, read_manifest, write_manifest, write_requests
 
 # --- ``llm-locust find``: runs at several loads give the next load or the answer

@@ -27,7 +27,7 @@ from llm_locust.core.texts import (
     quantity,
     split_terms,
 )
-from llm_locust.deployment.profiler import ProfileSpan
+from llm_locust.deployment.replicas import ProfileSpan
 from llm_locust.metrics.limits import parse_gates, parse_slo
 from llm_locust.metrics.question import parse_window
 from llm_locust.metrics.select import parse_where

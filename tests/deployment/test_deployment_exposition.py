@@ -11,24 +11,22 @@ import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import WINDOW, columns, ns, request
 
-from llm_locust.deployment.exposition import (
+from llm_locust.deployment.server_metrics import (
     KNOWN,
     MOST_LINE_CHARS,
+    SCHEMA,
+    CheckedSamples,
     ExpositionError,
     MappingError,
     Reading,
     Rule,
-    parse_mapping,
-    readings,
-)
-from llm_locust.deployment.samples import (
-    SCHEMA,
-    CheckedSamples,
     SamplesError,
     SampleWriter,
     ServerSample,
     compact_samples,
+    parse_mapping,
     read_samples,
+    readings,
 )
 from llm_locust.figures.servers import servers
 from llm_locust.metrics.server_series import read_server_series

@@ -24,25 +24,23 @@ from page_server import Behaviour, drip, endless, hang, page, serving
 
 from llm_locust.deployment import scraper
 from llm_locust.deployment.discovery import Endpoint, FetchError, Page, fetch, scrape_targets_of
-from llm_locust.deployment.profiler import (
+from llm_locust.deployment.replicas import (
     Answered,
+    Clock,
+    NotReadyError,
     ProfileError,
     ProfilerCall,
     ProfileSpan,
     call_all,
+    count_replicas,
     failures_line,
+    look,
     profile_calls,
     reset_prefix_caches,
-)
-from llm_locust.deployment.readiness import (
-    Clock,
-    NotReadyError,
-    count_replicas,
-    look,
     wait_until_ready,
 )
-from llm_locust.deployment.samples import ServerSample, read_samples
 from llm_locust.deployment.scraper import ScrapePlan, Scraper, scrape
+from llm_locust.deployment.server_metrics import ServerSample, read_samples
 
 # --- The scraper's process against a simulated deployment
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
-from llm_locust.deployment.exposition import KNOWN, ExpositionError, readings
+from llm_locust.deployment.server_metrics import KNOWN, ExpositionError, readings
 from llm_locust.roofline import read_model
 from llm_locust.sim.faults import parse_fault_plan, parse_plan
 from llm_locust.sim.settings import read_profile

@@ -15,7 +15,7 @@ from report_cases import manifest, records, write_frames, write_run
 from test_report_html import Page
 
 from llm_locust.core.manifest import ScrapeFacts
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.figures.cost import Energy
 from llm_locust.figures.latency import LiveCheck
 from llm_locust.figures.summary import read_summary

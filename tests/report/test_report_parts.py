@@ -18,7 +18,7 @@ from metrics_cases import manifest, ns, request, stage
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, SampleWriter, ServerSample
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.figures.summary import as_json, read_summary
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.report import dropping

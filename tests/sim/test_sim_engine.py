@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from sim_deployment import deployment
 
-from llm_locust.deployment.exposition import readings
+from llm_locust.deployment.server_metrics import readings
 from llm_locust.sim.engine import Engine, EngineCounters, EngineProfile, EngineSequence
 from llm_locust.sim.telemetry import (
     BUSY_W,

@@ -18,7 +18,7 @@ import yaml
 from hypothesis import given, strategies as st
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
-from llm_locust.deployment.exposition import readings
+from llm_locust.deployment.server_metrics import readings
 from llm_locust.sim.faults import (
     Action,
     FaultPlan,

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sim_deployment import FAST, Deployment, deployment
 
-from llm_locust.deployment.exposition import readings
+from llm_locust.deployment.server_metrics import readings
 from llm_locust.sim.command import settings_from
 from llm_locust.sim.engine import Engine, EngineCounters, EngineSequence, Held, KvCache
 from llm_locust.sim.jobs import ModelLimits

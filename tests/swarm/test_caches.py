@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
-from llm_locust.deployment.exposition import readings
-from llm_locust.deployment.profiler import reset_prefix_caches
+from llm_locust.deployment.replicas import reset_prefix_caches
+from llm_locust.deployment.server_metrics import readings
 from llm_locust.options.settings import parse_settings
 from llm_locust.options.table import GRAMMAR, KEYS
 from llm_locust.scenario.document import load_scenario

@@ -26,8 +26,7 @@ from swarm_process import (
     wait_until,
 )
 
-from llm_locust.deployment.exposition import readings
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, read_samples, readings
 
 # --- Runs straight to the replicas by each policy, and runs whose connections carry few requests
 

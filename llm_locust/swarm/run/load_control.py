@@ -10,7 +10,7 @@ import gevent
 
 from llm_locust.core.manifest import PrefixShare, ReplicaCache, StageFacts
 from llm_locust.core.stages import resumed
-from llm_locust.deployment.profiler import reset_prefix_caches
+from llm_locust.deployment.replicas import reset_prefix_caches
 from llm_locust.figures.objective import Probe
 from llm_locust.figures.search import KINDS, search_answer
 from llm_locust.live.state import LiveStages

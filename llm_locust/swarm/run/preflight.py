@@ -25,7 +25,7 @@ from llm_locust.client.probing import Plain, ask, list_models
 from llm_locust.client.recording import Answer, Call, ReplicaNames
 from llm_locust.core.manifest import CalibrationFacts, CanaryFacts, HeaderFacts, better_header
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.deployment.readiness import (
+from llm_locust.deployment.replicas import (
     EVERY_S,
     NOT_READY,
     Check,

@@ -11,8 +11,7 @@ from pathlib import Path
 from locust.env import Environment
 
 from llm_locust.core.manifest import CalibrationFacts
-from llm_locust.deployment.profiler import ProfileError
-from llm_locust.deployment.readiness import Replicas
+from llm_locust.deployment.replicas import ProfileError, Replicas
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.requests import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline

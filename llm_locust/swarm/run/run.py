@@ -30,7 +30,7 @@ from llm_locust.core.manifest import (
     pipeline_of,
     task_exceptions,
 )
-from llm_locust.deployment.readiness import Replicas
+from llm_locust.deployment.replicas import Replicas
 from llm_locust.figures.text import clean, short
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import exhausted, reason_of

@@ -21,8 +21,7 @@ from llm_locust.client.probing import ask
 from llm_locust.client.recording import Call
 from llm_locust.core.manifest import MOST_COUNTED, PrefixShare, ReplicaCache, ScrapeFacts, ServerCall
 from llm_locust.core.record import Outcome
-from llm_locust.deployment.exposition import ExpositionError, Reading, readings
-from llm_locust.deployment.profiler import (
+from llm_locust.deployment.replicas import (
     START_PROFILE,
     STOP_PROFILE,
     Answered,
@@ -32,8 +31,8 @@ from llm_locust.deployment.profiler import (
     profile_calls,
     reset_prefix_caches,
 )
-from llm_locust.deployment.samples import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_servers
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, ExpositionError, Reading, readings
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings, metrics_words
 from llm_locust.options.settings import Settings
@@ -209,7 +208,7 @@ class ServerCalls:
 
     Args:
         replicas: their URLs.
-        post: of :mod:`llm_locust.deployment.profiler`.
+        post: of :mod:`llm_locust.deployment.replicas`.
         now_ns: the run's clock.
         run_s: planned length of the run; None if unbounded.
         told: called with a description of each call.

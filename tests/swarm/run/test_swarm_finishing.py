@@ -19,7 +19,7 @@ from page_server import hang, page, serving
 from report_cases import write_frames
 
 from llm_locust.core.manifest import ScrapeFacts
-from llm_locust.deployment.samples import SERVER_METRICS_FILE, read_samples
+from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.server_series import ServerNow
 from llm_locust.options.deployment import DeploymentSettings
 from llm_locust.report.analysis import Report

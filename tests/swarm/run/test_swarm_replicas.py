@@ -14,7 +14,7 @@ from signal import SIGINT
 import pytest
 from swarm_process import Result, as_worker, forked, free_port, locust, simulation, wait_until
 
-from llm_locust.deployment.profiler import ProfileError, ProfileSpan
+from llm_locust.deployment.replicas import ProfileError, ProfileSpan
 from llm_locust.deployment.targets import Reuse
 from llm_locust.options.deployment import DeploymentSettings, parse_urls, patience_s
 from llm_locust.store import read_manifest
