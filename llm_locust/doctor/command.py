@@ -10,11 +10,11 @@ from typing import Any, TextIO
 
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.client.http.target import Target
-from llm_locust.doctor import calibration, machine, network, streams
+from llm_locust.doctor import calibration, machine, server as server_checks
 from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibration
 from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
-from llm_locust.doctor.looks import WHOLE_S, HostSeen, ServerSeen, look_around, look_at_host, look_at_server
-from llm_locust.doctor.machine import Access
+from llm_locust.doctor.machine import Access, HostSeen, look_around, look_at_host
+from llm_locust.doctor.server import ServerSeen, look_at_server
 from llm_locust.figures.text import Column, Line, Section, Table, TableRow, Tone, clean, plural
 from llm_locust.options.requests import AccessSettings, access_headers, access_secrets, take_default_key
 from llm_locust.report.console import print_sections
@@ -23,6 +23,10 @@ from llm_locust.wire.dialects import DIALECTS, GENERATING
 from llm_locust.wire.foreign_text import is_key_name
 from llm_locust.workload.body import body_template, parse_body
 from llm_locust.workload.plan import parse_models
+
+#: Time of all looks together: none begins after it, and none has a limit beyond it, but for a request that
+#: does not end by its limits (2.5 s more). The rest of the 30 s is the start of the process.
+WHOLE_S = 24.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +89,24 @@ def _is_https(options: Examination) -> bool:
 
 #: Made with a URL only.
 SERVER_CHECKS = (
-    Check("dns", "DNS", _of_server(lambda _, s: network.judge_dns(s.resolved))),
-    Check("tcp", "TCP", _of_server(lambda _, s: network.judge_tcp(s.attempts))),
-    Check("tls", "TLS", _of_server(lambda a, s: network.judge_tls(s.tls, is_https=_is_https(a)))),
-    Check("models", "Models", _of_server(lambda a, s: streams.judge_models(s.listing, a))),
+    Check("dns", "DNS", _of_server(lambda _, s: server_checks.judge_dns(s.resolved))),
+    Check("tcp", "TCP", _of_server(lambda _, s: server_checks.judge_tcp(s.attempts))),
+    Check("tls", "TLS", _of_server(lambda a, s: server_checks.judge_tls(s.tls, is_https=_is_https(a)))),
+    Check("models", "Models", _of_server(lambda a, s: server_checks.judge_models(s.listing, a))),
     Check(
         "api_key",
         "API key",
-        _of_server(lambda a, s: streams.judge_key(s.listing, s.first, has_key=a.has_key)),
+        _of_server(lambda a, s: server_checks.judge_key(s.listing, s.first, has_key=a.has_key)),
     ),
-    Check("first_token", "First token", _of_server(lambda _, s: streams.judge_first_token(s.first))),
-    Check("other_models", "Other models", _of_server(lambda _, s: streams.judge_others(s.others))),
-    Check("stream", "Stream", _of_server(lambda _, s: streams.judge_streaming(s.stream, s.first))),
-    Check("usage", "Usage", _of_server(lambda _, s: streams.judge_usage(s.stream))),
-    Check("end", "End of stream", _of_server(lambda a, s: streams.judge_end(s.stream, a.endpoint))),
-    Check("keep_alive", "Keep-alive", _of_server(lambda _, s: streams.judge_keep_alive(s.stream))),
-    Check("server_clock", "Server's clock", _of_server(lambda _, s: machine.judge_server_clock(s.clock))),
+    Check("first_token", "First token", _of_server(lambda _, s: server_checks.judge_first_token(s.first))),
+    Check("other_models", "Other models", _of_server(lambda _, s: server_checks.judge_others(s.others))),
+    Check("stream", "Stream", _of_server(lambda _, s: server_checks.judge_streaming(s.stream, s.first))),
+    Check("usage", "Usage", _of_server(lambda _, s: server_checks.judge_usage(s.stream))),
+    Check("end", "End of stream", _of_server(lambda a, s: server_checks.judge_end(s.stream, a.endpoint))),
+    Check("keep_alive", "Keep-alive", _of_server(lambda _, s: server_checks.judge_keep_alive(s.stream))),
+    Check(
+        "server_clock", "Server's clock", _of_server(lambda _, s: server_checks.judge_server_clock(s.clock))
+    ),
 )
 
 

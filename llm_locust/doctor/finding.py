@@ -44,8 +44,14 @@ class Examination:
     insecure: bool = False
 
 
+NO_TIME = "no time was left"
+
+
 class OutOfTimeError(Exception):
     """No time is left for another look."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_TIME)
 
 
 class TimeLeft:
@@ -66,6 +72,11 @@ class TimeLeft:
         if left_s <= 0.05:
             raise OutOfTimeError
         return min(seconds, left_s)
+
+
+def why(error: Exception) -> str:
+    """Reason of a look that failed, in one line."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 # --- Result of one check

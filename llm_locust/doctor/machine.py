@@ -1,16 +1,17 @@
 """Checks of this machine: clocks and stamps, CPU, open files, ports and memory; and its way to Kubernetes."""
 
+import os
 import ssl
 import time
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llm_locust.client import probing
+from llm_locust.client.http.reader import why_python
 from llm_locust.client.probing import StampTrial
 from llm_locust.core.files import SmallYamlError, read_small_yaml
 from llm_locust.deployment.discovery import (
@@ -21,14 +22,26 @@ from llm_locust.deployment.discovery import (
     authority,
     fetch,
 )
-from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.doctor.finding import Finding, OutOfTimeError, TimeLeft, fail, ok, skipped, warn, why
 from llm_locust.figures import client
 from llm_locust.figures.client import Threshold
 from llm_locust.figures.text import clean, count, number, plural, short
-from llm_locust.host import MARGIN, ClockSource, FileLimits, Ports, descriptors_for
+from llm_locust.host import (
+    MARGIN,
+    ClockSource,
+    CpuTaken,
+    FileLimits,
+    Ports,
+    clock_source,
+    cpu_limit_cores,
+    descriptors_for,
+    ephemeral_ports,
+    file_limits,
+    memory_available_bytes,
+)
 from llm_locust.wire.foreign_text import clean_name, public_url
 
-# --- Timestamps and clocks: of the kernel, of this machine, of the server
+# --- Timestamps and clocks: of the kernel, of this machine
 
 
 #: Clock sources that are read from a device or counted by interrupts.
@@ -36,12 +49,6 @@ SLOW_SOURCES = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"
 
 #: A reading that takes longer is a system call.
 SLOW_READING_NS = 500.0
-
-#: Difference between the server's clock and this one from which logs are hard to join with records.
-SERVER_CLOCK_OFF_S = 2.0
-
-#: ``Date`` has whole seconds.
-_DATE_RESOLUTION_S = 1.0
 
 
 def judge_stamps(trial: StampTrial | None) -> Finding:
@@ -77,38 +84,6 @@ def judge_clock_source(source: ClockSource) -> Finding:
     figure = f"{source.name or 'unknown'}, {number(source.reading_ns)} ns a reading"
     if source.name in SLOW_SOURCES or source.reading_ns > SLOW_READING_NS:
         return warn(figure, "use tsc or kvm-clock: see `cat /sys/devices/system/clocksource/*/available_*`")
-    return ok(figure)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTime:
-    """``Date`` of an answer, as sent, and the realtime seconds just before the request and after it."""
-
-    date: str | None
-    before_s: float
-    after_s: float
-
-
-def judge_server_clock(seen: ServerTime | None) -> Finding:
-    """How far the server's clock is off, as far as ``Date`` tells. No latency depends on it."""
-    if seen is None:
-        return skipped("no answer")
-    if seen.date is None:
-        return skipped("the answer has no Date")
-    try:
-        date_s = parsedate_to_datetime(seen.date).replace(tzinfo=UTC).timestamp()
-    except (ValueError, TypeError, OverflowError, OSError):
-        return skipped("the answer's Date is not a date")
-    # The server read its clock between before and after, and cut off the part of a second.
-    ahead_s, behind_s = date_s - seen.after_s, seen.before_s - (date_s + _DATE_RESOLUTION_S)
-    off_s = max(ahead_s, behind_s, 0.0)
-    if off_s == 0:
-        return ok("within 1 s of this machine's, as far as Date tells")
-    figure = f"{number(off_s)} s {'ahead of' if ahead_s > behind_s else 'behind'} this machine's"
-    if off_s > SERVER_CLOCK_OFF_S:
-        return warn(
-            figure, "synchronise both (NTP), to join server logs with records; no latency depends on it"
-        )
     return ok(figure)
 
 
@@ -263,6 +238,75 @@ def judge_memory(available_bytes: int | None, users: int) -> Finding:
     return warn(figure, change) if available_mib < 2 * needed_mib else ok(figure)
 
 
+# --- A look at this machine
+
+
+#: How long the event loop is watched, and how long one core is kept busy then.
+LOOP_S, BUSY_S = 1.0, 0.5
+
+_STAMPED_READS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeen:
+    """This machine."""
+
+    files: FileLimits
+    ports: Ports | None
+    cpu: Cpu
+    loop: LoopLag
+    memory_bytes: int | None
+    stamps: StampTrial | None
+    why_python_reads: str | None
+    clock: ClockSource
+
+
+def look_at_host() -> HostSeen:
+    """Look at this machine; takes about 2 s."""
+    taken = CpuTaken()
+    before, began_s = taken.read(), time.monotonic()
+    lags_ms = sorted(ns / 1e6 for ns in probing.loop_lags_ns(LOOP_S))
+    _keep_busy(BUSY_S)
+    after = taken.read()
+    cpu = Cpu(
+        cores=_cores(),
+        limit_cores=cpu_limit_cores(),
+        steal_percent=after.steal_percent(before),
+        throttled_percent=after.throttled_percent(before),
+        measured_s=time.monotonic() - began_s,
+    )
+    loop = LoopLag(lags_ms[int(0.99 * (len(lags_ms) - 1))], lags_ms[-1], LOOP_S)
+    return HostSeen(
+        files=file_limits(),
+        ports=ephemeral_ports(),
+        cpu=cpu,
+        loop=loop,
+        memory_bytes=memory_available_bytes(),
+        stamps=_stamps(),
+        why_python_reads=why_python(),
+        clock=clock_source(),
+    )
+
+
+def _keep_busy(seconds: float) -> None:
+    """Use one core: without work nothing is throttled or stolen."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        pass
+
+
+def _cores() -> int:
+    """CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _stamps() -> StampTrial | None:
+    try:
+        return probing.try_stamps(_STAMPED_READS)
+    except OSError:
+        return None
+
+
 # --- Access to Kubernetes: the service account of this pod, else the cluster of a kubeconfig
 
 
@@ -378,3 +422,16 @@ def _context(cluster: dict[str, Any], folder: Path) -> ssl.SSLContext:
     if cluster.get("insecure-skip-tls-verify") is True:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
+
+
+#: Time limit of the look at Kubernetes.
+KUBERNETES_S = 3.0
+
+
+def look_around(environ: dict[str, str], time_left: TimeLeft) -> Access | None:
+    """Look at Kubernetes in a thread: it blocks, and its name may not be resolved soon."""
+    try:
+        limit_s = time_left.at_most(KUBERNETES_S)
+        return probing.in_thread(limit_s + 0.5, lambda: look_at_kubernetes(environ, limit_s))
+    except (TimeoutError, OutOfTimeError) as e:
+        return Access("the API server", False, error=why(e))

@@ -19,7 +19,6 @@ from llm_locust.doctor.machine import (
     Access,
     Cpu,
     LoopLag,
-    ServerTime,
     judge_clock_source,
     judge_files,
     judge_kubernetes,
@@ -28,23 +27,28 @@ from llm_locust.doctor.machine import (
     judge_ports,
     judge_quota,
     judge_reader,
-    judge_server_clock,
     judge_stamps as judge_kernel_stamps,
     judge_steal,
     judge_throttling,
     look_at_kubernetes,
 )
-from llm_locust.doctor.network import (
+from llm_locust.doctor.server import (
     Attempt,
     Certificate,
     Resolved,
+    ServerTime,
     TlsSeen,
+    chosen_model,
     judge_dns,
+    judge_key,
+    judge_models,
+    judge_server_clock,
     judge_tcp,
     judge_tls,
+    proxy_of,
     try_addresses,
+    unbuffering,
 )
-from llm_locust.doctor.streams import chosen_model, judge_key, judge_models, proxy_of, unbuffering
 from llm_locust.host import (
     ClockSource,
     FileLimits,

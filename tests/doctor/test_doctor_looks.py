@@ -43,9 +43,9 @@ from llm_locust.doctor.command import (
     exit_code,
     print_results,
 )
-from llm_locust.doctor.finding import Finding, OutOfTimeError, Status, TimeLeft
-from llm_locust.doctor.looks import NO_TIME, look_around, look_at_server
-from llm_locust.doctor.streams import (
+from llm_locust.doctor.finding import NO_TIME, Finding, OutOfTimeError, Status, TimeLeft
+from llm_locust.doctor.machine import look_around
+from llm_locust.doctor.server import (
     SeenStream,
     judge_end,
     judge_first_token,
@@ -53,6 +53,7 @@ from llm_locust.doctor.streams import (
     judge_others,
     judge_streaming,
     judge_usage,
+    look_at_server,
 )
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.messages import MESSAGES
@@ -185,7 +186,7 @@ def test_a_certificate_for_another_name_is_told_with_its_names(
 ) -> None:
     with scripted_server(tls=tls_files, routes=routes(streamed())) as server:
         monkeypatch.setattr(
-            "llm_locust.doctor.looks.resolve", lambda *_: [(socket.AF_INET, ("127.0.0.1", server.port))]
+            "llm_locust.doctor.server.resolve", lambda *_: [(socket.AF_INET, ("127.0.0.1", server.port))]
         )
         found = looked(f"https://vllm.example:{server.port}", ca_cert=Path(tls_files.ca))
     assert failed(found) == {"tls"}
@@ -302,7 +303,7 @@ def test_a_server_that_accepts_and_never_answers_takes_the_time_of_all_looks_and
 def test_a_request_that_does_not_end_by_its_own_limits_is_ended_by_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("llm_locust.doctor.streams.DoctorRequester.stream", lambda *_: gevent.sleep(1e6))
+    monkeypatch.setattr("llm_locust.doctor.server.DoctorRequester.stream", lambda *_: gevent.sleep(1e6))
     with scripted_server(routes=routes(streamed())) as server:
         found = looked(server.url, seconds=2.0)
     assert found["models"].status is Status.OK
