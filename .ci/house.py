@@ -1,4 +1,4 @@
-"""Size of the package and its tests: `make house`.
+"""Size of the package and its tests: `make house`; with ``--rooms`` also of each room.
 
 What asks for a second look: a module of 50 lines or fewer, a private helper of at most 4 lines that is used
 once, a function that returns a dictionary whose keys no type knows.
@@ -6,9 +6,10 @@ once, a function that returns a dictionary whose keys no type knows.
 
 import ast
 import io
+import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,9 +95,8 @@ def modules(folder: str) -> list[Module]:
     return found
 
 
-def table() -> list[tuple[str, int, int]]:
+def table(both: Sequence[Sequence[Module]]) -> list[tuple[str, int, int]]:
     """Rows: what is counted, in the package, in the tests."""
-    both = modules("llm_locust"), modules("tests")
     kinds = [sum((m.kinds() for m in each), Counter[str]()) for each in both]
     columns = [
         {
@@ -105,7 +105,6 @@ def table() -> list[tuple[str, int, int]]:
             **{f"  {kind}": counted[kind] for kind in ("code", "blank", "docstrings", "imports", "comments")},
             f"modules of {SMALL_MODULE} lines or fewer": sum(m.lines <= SMALL_MODULE for m in each),
             "functions that return an untyped dict": sum(m.untyped() for m in each),
-            "  in metrics": sum(m.untyped() for m in each if m.room == "metrics"),
             f"private helpers of {SMALL_HELPER} lines or fewer, used once": sum(
                 m.small_helpers() for m in each
             ),
@@ -115,7 +114,24 @@ def table() -> list[tuple[str, int, int]]:
     return [(name, columns[0][name], columns[1][name]) for name in columns[0]]
 
 
+def rooms(modules: Sequence[Module]) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Rows: a folder, its modules, lines, lines of code, untyped dicts and small helpers."""
+    for name in dict.fromkeys(m.room for m in modules):
+        each = [m for m in modules if m.room == name]
+        code = sum(m.kinds()["code"] for m in each)
+        untyped, helpers = sum(m.untyped() for m in each), sum(m.small_helpers() for m in each)
+        yield name, len(each), sum(m.lines for m in each), code, untyped, helpers
+
+
 if __name__ == "__main__":
+    both = modules("llm_locust"), modules("tests")
     print(f"{'':46}{'package':>10}{'tests':>10}")
-    for name, *counts in table():
+    for name, *counts in table(both):
         print(f"{name:46}" + "".join(f"{count:>10,}" for count in counts))
+    if "--rooms" in sys.argv[1:]:
+        print(
+            f"\n{'':16}"
+            + "".join(f"{head:>10}" for head in ("modules", "lines", "code", "untyped", "helpers"))
+        )
+        for name, *counts in rooms(both[0]):
+            print(f"{name:16}" + "".join(f"{count:>10,}" for count in counts))
