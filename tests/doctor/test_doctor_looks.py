@@ -54,6 +54,7 @@ from llm_locust.doctor.server import (
     judge_streaming,
     judge_usage,
     look_at_server,
+    was_read_late,
 )
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.messages import MESSAGES
@@ -256,6 +257,10 @@ def hostile() -> Iterator[ScriptedServer]:
     }
     with scripted_server(routes=everything) as server:
         yield server
+
+
+def test_an_answer_without_a_token_was_not_read_late() -> None:
+    assert not was_read_late(answer([], outcome=Outcome.TIMEOUT, client_lag_ns=10**9), answer([5.0]))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
