@@ -160,8 +160,9 @@ COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/test_golden.py tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
 	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_verdict.py \
 	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
-# What judges time, and what takes a minute under coverage.
-UNCOVERING := tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
+# What judges time, what takes a minute under coverage, and what computes all figures of forty runs.
+UNCOVERING := tests/test_golden.py::test_every_figure_of_a_generated_run_is_what_pandas_computes \
+	tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
 	tests/wire/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
 coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
 	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q --hypothesis-seed 0 -m "not alone and not run" \

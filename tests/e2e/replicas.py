@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
-from swarm_process import Simulation, simulation
+from swarm_process import Simulation, simulation, wait_until
 
 from e2e.servers import Server
 
 #: A step of a usual replica; all of them take the same time to begin, and no step depends on the batch.
 STEP_MS = 10
+RUNNING = "vllm:num_requests_running{"
 ENGINE = ("--ttft-base", "20ms", "--step-per-seq", "0ms", "--noise", "0")
 
 
@@ -21,9 +23,17 @@ def server(url: str, log: Path) -> Server:
 
 
 def kill(replica: Simulation) -> float:
-    """End it as a crash does: its connections are reset. When that was, in Unix seconds."""
+    """End it as a crash does, with requests in flight: they are cut. When that was, in Unix seconds."""
+    wait_until(lambda: _running(replica) >= 2, "two requests at the replica that is to die")
     os.kill(replica.pid, signal.SIGKILL)
     return time.time()
+
+
+def _running(replica: Simulation) -> float:
+    """How many requests it answers at the moment."""
+    with urlopen(f"{replica.url}/metrics", timeout=60) as page:
+        text = page.read().decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(RUNNING))
 
 
 @contextmanager

@@ -6,6 +6,9 @@ shown by the runs of ``make test``, which ask for it.
 
 Processes that a warm one starts itself, such as that of its report, are warm as well: what they take for
 Python is ``warm_start.py``, which stays until the fork has ended and passes signals on.
+
+``python warm_process.py FOLDER`` keeps all kinds, for every run of the tests that ``LLM_LOCUST_TEST_WARM``
+tells the folder.
 """
 
 import atexit
@@ -71,6 +74,9 @@ _GETPPID = os.getppid
 
 #: A run that the tests have left has this long to end by SIGTERM.
 _LEAVING_MS = 10_000
+
+#: Longest time for imports, on a machine that is busy.
+_IMPORTING_S = 300
 
 #: Longest time for which the last messages of a process are sent.
 _LAST_WORDS_MS = 500
@@ -140,6 +146,9 @@ class WarmProcess:
             os.kill(self.pid, number)
 
 
+#: Where others keep them, who end after this process.
+_SHARED = os.environ.get("LLM_LOCUST_TEST_WARM")
+
 _contexts: WeakSet[Any] = WeakSet()
 _sources: dict[str, subprocess.Popen[bytes]] = {}
 _starting = threading.Lock()
@@ -148,16 +157,21 @@ _place: list[Path] = []
 
 def warm_place() -> Path:
     """Folder for the search path of programs: in it this package's commands are warm ones."""
+    if _SHARED:
+        return Path(_SHARED)
     with _starting:
         if not _place:
-            folder = Path(tempfile.mkdtemp(prefix="warm-"))
-            program = f"#!{sys.executable} -IS\n{Path(__file__).with_name('warm_start.py').read_text()}"
-            for name in _STAND_INS:
-                (folder / name).write_text(program)
-                (folder / name).chmod(0o755)
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            _place.append(folder)
+            _place.append(Path(tempfile.mkdtemp(prefix="warm-")))
+            atexit.register(shutil.rmtree, _place[0], ignore_errors=True)
+            _write_stand_ins(_place[0])
     return _place[0]
+
+
+def _write_stand_ins(folder: Path) -> None:
+    program = f"#!{sys.executable} -IS\n{Path(__file__).with_name('warm_start.py').read_text()}"
+    for name in _STAND_INS:
+        (folder / name).write_text(program)
+        (folder / name).chmod(0o755)
 
 
 def warm_python() -> str:
@@ -168,14 +182,28 @@ def warm_python() -> str:
 
 def keep_warm(*sources: str) -> None:
     """Start the processes that import; what is asked before they listen is imported by Python itself."""
+    if _SHARED:
+        return
     place = warm_place()
     with _starting:
         for source in set(sources) - _sources.keys():
-            # It ends with its standard input; a Ctrl-C of the terminal is for the tests.
-            _sources[source] = process = subprocess.Popen(
-                [sys.executable, __file__, source, str(place)], stdin=subprocess.PIPE, start_new_session=True
-            )
-            atexit.register(process.communicate)
+            _sources[source] = _source(source, place)
+            atexit.register(_sources[source].communicate)
+
+
+def _source(source: str, place: Path) -> subprocess.Popen[bytes]:
+    """It ends with its standard input; a Ctrl-C of the terminal is for the tests."""
+    command = [sys.executable, __file__, source, str(place)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _keep_all(place: Path) -> None:
+    """Keep all kinds until this process is ended, or one of them ends."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in a shell's background ignores it
+    _write_stand_ins(place)
+    kept = [_source(source, place) for source in PRELOADED]
+    os.wait()
+    sys.exit(f"one of the warm processes of {len(kept)} kinds has ended")
 
 
 def be_warm() -> None:
@@ -201,9 +229,11 @@ def _listening(source: str, *beside: str) -> str:
     """Where the warm process can be asked, as soon as it can be; those beside it need not be ready."""
     keep_warm(source, *beside)
     path = warm_place() / f"{source}.sock"
+    until_s = time.monotonic() + _IMPORTING_S
     while not path.exists():
-        if _sources[source].poll() is not None:
-            raise ChildProcessError(f"the process that imports {source} has ended")
+        has_ended = not _SHARED and _sources[source].poll() is not None
+        if has_ended or time.monotonic() > until_s:
+            raise ChildProcessError(f"the process that imports {source} has ended, or takes too long")
         time.sleep(0.02)
     return str(path)
 
@@ -365,22 +395,24 @@ def _run(asked: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _source, _folder = sys.argv[1:]
+    if len(sys.argv) == 2:
+        _keep_all(Path(sys.argv[1]))
+    _kind, _folder = sys.argv[1:]
     _listener = socket.socket(socket.AF_UNIX)  # before gevent makes all others its own
     sys.executable = f"{_folder}/python"
-    if _source == "report":
+    if _kind == "report":
         import_module("llm_locust.report.output").block_pandas_import()
-    for _each in PRELOADED[_source]:
+    for _each in PRELOADED[_kind]:
         import_module(_each)
-    if _source == "locust":
+    if _kind == "locust":
         import_module("llm_locust.core.batch").RecordBatch.warm_up()
-    if _source in ("report", "llm_locust"):
+    if _kind in ("report", "llm_locust"):
         _make_report()
     gc.collect()
     gc.freeze()  # a collection would touch, and so copy, all that was imported
-    _listener.bind(f"{_folder}/{_source}.part")
+    _listener.bind(f"{_folder}/{_kind}.part")
     _listener.listen(16)
-    os.rename(f"{_folder}/{_source}.part", f"{_folder}/{_source}.sock")
+    os.rename(f"{_folder}/{_kind}.part", f"{_folder}/{_kind}.sock")
     _asked = _serve(_listener)
     if _asked is not None:
         _end(_run, _asked)

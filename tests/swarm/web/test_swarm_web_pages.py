@@ -189,8 +189,8 @@ def _a_run(folder: Path) -> Seen:
             )
             wait_until(lambda: len(ui.get("/llm/series").json["at_s"]) >= 2, "points of the series")
             _during(ui, seen)
-            assert ui.get("/stats/reset", {}).code == 200
             seen.told |= {"run": first["run"], "sent before": len(sim.entries())}
+            assert ui.get("/stats/reset", {}).code == 200
             ui.wait_now(lambda now: now["whole"]["requests"] < first["whole"]["requests"], "the reset")
             ui.wait_now(lambda now: now["whole"]["requests"] >= 10, "requests after the reset")
             assert ui.get("/stop", {}).json["success"]
