@@ -71,12 +71,13 @@ class Peer:
 
     def until_taken(self, size: int) -> tuple[bytes, int]:
         """So many bytes, as calls announce them, and whether the connection is over then."""
-        data, over = b"", 0
+        data, over = bytearray(), 0
         while len(data) < size and not over:
             self.until_called()
             taken = self.take()
-            data, over = data + taken.data, taken.over
-        return data, over
+            data += taken.data
+            over = taken.over
+        return bytes(data), over
 
 
 @pytest.fixture(params=["c", "python"])
