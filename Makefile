@@ -158,7 +158,8 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 # Of these folders; the tests of a folder and those of its neighbours that run what it has for them.
 COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/test_golden.py tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
-	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_verdict.py \
+	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_errors.py \
+	tests/figures/test_figures_verdict.py \
 	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
 # What judges time, what takes a minute under coverage, and what computes all figures of forty runs.
 UNCOVERING := tests/test_golden.py::test_every_figure_of_a_generated_run_is_what_pandas_computes \
