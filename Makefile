@@ -159,8 +159,8 @@ properties: $(VENV)/.test  ## the property tests, each with EXAMPLES examples in
 COVERED := core wire metrics/stats metrics/requests
 COVERING := $(COVERED:%=tests/%) tests/test_golden.py tests/hostile/test_hostile_results.py tests/hostile/test_secrecy.py \
 	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_errors.py \
-	tests/figures/test_figures_verdict.py \
-	tests/swarm/run/test_swarm_load_checks.py tests/workload/test_workload_body.py
+	tests/figures/test_figures_verdict.py tests/swarm/run/test_swarm_load_checks.py \
+	tests/workload/test_traces_plausible.py tests/workload/test_workload_body.py
 # What judges time, what takes a minute under coverage, and what computes all figures of forty runs.
 UNCOVERING := tests/test_golden.py::test_every_figure_of_a_generated_run_is_what_pandas_computes \
 	tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \

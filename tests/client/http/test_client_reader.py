@@ -334,7 +334,7 @@ def test_connections_that_come_and_go_while_the_thread_reads_them(connect: Calla
     peers = [connect() for _ in range(8)]
 
     def flood() -> None:
-        """One thread has the interpreter as long as eight would, and the loop's thread gets it back sooner."""
+        """One thread: eight have the interpreter no longer, and keep the loop waiting for it."""
         with suppress(OSError):
             while not stop.is_set():
                 for n, peer in enumerate(peers):
