@@ -13,11 +13,10 @@ from llm_locust.client.http.errors import AnswerOverError, OversizeError
 from llm_locust.client.http.exchange import MAX_ERROR_BYTES, Exchange
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader, read_body
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.ends import error_among
 from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- Error bodies made readable: unpacked where a server packed them unasked, named where they are no text

@@ -19,9 +19,9 @@ from llm_locust.client.http.errors import ClientError, ConnectError, RequestTime
 from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads
+from llm_locust.wire.chat_form import ImageCount, images_in
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.images import ImageCount, images_in
 from llm_locust.wire.payload import DECODE_ERRORS, AskedResults
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body arrives at the same time. Waiting this long

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from llm_locust.wire.chat_form import Size, size_in, url_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.dialects.results import EMBEDDINGS, RERANK
-from llm_locust.wire.images import Size, size_in, url_of
 from llm_locust.wire.payload import MAX_INPUTS
 
 # --- Text of a simulated model, one vocabulary entry per token, and tokens of a prompt

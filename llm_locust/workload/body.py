@@ -12,9 +12,9 @@ from typing import Any, Never
 
 import msgspec
 
+from llm_locust.wire.chat_form import in_json
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
 from llm_locust.wire.foreign_text import shown_before, shown_text
-from llm_locust.wire.images import in_json
 from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.prompts import Prompt, as_text, texts_of
 

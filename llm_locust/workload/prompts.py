@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.texts import named_values, plain_number
+from llm_locust.wire.chat_form import InlineImage, Size
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.wire.images import InlineImage, Size
 from llm_locust.workload.draws import LengthError, Lengths, digest, parse_lengths
 
 # --- Vocabulary of synthetic prompts: 1,024 common English words

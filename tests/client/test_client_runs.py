@@ -12,9 +12,8 @@ from llm_locust.client import decoder as decoder_module
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import ReplyReader
 
 TEXTS = st.one_of(
     st.sampled_from(

@@ -46,9 +46,8 @@ from llm_locust.store import (
 from llm_locust.store.requests import compact
 from llm_locust.swarm.channel.shipping import BATCH_ARRIVALS, Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, read_body
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.reply import read_body
 
 # --- One request with more token arrivals than any answer has: 30 million of them took 3 GB in a report
 

@@ -10,11 +10,10 @@ import pytest
 from holding import cpu_s, is_short
 from hypothesis import example, given, strategies as st
 
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader, read_body
 from llm_locust.wire.dialects.results import EMBEDDINGS, MAX_BYTES, RERANK
 from llm_locust.wire.draft import Reply
 from llm_locust.wire.payload import AskedResults, Results, mismatch
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseEvent
 
 

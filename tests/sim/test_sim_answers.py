@@ -31,14 +31,13 @@ from llm_locust.sim.jobs import (
     resolve,
     split_tokens,
 )
+from llm_locust.wire.chat_form import Size
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader, read_body
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.images import Size
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder
 from llm_locust.workload.prompts import OWN_BYTES, noise_image
 

@@ -35,8 +35,8 @@ from llm_locust.sim.faults import (
 from llm_locust.sim.jobs import ModelLimits
 from llm_locust.sim.telemetry import EventLog, TruthError, events_path
 from llm_locust.wire.dialects import DIALECTS
+from llm_locust.wire.dialects.dialect import ReplyReader, read_body
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder
 from llm_locust.wire.usage import Usage
 

@@ -9,8 +9,8 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.doctor.finding import Examination
 from llm_locust.doctor.server import SeenStream
 from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import read_body
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import read_body
 
 
 def asked(**of: Any) -> Examination:

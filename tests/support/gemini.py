@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_locust import Dialect
-from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
+from llm_locust.wire.chat_form import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.payload import (

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseEvent
 
 

@@ -18,7 +18,7 @@ from llm_locust.client.recording import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.users.traffic import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.reply import ReplyReader
+from llm_locust.wire.dialects.dialect import ReplyReader
 from llm_locust.workload.answers import CompiledValidator, Validator, checks_of, expected_answer
 from llm_locust.workload.prompts import Prompt
 

@@ -11,10 +11,9 @@ from payloads import DONE, ROLE, STOP, chunk, read, says
 from strategies import chat_chunks
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader
 from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import OutputCount, Usage
 

@@ -9,11 +9,11 @@ from hypothesis import given, strategies as st
 from payloads import RESPONSE, body, read
 from strategies import cuts
 
+from llm_locust.wire.dialects.dialect import ReplyReader, read_body
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.draft import Reply, ToolCall
 from llm_locust.wire.ends import AnswerEnd
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseEvent
 from llm_locust.wire.usage import OutputCount, Usage
 

@@ -11,7 +11,7 @@ from strategies import chat_chunks, json_values, spoiled, streams
 
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import FOLD_BYTES, Dialect, ReplyReader, read_body
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.draft import Reply, ToolCall
@@ -27,7 +27,6 @@ from llm_locust.wire.payload import (
     objects,
     parse,
 )
-from llm_locust.wire.reply import FOLD_BYTES, ReplyReader, read_body
 from llm_locust.wire.sse import SseDecoder, SseEvent
 from llm_locust.wire.usage import Usage
 

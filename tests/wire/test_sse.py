@@ -8,9 +8,8 @@ from openai._streaming import SSEDecoder
 from strategies import complete_streams, cuts, streams
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, ReplyReader
 from llm_locust.wire.draft import EventRun, Pieces, run_of
-from llm_locust.wire.reply import ReplyReader
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- The event stream decoder: every trap of the wire, at any split

@@ -8,9 +8,9 @@ from hypothesis import given, strategies as st
 from payloads import DONE, ROLE, STOP, body, chunk, events, read, says
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import ReplyReader, read_body
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import ReplyReader, read_body
 from llm_locust.wire.usage import CountFault, OutputCount, Usage, gather, most_tokens, usage_of
 
 FULL = {"prompt_tokens": 19, "completion_tokens": 15, "total_tokens": 34}

@@ -14,14 +14,13 @@ from hypothesis import given, strategies as st
 from payloads import body, data_url, png, read
 from strategies import json_values, spoiled
 
+from llm_locust.wire.chat_form import ImageCount, InlineImage, Size, images_in, in_json, size_in, url_of
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, read_body
 from llm_locust.wire.dialects.messages import MESSAGES, messages_turns
 from llm_locust.wire.dialects.responses import RESPONSES, responses_input
 from llm_locust.wire.draft import DeltaKind, Draft
-from llm_locust.wire.images import ImageCount, InlineImage, Size, images_in, in_json, size_in, url_of
-from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template
 from llm_locust.workload.draws import parse_lengths

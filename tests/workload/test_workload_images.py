@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llm_locust.options.load import against_lengths
+from llm_locust.wire.chat_form import Size, images_in
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.results import EMBEDDINGS
-from llm_locust.wire.images import Size, images_in
 from llm_locust.workload import prompts as noise
 from llm_locust.workload.datasets import load_dataset
 from llm_locust.workload.draws import parse_lengths

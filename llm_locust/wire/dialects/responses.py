@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from llm_locust.wire.dialects.choices import function_in, object_in, objects_in, text_of_content
+from llm_locust.wire.chat_form import function_in, object_in, objects_in, text_of_content
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import DeltaKind, Draft, read_leniently
 from llm_locust.wire.ends import says_error

@@ -52,10 +52,9 @@ from llm_locust.swarm.tracing import (
     error_type,
 )
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
-from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.dialect import Dialect, read_body
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.responses import RESPONSES
-from llm_locust.wire.reply import read_body
 
 # --- Records as spans: the ids that were sent, the record's times, and nothing unknown or secret
 

@@ -401,7 +401,7 @@ from types import SimpleNamespace as Fake
 
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.users import ChatUser
-from llm_locust.wire.images import images_in
+from llm_locust.wire.chat_form import images_in
 from llm_locust.workload.prompts import parse_images
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.prompts import Prompt

@@ -1,4 +1,4 @@
-"""Images among the parts of a message: how many there are, their sizes, and their bytes in a body."""
+"""Messages in OpenAI's chat form, in which prompts are: values out of them for other APIs; their images."""
 
 import binascii
 import struct
@@ -6,6 +6,37 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+
+# --- Values out of messages
+#
+# Nothing here raises: what is in no form that an API knows goes out as it is, for the server to refuse.
+
+
+def object_in(value: Any) -> Mapping[str, Any]:
+    """The value where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: Any) -> list[Mapping[str, Any]]:
+    """The objects among a list's items; none where it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def function_in(value: Any) -> Mapping[str, Any]:
+    """The ``function`` of a tool, of a tool call or of a choice of a tool."""
+    return object_in(object_in(value).get("function"))
+
+
+def text_of_content(content: Any) -> str:
+    """The text of a message's content, its parts joined."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = (part.get("text") for part in objects_in(content))
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+# --- Images among the parts of a message: how many there are, their sizes, and their bytes in a body
+
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
