@@ -18,10 +18,17 @@ from llm_locust.core.texts import argument, parse_time, positive
 from llm_locust.figures.objective import parse_objective
 from llm_locust.options.load import Sweep, parse_sweep
 from llm_locust.options.option import UP_TO, Option
-from llm_locust.options.table import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS
+from llm_locust.options.settings import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS
 from llm_locust.report.output import one_line, printing
-from llm_locust.scenario.classes import FOLDER, PRESETS, protocol_names, scenario_path
-from llm_locust.scenario.document import Scenario, load_scenario, plan_points
+from llm_locust.scenario.document import (
+    FOLDER,
+    PRESETS,
+    Scenario,
+    load_scenario,
+    plan_points,
+    protocol_names,
+    scenario_path,
+)
 from llm_locust.swarm.process.early_signals import keep_for_the_next_program
 from llm_locust.workload.arrivals import parse_rate
 

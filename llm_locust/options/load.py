@@ -24,7 +24,7 @@ from llm_locust.metrics.stats.censoring import fewest_samples
 from llm_locust.options.option import Group, option, parse_count
 from llm_locust.options.run import StopRule, parse_stop_rules
 from llm_locust.scenario import readers
-from llm_locust.scenario.classes import TrafficClass
+from llm_locust.scenario.document import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.workload.arrivals import MAX_RATE, Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, WorkloadSpec

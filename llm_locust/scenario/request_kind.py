@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from llm_locust.deployment.targets import Arm, Prefix
 from llm_locust.metrics.limits import Slo
-from llm_locust.scenario.classes import TrafficClass
+from llm_locust.scenario.document import TrafficClass
 from llm_locust.scenario.readers import DatasetSource
 from llm_locust.wire.dialects import DIALECTS
 from llm_locust.wire.dialects.dialect import Dialect

@@ -25,7 +25,7 @@ from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE
 from llm_locust.live.store import live_end
 from llm_locust.options.settings import UsageError
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
-from llm_locust.scenario.classes import TrafficClass
+from llm_locust.scenario.document import TrafficClass
 from llm_locust.scenario.request_kind import RequestKind, kinds_of
 from llm_locust.scenario.tree import ScenarioError, read_text
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE

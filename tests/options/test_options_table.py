@@ -9,7 +9,7 @@ import configargparse  # type: ignore[import-untyped]
 import pytest
 
 from llm_locust.options.option import Group
-from llm_locust.options.table import (
+from llm_locust.options.settings import (
     GRAMMAR,
     GROUPS,
     LOCUST_OPTIONS,
@@ -19,8 +19,7 @@ from llm_locust.options.table import (
     recorded,
     reference,
 )
-from llm_locust.scenario.classes import SHARED
-from llm_locust.scenario.document import parse_scenario
+from llm_locust.scenario.document import SHARED, parse_scenario
 from llm_locust.scenario.tree import ScenarioError
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from swarm_process import Process, simulation
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.scenario.classes import protocol_names
+from llm_locust.scenario.document import protocol_names
 from llm_locust.store.frames import index_frames
 
 SECONDS = 10

@@ -13,10 +13,17 @@ from protocol_files import needed_files, needs
 from llm_locust.figures.objective import parse_objective
 from llm_locust.metrics.limits import Slo, parse_gates, parse_slo
 from llm_locust.options.load import parse_sweep
-from llm_locust.options.settings import Settings, UsageError, parse_settings
-from llm_locust.options.table import GRAMMAR, KEYS, OPTION
-from llm_locust.scenario.classes import FOLDER, PRESETS, Preset, protocol_names, scenario_path
-from llm_locust.scenario.document import Scenario, load_scenario, plan_points
+from llm_locust.options.settings import GRAMMAR, KEYS, OPTION, Settings, UsageError, parse_settings
+from llm_locust.scenario.document import (
+    FOLDER,
+    PRESETS,
+    Preset,
+    Scenario,
+    load_scenario,
+    plan_points,
+    protocol_names,
+    scenario_path,
+)
 from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.arrivals import parse_rate
 from llm_locust.workload.draws import parse_lengths

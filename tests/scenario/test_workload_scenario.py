@@ -12,15 +12,25 @@ from hypothesis import given, strategies as st
 
 from llm_locust.metrics.limits import Slo
 from llm_locust.options.run import LEAST_ENDED
-from llm_locust.options.table import (
+from llm_locust.options.settings import (
     GRAMMAR,
     LOCUST_OPTIONS,
     SCENARIO_KEYS,
     SCENARIO_TABLE,
     with_scenario_tables,
 )
-from llm_locust.scenario.classes import CLASS_KEYS, PRESETS, Mix, TrafficClass
-from llm_locust.scenario.document import TOP_KEYS, Scenario, Stop, WarmUp, load_scenario, parse_scenario
+from llm_locust.scenario.document import (
+    CLASS_KEYS,
+    PRESETS,
+    TOP_KEYS,
+    Mix,
+    Scenario,
+    Stop,
+    TrafficClass,
+    WarmUp,
+    load_scenario,
+    parse_scenario,
+)
 from llm_locust.scenario.readers import Conversation, DatasetSource, Expected
 from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.answers import Validator

@@ -4,8 +4,7 @@ import argparse
 import time
 from typing import Any
 
-from llm_locust.options.settings import SCENARIO_TEXT, Settings, parse_settings
-from llm_locust.options.table import GRAMMAR
+from llm_locust.options.settings import GRAMMAR, SCENARIO_TEXT, Settings, parse_settings
 from llm_locust.scenario.document import parse_scenario
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
 

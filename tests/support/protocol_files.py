@@ -4,9 +4,8 @@ import json
 from functools import cache
 from pathlib import Path
 
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario.classes import scenario_path
-from llm_locust.scenario.document import load_scenario
+from llm_locust.options.settings import GRAMMAR
+from llm_locust.scenario.document import load_scenario, scenario_path
 
 FILES = {
     "trajectories": {"messages": [{"role": "user", "content": "Fix it."}], "target_output_tokens": 9},

@@ -16,7 +16,7 @@ from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.options.deployment import metrics_words
 from llm_locust.options.load import LENGTHS, PREFIX, LoadSettings, against_lengths, against_prefix
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.scenario.classes import sole_class
+from llm_locust.scenario.document import sole_class
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.facts import next_part

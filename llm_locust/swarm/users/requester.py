@@ -17,7 +17,6 @@ from llm_locust.swarm.users.session import LoadSession
 from llm_locust.swarm.users.traffic import prompt_key
 from llm_locust.swarm.users.waits import admitted
 from llm_locust.wire.chat_form import images_in
-from llm_locust.wire.images import images_in
 from llm_locust.wire.payload import AskedResults
 from llm_locust.workload.body import encoded
 from llm_locust.workload.conversations import (

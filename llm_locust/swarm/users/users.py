@@ -21,7 +21,7 @@ from llm_locust.core.record import Outcome
 from llm_locust.figures.agents import walk_name
 from llm_locust.figures.sessions import session_name
 from llm_locust.options.settings import Settings
-from llm_locust.scenario.classes import Mix
+from llm_locust.scenario.document import Mix
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.open_loop import Item, ScheduleClock
 from llm_locust.swarm.users.requester import Dialogue, Prepared, Requester

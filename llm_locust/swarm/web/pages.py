@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from llm_locust.live.store import SPANS, LiveStore, Span
-from llm_locust.options.table import OPTION
+from llm_locust.options.settings import OPTION
 from llm_locust.report.html.shell import packed_plotly
 from llm_locust.swarm.process.event_loop import off_the_hub
 from llm_locust.swarm.web.numbers import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask
 
-from llm_locust.options.table import OPTIONS
+from llm_locust.options.settings import OPTIONS
 from llm_locust.swarm.web import wsgi
 from llm_locust.swarm.web.pages import GROUPS, LONGEST_HELP, OTHERS, grouped
 from llm_locust.swarm.web.wsgi import (
