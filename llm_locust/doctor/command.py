@@ -39,6 +39,12 @@ class Seen:
     server: ServerSeen | None = None
     calibration: Calibrated | str | None = None
 
+    @property
+    def reached(self) -> ServerSeen:
+        """The server, of a check that is made with a URL only."""
+        assert self.server is not None
+        return self.server
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -75,38 +81,28 @@ HOST_CHECKS = (
 CALIBRATION = Check("calibration", "Calibration", lambda s: judge_calibration(s.calibration))
 
 
-def _of_server(judge: Callable[[Examination, ServerSeen], Finding]) -> Callable[[Seen], Finding]:
-    def check(seen: Seen) -> Finding:
-        assert seen.server is not None  # such checks are made with a URL only
-        return judge(seen.options, seen.server)
-
-    return check
-
-
 def _is_https(options: Examination) -> bool:
     return options.target is not None and options.target.scheme == "https"
 
 
 #: Made with a URL only.
 SERVER_CHECKS = (
-    Check("dns", "DNS", _of_server(lambda _, s: server_checks.judge_dns(s.resolved))),
-    Check("tcp", "TCP", _of_server(lambda _, s: server_checks.judge_tcp(s.attempts))),
-    Check("tls", "TLS", _of_server(lambda a, s: server_checks.judge_tls(s.tls, is_https=_is_https(a)))),
-    Check("models", "Models", _of_server(lambda a, s: server_checks.judge_models(s.listing, a))),
+    Check("dns", "DNS", lambda s: server_checks.judge_dns(s.reached.resolved)),
+    Check("tcp", "TCP", lambda s: server_checks.judge_tcp(s.reached.attempts)),
+    Check("tls", "TLS", lambda s: server_checks.judge_tls(s.reached.tls, is_https=_is_https(s.options))),
+    Check("models", "Models", lambda s: server_checks.judge_models(s.reached.listing, s.options)),
     Check(
         "api_key",
         "API key",
-        _of_server(lambda a, s: server_checks.judge_key(s.listing, s.first, has_key=a.has_key)),
+        lambda s: server_checks.judge_key(s.reached.listing, s.reached.first, has_key=s.options.has_key),
     ),
-    Check("first_token", "First token", _of_server(lambda _, s: server_checks.judge_first_token(s.first))),
-    Check("other_models", "Other models", _of_server(lambda _, s: server_checks.judge_others(s.others))),
-    Check("stream", "Stream", _of_server(lambda _, s: server_checks.judge_streaming(s.stream, s.first))),
-    Check("usage", "Usage", _of_server(lambda _, s: server_checks.judge_usage(s.stream))),
-    Check("end", "End of stream", _of_server(lambda a, s: server_checks.judge_end(s.stream, a.endpoint))),
-    Check("keep_alive", "Keep-alive", _of_server(lambda _, s: server_checks.judge_keep_alive(s.stream))),
-    Check(
-        "server_clock", "Server's clock", _of_server(lambda _, s: server_checks.judge_server_clock(s.clock))
-    ),
+    Check("first_token", "First token", lambda s: server_checks.judge_first_token(s.reached.first)),
+    Check("other_models", "Other models", lambda s: server_checks.judge_others(s.reached.others)),
+    Check("stream", "Stream", lambda s: server_checks.judge_streaming(s.reached.stream, s.reached.first)),
+    Check("usage", "Usage", lambda s: server_checks.judge_usage(s.reached.stream)),
+    Check("end", "End of stream", lambda s: server_checks.judge_end(s.reached.stream, s.options.endpoint)),
+    Check("keep_alive", "Keep-alive", lambda s: server_checks.judge_keep_alive(s.reached.stream)),
+    Check("server_clock", "Server's clock", lambda s: server_checks.judge_server_clock(s.reached.clock)),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from llm_locust.k8s.kubectl import render
-from llm_locust.k8s.overlay import CONFIG_MAPS, LAST, MANIFESTS, outer
+from llm_locust.k8s.overlay import LAST, MANIFESTS, kustomized, outer, selecting_labels, soak_fixes
 from llm_locust.k8s.plan import RenderError
 from llm_locust.wire.foreign_text import KEY_NAME
 
@@ -328,21 +328,16 @@ def _write_mode(mode: str, folder: Path) -> None:
 def _objects(mode: str, components: list[str]) -> dict[tuple[str, str], Object]:
     """Objects of an overlay by kind and short name, with words for what a release has of its own."""
     pairs = {"app.kubernetes.io/instance": "chart-instance", "llm-locust/run": _RUN}
-    monitors = {"kind": "PodMonitor", "path": "spec/selector/matchLabels", "create": True}
     is_made_of_jobs = mode in LAST
     manifests = "../manifests" if is_made_of_jobs else "manifests"
     overlay, own = ("headless", ["report-container"]) if is_made_of_jobs else (mode, [])
-    content: Object = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": _NAMESPACE,
+    content = kustomized(_NAMESPACE, f"{manifests}/overlays/{overlay}") | {
         "namePrefix": f"{_RUN}-",
-        "resources": [f"{manifests}/overlays/{overlay}"],
         "components": [f"{manifests}/components/{name}" for name in (*own, *components)],
-        "labels": [{"pairs": pairs, "includeSelectors": True, "fields": [monitors]}],
+        "labels": [selecting_labels(pairs)],
     }
-    if mode == "soak":  # each merge of a ConfigMap has undone what the overlay says
-        content["patches"] = [{"path": "manifests/overlays/soak/fixed.yaml", "target": CONFIG_MAPS}]
+    if mode == "soak":
+        content["patches"] = [soak_fixes(manifests)]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         shutil.copytree(MANIFESTS, folder / "manifests", ignore=shutil.ignore_patterns("__pycache__"))

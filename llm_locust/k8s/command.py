@@ -137,9 +137,6 @@ def _say_each(lines: list[str]) -> None:
         print(f"llm-locust k8s render: {one_line(line)}", file=sys.stderr)
 
 
-# --- ``llm-locust k8s run``: one run in a cluster, from its objects to its exit code
-
-
 # --- Ctrl-C and SIGTERM of a command that has to clean up
 
 
@@ -178,6 +175,9 @@ def asked_to_end() -> Iterator[StopSignals]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+# --- ``llm-locust k8s run``: one run in a cluster, from its objects to its exit code
 
 
 #: How long a master waits for its files to be fetched.

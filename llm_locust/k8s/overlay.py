@@ -440,8 +440,6 @@ LAST: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 _IMAGE = "llm-locust"
 
-CONFIG_MAPS = {"kind": "ConfigMap", "name": "llm-locust-(load|options)"}
-
 Document = dict[str, Any]
 
 
@@ -515,6 +513,30 @@ def _check_keys(scenario: Scenario) -> None:
         )
 
 
+def kustomized(namespace: str, *resources: str) -> Document:
+    """What every ``kustomization.yaml`` begins with."""
+    return {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace,
+        "resources": list(resources),
+    }
+
+
+def selecting_labels(pairs: Mapping[str, str]) -> Document:
+    """Labels of all objects, in selectors too."""
+    monitors = {"kind": "PodMonitor", "path": "spec/selector/matchLabels", "create": True}
+    return {"pairs": dict(pairs), "includeSelectors": True, "fields": [monitors]}
+
+
+def soak_fixes(base: str) -> Document:
+    """Patch of the overlay soak: each merge of a ConfigMap has undone what that says."""
+    return {
+        "path": f"{base}/overlays/soak/fixed.yaml",
+        "target": {"kind": "ConfigMap", "name": "llm-locust-(load|options)"},
+    }
+
+
 def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base: str) -> Document:
     """Make the overlay's ``kustomization.yaml``.
 
@@ -524,12 +546,7 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
         base: path of the package's manifests.
     """
     overlay = "headless" if plan.overlay in LAST else plan.overlay
-    content: Document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": plan.namespace or NAMESPACE,
-        "resources": [f"{base}/overlays/{overlay}"],
-    }
+    content = kustomized(plan.namespace or NAMESPACE, f"{base}/overlays/{overlay}")
     if plan.name is not None:
         content["namePrefix"] = f"{plan.name}-"
     parts = {
@@ -555,8 +572,8 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
         {"name": "llm-locust-options", "behavior": "merge", "literals": literals},
     ]
     content["patches"] = [_patch(plan, name) for name in patches] + _removals(plan)
-    if plan.overlay == "soak":  # each merge of a ConfigMap has undone what the overlay says
-        content["patches"].append({"path": f"{base}/overlays/soak/fixed.yaml", "target": CONFIG_MAPS})
+    if plan.overlay == "soak":
+        content["patches"].append(soak_fixes(base))
     return content
 
 
@@ -573,13 +590,8 @@ def outer(overlay: str, base: str, namespace: str, prefix: str | None, labels: M
     Args:
         prefix: of the names in ``run``, without the dash; its own objects get it too.
     """
-    content: Document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        "resources": ["run"],
-        "components": [f"{base}/components/{name}" for name in (overlay, "no-jobs")],
-    }
+    content = kustomized(namespace, "run")
+    content["components"] = [f"{base}/components/{name}" for name in (overlay, "no-jobs")]
     if prefix is not None:
         content["patches"] = [_renaming(kind, name, f"{prefix}-{name}") for kind, name in LAST[overlay]]
     if labels:
@@ -598,9 +610,7 @@ def _labels(plan: OverlayPlan) -> list[Document]:
     """The run's name, in selectors too; and labels that select nothing."""
     found: list[Document] = []
     if plan.name is not None:
-        pairs = {"app.kubernetes.io/instance": plan.name}
-        monitors = {"kind": "PodMonitor", "path": "spec/selector/matchLabels", "create": True}
-        found.append({"pairs": pairs, "includeSelectors": True, "fields": [monitors]})
+        found.append(selecting_labels({"app.kubernetes.io/instance": plan.name}))
     if plan.labels:
         found.append({"pairs": dict(plan.labels), "includeTemplates": True})
     return found
