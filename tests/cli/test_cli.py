@@ -291,11 +291,3 @@ def test_help_shows_percentages_and_fits_the_terminal(
     assert "%%" not in text, "argparse expands it in some texts, and not in others"
     assert not re.search(r"%\(\w+\)s", text)
     assert not [line for line in text.splitlines() if len(line) > columns]
-
-
-def test_the_list_of_options_shows_percentages() -> None:
-    """In a process of its own: they are those of Locust's parser, which patches what it imports."""
-    command = [sys.executable, "-m", "llm_locust", "options"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout
-    assert "%%" not in done.stdout

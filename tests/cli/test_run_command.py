@@ -99,22 +99,26 @@ def test_a_simulator_that_does_not_start_is_an_error(capfd: pytest.CaptureFixtur
     assert "--replicas" in capfd.readouterr().err
 
 
-def asked_of_locust(word: str) -> str:
-    command = [sys.executable, "-m", "llm_locust", "run", "--", word]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "no server" not in done.stdout + done.stderr
-    return done.stdout
+@pytest.mark.run
+def test_users_help_and_options_are_listed_without_a_server(tmp_path: Path) -> None:
+    users = listed(tmp_path, "run", "--", "--list")
+    help_text = listed(tmp_path, "run", "--", "--help")
+    options = listed(tmp_path, "options")
+    assert "Chat" in users
+    assert "--spawn-rate" in help_text
+    assert "--input-tokens" in help_text
+    assert help_text.rstrip().endswith("`llm-locust options` lists the options of a load test alone.")
+    assert "--input-tokens" in options
+    assert "%%" not in options
 
 
-def test_the_users_are_listed_without_a_server() -> None:
-    assert "Chat" in asked_of_locust("--list")
-
-
-def test_the_help_of_locust_needs_no_server_and_names_the_options_and_where_they_are_listed() -> None:
-    said = asked_of_locust("--help")
-    assert "--spawn-rate" in said
-    assert "--input-tokens" in said
-    assert said.rstrip().endswith("`llm-locust options` lists the options of a load test alone.")
+def listed(folder: Path, *words: str) -> str:
+    """What a command prints in a process of its own: Locust's parser patches what it imports."""
+    process = Process([sys.executable, "-m", "llm_locust", *words], folder)
+    assert process.exit_code() == 0, process.stderr
+    process.end()
+    assert "no server" not in process.stdout + process.stderr
+    return process.stdout
 
 
 # --- Protocols as loads of whole runs: a mix of classes, and a sweep, against the simulator
