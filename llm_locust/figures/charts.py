@@ -15,7 +15,7 @@ from llm_locust.figures.course import (
     percentiles_over_time,
     rates_over_time,
 )
-from llm_locust.figures.goodput import Goodput, Throughput
+from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.routing import ReplicaFigures, replicas
 from llm_locust.figures.stages import Stage
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
@@ -34,7 +34,7 @@ from llm_locust.metrics.columns import (
 from llm_locust.metrics.measured import Measured, measured_from
 from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import MeasuredFrom, at_least
-from llm_locust.metrics.requests.rates import Spans
+from llm_locust.metrics.requests.rates import Spans, Throughput
 from llm_locust.metrics.stats.censoring import Ascending, ordered, percentile
 
 if TYPE_CHECKING:

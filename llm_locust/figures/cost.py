@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from llm_locust.figures import sessions
 from llm_locust.figures.figure import Run
-from llm_locust.figures.goodput import Goodput, Throughput
+from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.server_metrics import gpu_of
 from llm_locust.figures.sessions import Sessions
 from llm_locust.figures.text import (
@@ -23,6 +23,7 @@ from llm_locust.figures.text import (
     sentence,
 )
 from llm_locust.metrics.question import Prices
+from llm_locust.metrics.requests.rates import Throughput
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.structs import SummaryPart, key
 

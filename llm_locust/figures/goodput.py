@@ -25,49 +25,14 @@ from llm_locust.figures.text import (
     sentence,
 )
 from llm_locust.figures.tokens import Pace
+from llm_locust.metrics.requests.gaps import OnTime
 from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
-from llm_locust.metrics.structs import Effective, Interval, Intervals, SummaryPart, key
+from llm_locust.metrics.requests.rates import OF_ALL, Throughput
+from llm_locust.metrics.structs import Interval, SummaryPart, key
 
 if TYPE_CHECKING:
     from llm_locust.figures.parts import RequestPart
     from llm_locust.figures.summary import Summary
-
-
-_ALL = "all requests, whenever scheduled"
-
-
-_TOKENS_PER_S = key(
-    "tokens / second: input at the first token event, output at the arrival of its event; their sum",
-    "all requests, whatever became of them",
-)
-
-
-class Throughput(SummaryPart, frozen=True):
-    """Rates over the window."""
-
-    requests_per_s: Annotated[float | None, key("requests that ended `ok` in the window / seconds", _ALL)]
-    input_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
-    output_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
-    total_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
-    output_chars_per_s: Annotated[
-        float | None, key("characters / second, credited as output tokens are", "all requests")
-    ]
-    inputs_per_s: Annotated[
-        float | None,
-        key(
-            "inputs of embeddings and rerank requests / second, when their answer has come; null where no "
-            "request has inputs",
-            "all requests",
-        ),
-    ]
-    concurrency_mean: Annotated[
-        float | None, key("requests between sent and ended: time-weighted mean", "all requests")
-    ]
-    concurrency_peak: Annotated[int | None, key("requests between sent and ended: peak", "all requests")]
-    ci95: Annotated[
-        dict[str, Interval],
-        key("95 % interval of each of these rates; null where the data cannot tell", "as the rate"),
-    ]
 
 
 #: Share of the time in flight that may cross the window's edges on balance. In a steady load as many requests
@@ -133,18 +98,6 @@ def _characters(summary: "Summary") -> Iterator[Line]:
 # --- Goodput: good requests, and their share of all that were asked for
 
 
-class OnTime(SummaryPart, frozen=True):
-    """The distribution of the share of tokens that came by their deadline."""
-
-    n: Annotated[int, key("number of requests", "ok requests whose SLO has `ttft` and `tpot`")]
-    mean: Annotated[float | None, key("as `goodput.on_time_ratio`", "the same")]
-    p1: Annotated[float | None, key("percentiles of that share", "the same")]
-    p5: Annotated[float | None, key("percentiles of that share", "the same")]
-    p50: Annotated[float | None, key("percentiles of that share", "the same")]
-    ci95: Intervals
-    n_effective: Effective
-
-
 class GroupGoodput(SummaryPart, frozen=True):
     """How much of what was asked for came within the SLO."""
 
@@ -184,9 +137,9 @@ class GroupGoodput(SummaryPart, frozen=True):
             "as `ratio`",
         ),
     ]
-    requests_per_s: Annotated[float | None, key("good requests that ended in the window / seconds", _ALL)]
+    requests_per_s: Annotated[float | None, key("good requests that ended in the window / seconds", OF_ALL)]
     output_tokens_per_s: Annotated[
-        float | None, key("tokens of good requests that arrived in the window / seconds", _ALL)
+        float | None, key("tokens of good requests that arrived in the window / seconds", OF_ALL)
     ]
     ci95: Annotated[
         dict[str, Interval],

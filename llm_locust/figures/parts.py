@@ -16,7 +16,7 @@ from llm_locust.core.texts import UNDEFINED, listed, nearest
 from llm_locust.figures.agents import Agents
 from llm_locust.figures.counts import GroupRequests, RequestCounts
 from llm_locust.figures.figure import Run
-from llm_locust.figures.goodput import Goodput, GroupGoodput, OnTime, Throughput
+from llm_locust.figures.goodput import Goodput, GroupGoodput
 from llm_locust.figures.quality import PartQuality, quality_of_part
 from llm_locust.figures.text import (
     MOST_ROWS,
@@ -41,7 +41,7 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import summarise_on_time
 from llm_locust.metrics.requests.judgement import Missing, good_rates, goodput, goodput_intervals
 from llm_locust.metrics.requests.latency import Measurable, latency_figures, latency_tables
-from llm_locust.metrics.requests.rates import throughput
+from llm_locust.metrics.requests.rates import Throughput, throughput
 from llm_locust.metrics.select import Label
 from llm_locust.metrics.stats.bootstrap import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import PERCENTILES, Durations
@@ -136,7 +136,7 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
             requests=_requests(m, population, group),
             latency_ms=_latencies(plain, m.gaps.relative_error),
             latency_ms_adjusted=_latencies(adjusted, m.gaps.relative_error),
-            throughput=Throughput(**throughput(m.c, m.credits, group.rows)),
+            throughput=throughput(m.c, m.credits, group.rows),
             goodput=_goodput(m, population, group),
         )
         for (population, group), (plain, adjusted) in zip(of_groups, tables, strict=True)
@@ -192,8 +192,8 @@ def _goodput(m: Measured, population: Population, group: Group) -> Goodput:
         **goodput(m.judgement, m.c, population.all, group.missing),
         **good_rates(m.judgement, m.credits, group.rows),
         **goodput_intervals(m.judgement, m.c, m.credits, population.all, group.rows, group.missing.known),
-        on_time_ratio=on_time["on_time_ratio"],
-        on_time=OnTime(**on_time["on_time"]),
+        on_time_ratio=on_time.mean,
+        on_time=on_time,
     )
 
 
@@ -348,7 +348,7 @@ def _figures(
             error_rate=len(population.failed) / judged if judged else None,
         ),
         latency_ms={metric: LatencyTable(table) for metric, table in latency_ms.items()},
-        throughput=Throughput(**throughput(m.c, m.credits, rows)),
+        throughput=throughput(m.c, m.credits, rows),
         goodput=GroupGoodput(
             **goodput(m.judgement, m.c, population.all, Missing(None, None, stuck)),
             **good_rates(m.judgement, m.credits, rows),

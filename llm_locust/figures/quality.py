@@ -32,7 +32,7 @@ from llm_locust.figures.text import (
 )
 from llm_locust.metrics.answers import Answers, ByPrompt
 from llm_locust.metrics.columns import OUTCOMES, Columns, Mask, Rows
-from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
+from llm_locust.metrics.stats.proportions import Proportion, difference
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
 from llm_locust.wire.dialects import DIALECTS
@@ -173,11 +173,13 @@ def accuracy_difference(now: ByPrompt, baseline: ByPrompt) -> BesideBaseline | N
     if not shared:
         return None
     a, b = now.total(shared), baseline.total(shared)
+    apart = difference(a, b)
     return BesideBaseline(
         prompts=len(shared),
         accuracy=right_answers(a),
         baseline=right_answers(b),
-        **difference(a, b),
+        difference=apart.difference,
+        ci95=apart.ci95,
     )
 
 
@@ -207,9 +209,13 @@ def _over_time(answers: Answers, c: Columns, rows: Rows, window: Window) -> list
         RightOverTime(
             start_s=float(edges[i] - start_s),
             end_s=float(edges[i + 1] - start_s),
-            **summarise_proportion(answers.right(rows[place == i]), "correct"),
+            n=right.n,
+            correct=right.hits,
+            ratio=right.ratio,
+            ci95=right.interval(),
         )
         for i in range(TIME_PARTS)
+        for right in [answers.right(rows[place == i])]
     ]
 
 
@@ -230,10 +236,14 @@ def _by_load(answers: Answers, load: NDArray[np.int64], rows: Rows) -> list[Righ
         RightByLoad(
             load=name,
             concurrency=(int(load[third].min()), int(load[third].max())),
-            **summarise_proportion(answers.right(third), "correct"),
+            n=right.n,
+            correct=right.hits,
+            ratio=right.ratio,
+            ci95=right.interval(),
         )
         for name, third in zip(_LOADS, _thirds(answers, load, rows), strict=False)
         if len(third)
+        for right in [answers.right(third)]
     ]
 
 
@@ -242,7 +252,8 @@ def _load_effect(answers: Answers, load: NDArray[np.int64], rows: Rows) -> Right
     thirds = [third for third in _thirds(answers, load, rows) if len(third)]
     if len(thirds) < 2:
         return None
-    return RightDifference(**difference(answers.right(thirds[-1]), answers.right(thirds[0])))
+    apart = difference(answers.right(thirds[-1]), answers.right(thirds[0]))
+    return RightDifference(difference=apart.difference, ci95=apart.ci95)
 
 
 def _idle(c: Columns, load: NDArray[np.int64], window: Window) -> Rows:
@@ -288,7 +299,7 @@ def compute(run: Run) -> Quality:
 
 
 def right_answers(p: Proportion) -> RightAnswers:
-    return RightAnswers(**summarise_proportion(p, "correct"))
+    return RightAnswers(n=p.n, correct=p.hits, ratio=p.ratio, ci95=p.interval())
 
 
 def quality_of_part(answers: Answers, c: Columns, judged: Rows) -> PartQuality:

@@ -12,13 +12,14 @@ from msgspec import inspect
 
 from llm_locust.figures.counts import RequestCounts
 from llm_locust.figures.gates import fewest_for, fewest_for_certified
-from llm_locust.figures.goodput import Goodput, Throughput
+from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.inputs import Images
 from llm_locust.figures.parts import GroupPart, RequestPart, StageFigures
 from llm_locust.figures.servers import Servers
 from llm_locust.figures.summary import EXPLAINED, Summary, json_schema
 from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.limits import EDGE, NUMBERS, SHARES, STANDSTILL, STATISTICS
+from llm_locust.metrics.requests.rates import Throughput
 from llm_locust.metrics.structs import LatencyKeys, LatencyTable
 
 #: What stands around the place of a table in ``docs/summary-keys.md``: the sections that it has.

@@ -41,6 +41,7 @@ from llm_locust.figures import (
 from llm_locust.figures.figure import Figure
 from llm_locust.figures.parts import BreakdownPart, RequestPart
 from llm_locust.figures.routing import ReplicaFigures
+from llm_locust.metrics.requests.rates import Throughput
 from llm_locust.metrics.structs import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
@@ -68,7 +69,7 @@ class Summary(SummaryPart, frozen=True):
     window: Annotated[run_facts.WindowFacts, Figure(run_facts.window_of)]
     latency_ms: Annotated[dict[str, LatencyTable], Figure(latency.compute, latency.show, latency.intervals)]
     latency_ms_adjusted: Annotated[dict[str, LatencyTable], Figure(latency.adjusted)]
-    throughput: Annotated[goodput_.Throughput, Figure(goodput_.throughput_of, goodput_.show_throughput)]
+    throughput: Annotated[Throughput, Figure(goodput_.throughput_of, goodput_.show_throughput)]
     requests: Annotated[counts.RequestCounts, Figure(counts.compute, counts.show, counts.left_open)]
     goodput: Annotated[goodput_.Goodput, Figure(goodput_.compute, goodput_.show)]
     by_name: Annotated[dict[str, RequestPart], Figure(parts_.of_names, parts_.by_name)]

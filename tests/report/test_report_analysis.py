@@ -206,8 +206,8 @@ def test_every_row_is_what_the_metrics_say_of_that_second(made: list[RequestReco
         window = Window(start_ns, start_ns + 10**9, "one second")
         credits = Credits.of(c, window)
         measured = throughput(c, credits, rows)
-        assert row.ok == measured["requests_per_s"]
-        assert row.concurrency == pytest.approx(measured["concurrency_mean"], abs=1e-3)
+        assert row.ok == measured.requests_per_s
+        assert row.concurrency == pytest.approx(measured.concurrency_mean, abs=1e-3)
         assert row.output_tokens == pytest.approx(np.nansum(credits.output_tokens), abs=1e-3)
         assert row.input_tokens == pytest.approx(np.nansum(credits.input_tokens), abs=1e-3)
 

@@ -1,7 +1,7 @@
 """Inter-token latencies of a run, pooled part by part: exact, or counted if there are too many."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from llm_locust.metrics.stats.bootstrap import Cells, Order
 from llm_locust.metrics.stats.censoring import ordered, summarise_ascending
 from llm_locust.metrics.stats.intervals import Observed
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Histogram, count_durations, merge
+from llm_locust.metrics.structs import Effective, Intervals, SummaryPart, key
 
 # --------------------
 # Gaps of a run summed up in cells of its time, for the confidence intervals of ITL.
@@ -318,8 +319,20 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
 _PLACES = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
 
 
-def summarise_on_time(shares: Floats | None, order: Order | None = None) -> dict[str, Any]:
-    """``on_time_ratio``, the mean of the requests' shares, and ``on_time``, their distribution.
+class OnTime(SummaryPart, frozen=True):
+    """The distribution of the share of tokens that came by their deadline."""
+
+    n: Annotated[int, key("number of requests", "ok requests whose SLO has `ttft` and `tpot`")]
+    mean: Annotated[float | None, key("as `goodput.on_time_ratio`", "the same")]
+    p1: Annotated[float | None, key("percentiles of that share", "the same")]
+    p5: Annotated[float | None, key("percentiles of that share", "the same")]
+    p50: Annotated[float | None, key("percentiles of that share", "the same")]
+    ci95: Intervals
+    n_effective: Effective
+
+
+def summarise_on_time(shares: Floats | None, order: Order | None = None) -> OnTime:
+    """The distribution of the requests' shares.
 
     Args:
         shares: of :func:`on_time_ratio`, NaN where not defined; None where the SLO has no such limits.
@@ -328,5 +341,4 @@ def summarise_on_time(shares: Floats | None, order: Order | None = None) -> dict
     shares = np.empty(0) if shares is None else shares
     course = None if order is None else Observed(order, shares)
     figures = summarise_ascending(ordered(shares), places=_PLACES, course=course)
-    chosen = {key: figures[key] for key in ("n", "mean", *_PLACES, "ci95", "n_effective")}
-    return {"on_time_ratio": figures["mean"], "on_time": chosen}
+    return OnTime(**{name: figures[name] for name in OnTime.__struct_fields__})

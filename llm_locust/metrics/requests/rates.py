@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask,
 from llm_locust.metrics.stats.bootstrap import spread_evenly, time_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.intervals import as_json, rate_ends
+from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Window
 
 # --- Number of requests between sent and ended, and the rates that it gives by Little's law
@@ -176,11 +177,49 @@ def rate_per_s(amounts: Floats, finished: Mask, seconds: float) -> float | None:
     return float(np.sort(known).sum()) / seconds  # sorted: the order of workers is no input
 
 
-def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
+#: Denominator of rates.
+OF_ALL = "all requests, whenever scheduled"
+
+
+_TOKENS_PER_S = key(
+    "tokens / second: input at the first token event, output at the arrival of its event; their sum",
+    "all requests, whatever became of them",
+)
+
+
+class Throughput(SummaryPart, frozen=True):
+    """Rates over the window."""
+
+    requests_per_s: Annotated[float | None, key("requests that ended `ok` in the window / seconds", OF_ALL)]
+    input_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
+    output_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
+    total_tokens_per_s: Annotated[float | None, _TOKENS_PER_S]
+    output_chars_per_s: Annotated[
+        float | None, key("characters / second, credited as output tokens are", "all requests")
+    ]
+    inputs_per_s: Annotated[
+        float | None,
+        key(
+            "inputs of embeddings and rerank requests / second, when their answer has come; null where no "
+            "request has inputs",
+            "all requests",
+        ),
+    ]
+    concurrency_mean: Annotated[
+        float | None, key("requests between sent and ended: time-weighted mean", "all requests")
+    ]
+    concurrency_peak: Annotated[int | None, key("requests between sent and ended: peak", "all requests")]
+    ci95: Annotated[
+        dict[str, Interval],
+        key("95 % interval of each of these rates; null where the data cannot tell", "as the rate"),
+    ]
+
+
+def throughput(c: Columns, credits: Credits, rows: Rows) -> Throughput:
     """Rates per second of the window over ``rows``, and their concurrency.
 
     ``rows`` are all requests, not the population: what was scheduled before the window and
-    arrives inside is credited here, and what arrives after it is not. ``ci95`` has the interval of each rate.
+    arrives inside is credited here, and what arrives after it is not.
     """
     window, finished = credits.window, credits.finished[rows]
     seconds = window.seconds
@@ -197,13 +236,10 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
         "inputs_per_s": inputs_per_s(credits, rows),
     }
     given = amounts_over_time(c, credits, rows)
-    ends = {key: rate_ends(value, given[key], window, c) for key, value in rates.items()}
-    return {
-        **rates,
-        "concurrency_mean": concurrent[0],
-        "concurrency_peak": concurrent[1],
-        "ci95": as_json(ends),
-    }
+    ends = {name: rate_ends(value, given[name], window, c) for name, value in rates.items()}
+    return Throughput(
+        **rates, concurrency_mean=concurrent[0], concurrency_peak=concurrent[1], ci95=as_json(ends)
+    )
 
 
 def inputs_per_s(credits: Credits, rows: Rows) -> float | None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,28 +44,27 @@ class Proportion:
         return low, high
 
 
-def difference(a: Proportion, b: Proportion) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ProportionDifference:
+    """Both None where one of the shares has no n."""
+
+    difference: float | None
+    ci95: tuple[float, float] | None
+
+
+def difference(a: Proportion, b: Proportion) -> ProportionDifference:
     """a − b of two independent shares, with Newcombe's 95 % interval (his method 10, of Wilson's).
 
     Lower end d − √((a − l_a)² + (u_b − b)²), upper end d + √((u_a − a)² + (b − l_b)²), where d = a − b
     and [l, u] are Wilson's intervals.
-
-    Returns:
-        ``{difference, ci95}``, both None where one share has no n.
     """
     p, q, of_a, of_b = a.ratio, b.ratio, a.interval(), b.interval()
     if p is None or q is None or of_a is None or of_b is None:
-        return {"difference": None, "ci95": None}
+        return ProportionDifference(None, None)
     d = p - q
     low = d - math.hypot(p - of_a[0], of_b[1] - q)
     high = d + math.hypot(of_a[1] - p, q - of_b[0])
-    return {"difference": d, "ci95": [max(-1.0, low), min(1.0, high)]}
-
-
-def summarise_proportion(p: Proportion, counted: str) -> dict[str, Any]:
-    """``{n, <counted>: hits, ratio, ci95}``; ratio and interval are None where n is 0."""
-    ends = p.interval()
-    return {"n": p.n, counted: p.hits, "ratio": p.ratio, "ci95": None if ends is None else list(ends)}
+    return ProportionDifference(d, (max(-1.0, low), min(1.0, high)))
 
 
 # --------------------

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, plain, request, requests
+from msgspec import structs
 from summaries import summarise, typed
 
 from llm_locust.core.record import Outcome, RequestRecord
@@ -31,7 +32,7 @@ SECOND_TO_SIXTH = Window(ns(2.0), ns(6.0), "test")
 
 def of(*records: RequestRecord, window: Window = SECOND_TO_SIXTH) -> dict[str, float | None]:
     c = columns(*records)
-    return throughput(c, Credits.of(c, window), np.arange(len(c)))
+    return structs.asdict(throughput(c, Credits.of(c, window), np.arange(len(c))))
 
 
 def test_inputs_count_when_their_answer_has_come_and_are_unknown_where_no_request_has_any() -> None:

@@ -8,13 +8,13 @@ from hypothesis import given, strategies as st
 
 from llm_locust.metrics.stats.proportions import (
     Proportion,
+    ProportionDifference,
     chi_square_tail,
     difference,
     equal_shares,
     hypergeometric_at_most,
     median_interval,
     same_distribution,
-    summarise_proportion,
 )
 
 PROPORTIONS = st.integers(1, 400).flatmap(lambda n: st.integers(0, n).map(lambda hits: Proportion(hits, n)))
@@ -47,14 +47,15 @@ def test_newcombes_interval_is_as_published(
     a: tuple[int, int], b: tuple[int, int], low: float, high: float
 ) -> None:
     found = difference(Proportion(*a), Proportion(*b))
-    assert found["ci95"] == pytest.approx([low, high], abs=5e-5)
+    assert found.ci95 == pytest.approx((low, high), abs=5e-5)
 
 
 def test_of_nothing_there_is_no_share() -> None:
     nothing = Proportion(0, 0)
-    assert summarise_proportion(nothing, "correct") == {"n": 0, "correct": 0, "ratio": None, "ci95": None}
-    assert difference(nothing, Proportion(1, 2)) == {"difference": None, "ci95": None}
-    assert difference(Proportion(1, 2), nothing) == {"difference": None, "ci95": None}
+    assert nothing.ratio is None
+    assert nothing.interval() is None
+    assert difference(nothing, Proportion(1, 2)) == ProportionDifference(None, None)
+    assert difference(Proportion(1, 2), nothing) == ProportionDifference(None, None)
 
 
 @given(PROPORTIONS)
@@ -68,8 +69,11 @@ def test_the_share_is_in_its_interval(p: Proportion) -> None:
 @given(PROPORTIONS, PROPORTIONS)
 def test_the_difference_turned_round_is_the_same_with_its_sign_changed(a: Proportion, b: Proportion) -> None:
     one, other = difference(a, b), difference(b, a)
-    assert one["difference"] == pytest.approx(-other["difference"])
-    assert one["ci95"] == pytest.approx([-other["ci95"][1], -other["ci95"][0]])
+    assert one.difference is not None
+    assert other.difference is not None
+    assert other.ci95 is not None
+    assert one.difference == pytest.approx(-other.difference)
+    assert one.ci95 == pytest.approx((-other.ci95[1], -other.ci95[0]))
 
 
 @pytest.mark.parametrize(
