@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
 import gevent
+import msgspec
 import numpy as np
 from gevent.lock import BoundedSemaphore
 
@@ -240,6 +241,17 @@ def _revision(token: str, generation: int) -> int:
 MOST_WORKERS = 100
 
 
+class ListedWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker in the list of the page."""
+
+    id: str
+    state: str
+    users: int
+    in_flight: int | None
+    cpu_percent: float | None
+    hub_lag_ms: float | None
+
+
 def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
     """Data of the page besides the series. Undefined values are None."""
     whole, recent = look.whole, look.recent
@@ -271,15 +283,21 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "relative_error": whole.relative_error,
         "workers_here": sum(w.here for w in workers),
         "workers_lost": sum(w.lost for w in workers),
-        "workers": [_worker(worker) for worker in workers[:MOST_WORKERS]],
+        "workers": [_listed(worker) for worker in workers[:MOST_WORKERS]],
         "servers_silent": [clean(name) for name in look.silent],
         "workers_hidden": max(0, len(workers) - MOST_WORKERS),
     }
 
 
-def _worker(worker: WorkerState) -> dict[str, Any]:
-    told = ("state", "users", "in_flight", "cpu_percent", "hub_lag_ms")
-    return {"id": clean(worker.id)} | {name: getattr(worker, name) for name in told}
+def _listed(worker: WorkerState) -> ListedWorker:
+    return ListedWorker(
+        id=clean(worker.id),
+        state=worker.state,
+        users=worker.users,
+        in_flight=worker.in_flight,
+        cpu_percent=worker.cpu_percent,
+        hub_lag_ms=worker.hub_lag_ms,
+    )
 
 
 def _figures(told: Figures) -> dict[str, Any]:
@@ -474,6 +492,45 @@ READ_INTERVAL_S = 5.0
 _RESULT_TONES = {"ok": Tone.PLAIN, "suspect": Tone.WARN, "invalid": Tone.BAD}
 
 
+class TableHead(msgspec.Struct, frozen=True):
+    """Head of a column: ``over`` is the one above it and its neighbours."""
+
+    head: str
+    over: str
+    left: bool
+
+
+class ToldLine(msgspec.Struct, frozen=True):
+    text: str
+    tone: str
+
+
+class ToldRow(msgspec.Struct, frozen=True):
+    cells: list[str]
+    tone: str
+
+
+class StageTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Stages as the page shows them: the table with its lines, and the charts' ``points``.
+
+    Attributes:
+        unit: of the loads.
+        chosen: a search chose the loads, and the last cell of a row says why.
+        hidden: number of earlier stages that are not listed.
+        is_read: some stage has its figures.
+    """
+
+    title: str
+    unit: str
+    chosen: bool
+    lines: list[ToldLine]
+    rows: list[ToldRow]
+    notes: list[ToldLine]
+    hidden: int
+    points: list[dict[str, Any]]
+    is_read: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """The stages at one time, for a thread to lay out."""
@@ -499,7 +556,7 @@ class StageBoard:
         self._read_s = -READ_INTERVAL_S
         self._reported = ""  # id of the last run whose report has been taken
 
-    def told(self) -> dict[str, Any] | None:
+    def told(self) -> StageTable | None:
         """The table, its lines and the charts' points; None for a run without stages."""
         return self._fresh()
 
@@ -512,7 +569,7 @@ class StageBoard:
         shown = self._store.stages
         return shown if shown is not None and shown.run == self._store.run.id else None
 
-    def _told(self) -> dict[str, Any] | None:
+    def _told(self) -> StageTable | None:
         shown = self._shown()
         if shown is None or not (facts := list(shown.facts())):
             return None
@@ -553,13 +610,13 @@ class StageBoard:
             self._reading = gevent.spawn(_read, shown, facts, ended)
 
 
-def columns() -> list[dict[str, Any]]:
+def columns() -> list[TableHead]:
     """Heads of the table's columns; that of why a search chose the load comes behind them."""
     report = of_stages([]).table
     assert report is not None
     first, *others = report.columns
     told = [first, Column("state", left=True), *others, Column("chosen because", left=True)]
-    return [{"head": column.head, "over": column.over, "left": column.left} for column in told]
+    return [TableHead(column.head, column.over, column.left) for column in told]
 
 
 def _read(shown: LiveStages, facts: list[StageFacts], numbers: list[int]) -> None:
@@ -572,28 +629,28 @@ def _ordered(figures: dict[int, Stage]) -> list[Stage]:
     return [figures[at] for at in sorted(figures)]
 
 
-def _laid_out(seen: _Seen) -> dict[str, Any]:
+def _laid_out(seen: _Seen) -> StageTable:
     listed = seen.facts[-MOST_ROWS:]
     section = of_stages(_ordered(seen.figures)) if seen.figures else None
     table = None if section is None else section.table
     read = {} if table is None else dict(zip(sorted(seen.figures), table.rows, strict=True))
     rows = [_row(seen, stage, read.get(stage.number)) for stage in listed]
     notes = [] if section is None else [note for note in section.notes if note.tone is Tone.WARN]
-    return {
-        "title": clean(f"Search: {seen.of_run.objective}") if seen.of_run.objective else "Stages",
-        "unit": LOADS[listed[-1].kind],
-        "chosen": bool(seen.of_run.objective),
-        "lines": [_line(line) for line in _lines(seen)],
-        "rows": rows,
-        "notes": [_line(note) for note in notes[-MOST_ROWS:]],
-        "hidden": len(seen.facts) - len(listed),
-        "points": _points(seen.figures),
-        "is_read": bool(seen.figures),
-    }
+    return StageTable(
+        title=clean(f"Search: {seen.of_run.objective}") if seen.of_run.objective else "Stages",
+        unit=LOADS[listed[-1].kind],
+        chosen=bool(seen.of_run.objective),
+        lines=_told_lines(_lines(seen)),
+        rows=rows,
+        notes=_told_lines(notes[-MOST_ROWS:]),
+        hidden=len(seen.facts) - len(listed),
+        points=_points(seen.figures),
+        is_read=bool(seen.figures),
+    )
 
 
-def _line(line: Line) -> dict[str, str]:
-    return {"text": line.text, "tone": str(line.tone)}
+def _told_lines(lines: Iterable[Line]) -> list[ToldLine]:
+    return [ToldLine(line.text, str(line.tone)) for line in lines]
 
 
 def _lines(seen: _Seen) -> Iterator[Line]:
@@ -613,14 +670,14 @@ def _lines(seen: _Seen) -> Iterator[Line]:
         yield Line(f"{place}: {load_of(stage)}{', ' if why else ''}{why}")
 
 
-def _row(seen: _Seen, stage: StageFacts, read: TableRow | None) -> dict[str, Any]:
+def _row(seen: _Seen, stage: StageFacts, read: TableRow | None) -> ToldRow:
     """The report's row with the stage's state behind its number, and why its load was chosen at the end."""
     state = seen.states[stage.number]
     row = read or _unread(seen, stage, state)
     cells = [row.cells[0], state, *row.cells[1:]]
     if seen.of_run.objective:
         cells.append(clean(seen.of_run.whys.get(stage.number, "")))
-    return {"cells": cells, "tone": str(row.tone)}
+    return ToldRow(cells, str(row.tone))
 
 
 def _unread(seen: _Seen, stage: StageFacts, state: State) -> TableRow:

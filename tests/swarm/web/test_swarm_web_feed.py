@@ -259,7 +259,7 @@ def test_the_workers_that_matter_come_first_and_are_not_too_many() -> None:
     crowd = [worker(f"w{i:03d}", cpu_percent=float(i)) for i in range(MOST_WORKERS + 5)]
     run.store.observe(observation(4, *crowd, worker("lost<b>", MISSING)))
     told = status(look_at(run.store), ["a drift"])
-    assert [w["id"] for w in told["workers"]][:2] == ["lost<b>", f"w{MOST_WORKERS + 4:03d}"]
+    assert [w.id for w in told["workers"]][:2] == ["lost<b>", f"w{MOST_WORKERS + 4:03d}"]
     assert (len(told["workers"]), told["workers_hidden"]) == (MOST_WORKERS, 6)
     assert (told["workers_here"], told["workers_lost"]) == (MOST_WORKERS + 5, 1)
     assert told["alarms"] == ["a drift"]
@@ -441,17 +441,17 @@ def test_a_search_says_what_it_tries_and_why() -> None:
     )
     told = made.told()
     assert told is not None
-    assert [row["cells"][1] for row in told["rows"]] == ["drained", "measuring"]
-    assert [row["cells"][-1] for row in told["rows"]] == [
+    assert [row.cells[1] for row in told.rows] == ["drained", "measuring"]
+    assert [row.cells[-1] for row in told.rows] == [
         "the first load",
         "all limits hold <script>alert(1)</script>",  # a page writes it as text; nothing reorders it
     ]
-    assert "stage 1 (2 of at most 12): 2 users, all limits hold" in told["lines"][0]["text"]
-    assert {len(row["cells"]) for row in told["rows"]} == {len(columns())}
+    assert "stage 1 (2 of at most 12): 2 users, all limits hold" in told.lines[0].text
+    assert {len(row.cells) for row in told.rows} == {len(columns())}
     shown.reading = 1
     again = StageBoard(made._store).told()
     assert again is not None
-    assert "being read" in again["lines"][0]["text"]
+    assert "being read" in again.lines[0].text
 
 
 def test_a_stage_that_is_measured_has_the_live_figures_of_what_ended_in_it() -> None:
@@ -467,9 +467,9 @@ def test_a_stage_that_is_measured_has_the_live_figures_of_what_ended_in_it() -> 
         run.clock.tick()
     told = StageBoard(run.store).told()
     assert told is not None
-    (row,) = told["rows"]
-    heads = [column["head"] for column in columns()]
-    found = dict(zip(heads, row["cells"], strict=False))
+    (row,) = told.rows
+    heads = [column.head for column in columns()]
+    found = dict(zip(heads, row.cells, strict=False))
     assert (found["state"], found["requests"], found["measured"]) == ("measuring", "30", "10.0 s")
     assert found["result"].startswith("so far: client ")
 
@@ -478,9 +478,9 @@ def test_a_page_lists_the_last_stages_of_very_many() -> None:
     facts = [stage(i, 1.0 + i, 1.5 + i, begun_ns=ns(0.5 + i), drained_ns=ns(1.5 + i)) for i in range(1000)]
     told = board(facts, 2000.0, is_sweep=True)[0].told()
     assert told is not None
-    assert len(told["rows"]) == MOST_ROWS
-    assert told["hidden"] == 900
-    assert told["rows"][-1]["cells"][0] == "999"
+    assert len(told.rows) == MOST_ROWS
+    assert told.hidden == 900
+    assert told.rows[-1].cells[0] == "999"
 
 
 # --- The list of reports in the web UI: what it says of each run, and the page of two
