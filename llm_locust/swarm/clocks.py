@@ -68,11 +68,19 @@ class RunClock:
     It starts at this process's realtime and is carried on by ``CLOCK_MONOTONIC``, so that changes to the
     machine's clock do not move it.
 
+    Attributes:
+        offset_ns: to add to this process's realtime to get the run's time, as of the last look; 0 until the
+            difference exceeds the error of two readings of the clocks.
+        error_ns: error bound of ``offset_ns``: a smaller difference counts as none.
+        steps: number of realtime steps in this run.
+
     Args:
         on_step: called when a step was detected, while ``offset_ns`` is still the one before the step; it
             must not block.
         read, monotonic_ns: the clocks.
     """
+
+    error_ns = STEP_THRESHOLD_NS
 
     def __init__(
         self,
@@ -85,36 +93,18 @@ class RunClock:
         self._monotonic_ns = monotonic_ns
         self._detector = StepDetector(read)
         self._ahead_ns = self._detector.last.offset_ns  # of the monotonic clock
-        self._offset_ns = 0
+        self.offset_ns = 0
         self._is_stepping = False
         self.begin()
 
     def begin(self) -> None:
         """Start a new run: reset the count of steps. The clock goes on."""
-        self._steps = self._step_ns = 0
-        self._least_ns = self._most_ns = self._offset_ns
+        self.steps = self._step_ns = 0
+        self._least_ns = self._most_ns = self.offset_ns
 
     def now_ns(self) -> int:
         """The run's time, nanoseconds since the epoch; differences are those of the monotonic clock."""
         return self._ahead_ns + self._monotonic_ns()
-
-    @property
-    def offset_ns(self) -> int:
-        """Offset to add to this process's realtime to get the run's time, as of the last look.
-
-        0 until the difference exceeds the error of two readings of the clocks.
-        """
-        return self._offset_ns
-
-    @property
-    def error_ns(self) -> int:
-        """Error bound of ``offset_ns``: a smaller difference counts as none."""
-        return STEP_THRESHOLD_NS
-
-    @property
-    def steps(self) -> int:
-        """Number of realtime steps in this run."""
-        return self._steps
 
     def look(self) -> int | None:
         """Read the clocks; return the step of the realtime clock since the last call, ns, or None.
@@ -134,11 +124,11 @@ class RunClock:
                 self._on_step()
             finally:
                 self._is_stepping = False
-            self._steps += 1
+            self.steps += 1
             self._step_ns += step_ns
         apart_ns = self._ahead_ns - self._detector.last.offset_ns
-        if step_ns is not None or abs(apart_ns - self._offset_ns) > STEP_THRESHOLD_NS:
-            self._offset_ns = apart_ns
+        if step_ns is not None or abs(apart_ns - self.offset_ns) > STEP_THRESHOLD_NS:
+            self.offset_ns = apart_ns
             self._least_ns = min(self._least_ns, apart_ns)
             self._most_ns = max(self._most_ns, apart_ns)
         return step_ns
@@ -152,12 +142,12 @@ class RunClock:
     def facts(self) -> ClockFacts:
         """Clock facts of a process that is master and worker in one: no exchange is needed."""
         return ClockFacts(
-            offset_ns=self._offset_ns,
+            offset_ns=self.offset_ns,
             error_ns=self.error_ns,
             least_offset_ns=self._least_ns,
             most_offset_ns=self._most_ns,
             exchanges=0,
-            steps=self._steps,
+            steps=self.steps,
             step_ns=self._step_ns,
         )
 
