@@ -11,7 +11,8 @@ from swarm_process import Result, as_worker, free_port, locust, simulation
 NOT_A_WORKERS = (
     *("pandas", "rich", "prometheus_client.parser"),
     *("llm_locust.report", "llm_locust.swarm.roles.coordinator", "llm_locust.swarm.roles.master"),
-    *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.load_control", "llm_locust.swarm.web"),
+    *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.load_control"),
+    *("llm_locust.swarm.web", "llm_locust.swarm.display"),
 )
 
 LOCUSTFILE = """
