@@ -432,9 +432,12 @@ class Results:
 def mismatch(asked: AskedResults, got: Results) -> str | None:
     """How an answer differs from what was asked for; None where it does not."""
     if got.count != asked.results:
-        return f"the answer has {got.count:,} results, {asked.results:,} were asked for"
+        return (
+            f"the answer has {got.count:,} result{'s' * (got.count != 1)}, {asked.results:,} were asked for"
+        )
     if got.last >= asked.inputs:
-        return f"a result has index {got.last}, the request has {asked.inputs:,} inputs"
+        inputs = f"{asked.inputs:,} input{'s' * (asked.inputs != 1)}"
+        return f"a result has index {got.last}, the request has {inputs}"
     if asked.dimensions is not None and got.dimensions != asked.dimensions:
         return f"vectors of {got.dimensions:,} dimensions, {asked.dimensions:,} were asked for"
     return None

@@ -45,6 +45,7 @@ from llm_locust.core.files import (
     text_lines,
 )
 from llm_locust.core.texts import plain_number
+from llm_locust.figures.text import plural
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Message
 from llm_locust.wire.foreign_text import one_line
 from llm_locust.workload.answers import expected_answer
@@ -418,7 +419,7 @@ def _of_list(path: Path, read: Callable[[Any, int], T | None], reading: FileRead
         counted = start
         reading.add_row(line)
         if end - start > DATASET.line_bytes or values > DATASET.items:
-            raise reading.error(f"an item of {end - start:,} bytes with {values:,} values", line)
+            raise reading.error(f"an item of {end - start:,} bytes with {plural(values, 'value')}", line)
         if (found := _read(f"{path}:{line}", line, data[start:end], read, reading)) is not None:
             yield found
 
@@ -505,7 +506,7 @@ class Dataset:
     @property
     def how_read(self) -> str:
         """How it was read: ``80 prompts; keys that are not sent: category, reference``."""
-        parts = [f"dataset {self.path!r}: {len(self):,} prompts"]
+        parts = [f"dataset {self.path!r}: {plural(len(self), 'prompt')}"]
         if self.skipped:
             parts.append(skipped_text(self.skipped, self.first_skipped))
         if self.unsent:
@@ -718,7 +719,7 @@ def _row(
     where: str, line: int, header: list[str], column: str, cells: list[str], expected_field: str
 ) -> DatasetRow:
     if len(cells) != len(header):
-        raise DatasetError(f"{where}: {len(cells)} columns, {len(header)} in the header")
+        raise DatasetError(f"{where}: {plural(len(cells), 'column')}, {len(header)} in the header")
     row = dict(zip(header, cells, strict=True))
     if not row[column].strip():
         raise DatasetError(f"{where}: column {column!r} is empty")

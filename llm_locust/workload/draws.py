@@ -23,6 +23,7 @@ from llm_locust.core.arrow import MAGIC, parquet_batches, parquet_input
 from llm_locust.core.files import LENGTHS, FileReading, InputError, first_bytes, text_lines
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.core.texts import listed, named_values, parse_duration, plain_number
+from llm_locust.figures.text import plural
 
 # --- Random generators by key: equal keys draw the same, different ones independently
 
@@ -149,7 +150,7 @@ def _of_csv(path: Path) -> NDArray[np.int64]:
         where = f"{path}:{reader.line_num}"
         rows.append(_row(where, cells))
         if len(rows[-1]) != len(rows[0]):
-            raise LengthError(f"{where}: {len(cells)} columns, {len(rows[0])} in the rows before")
+            raise LengthError(f"{where}: {plural(len(cells), 'column')}, {len(rows[0])} in the rows before")
     return np.array(rows, dtype=np.int64)
 
 

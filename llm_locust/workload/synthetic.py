@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.record import MAX_TOKENS
+from llm_locust.figures.text import plural
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.draws import BLOCK, PREFIX, swarm_generator
 from llm_locust.workload.prompts import (
@@ -242,8 +243,10 @@ class ExactText:
             return text
         if asked < self.least:
             around = "with what is put around its text"
-            raise PromptError(f"no prompt has {asked} tokens: the shortest has {self.least}, {around}")
-        raise PromptError(f"no prompt of {asked} tokens was found: the nearest has {counted}")
+            raise PromptError(
+                f"no prompt has {plural(asked, 'token')}: the shortest has {self.least}, {around}"
+            )
+        raise PromptError(f"no prompt of {plural(asked, 'token')} was found: the nearest has {counted}")
 
     def nearest(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int]:
         """As :meth:`of`, or the nearest text that was found; with its count."""

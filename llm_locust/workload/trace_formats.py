@@ -25,6 +25,7 @@ import msgspec
 from llm_locust.core.files import FileReading, InputError, input_lines, text_lines
 from llm_locust.core.record import MAX_TOKENS
 from llm_locust.core.texts import plain_number
+from llm_locust.figures.text import plural
 from llm_locust.wire.foreign_text import one_line
 
 # --- One recorded request: as in a file, and for replay
@@ -164,7 +165,9 @@ def table_rows(
             if not any(map(str.strip, cells)):
                 continue
             if len(cells) < len(header):
-                raise ValueError(f"{len(cells)} cells in {_excerpt(','.join(cells))}; expected {len(header)}")
+                raise ValueError(
+                    f"{plural(len(cells), 'cell')} in {_excerpt(','.join(cells))}; expected {len(header)}"
+                )
             cells[len(header) :] = [""]
             row = build(cells_of.line_num, [cells[place] for place in wanted])
         except StopIteration:

@@ -14,6 +14,7 @@ import msgspec
 
 from llm_locust.core.arrow import MAGIC
 from llm_locust.core.files import TRACE, FileReading, InputError, first_bytes, skipped_text, text_lines
+from llm_locust.figures.text import plural
 from llm_locust.workload.trace_formats import (
     AZURE_COLUMNS,
     BAILIAN_BLOCK_TOKENS,
@@ -394,8 +395,8 @@ class BlockError(ValueError):
     def __init__(self, where: Hashed, block_tokens: int, what: str, fitting: int | None) -> None:
         size = f"blocks of {fitting} fit: add --trace-block {fitting}" if fitting else "no size fits"
         super().__init__(
-            f"{where.where}: {where.blocks:,} hash ids for a prompt of {where.tokens:,} tokens: blocks of "
-            f"{block_tokens} {what}; {size} (--trace-block {block_tokens} cuts them to the lengths)"
+            f"{where.where}: {plural(where.blocks, 'hash id')} for a prompt of {where.tokens:,} tokens: "
+            f"blocks of {block_tokens} {what}; {size} (--trace-block {block_tokens} cuts them to the lengths)"
         )
         self.fitting = fitting
 
@@ -518,7 +519,8 @@ def _check_rate(trace: Trace, sample: _Sample) -> None:
 def _line(
     trace: Trace, sample: _Sample, reading: FileReading, *, hashed: Sequence[Hashed], is_all: bool
 ) -> str:
-    count = f"{sample.requests:,} requests" if is_all else f"the first {sample.requests:,} requests"
+    requests = plural(sample.requests, "request")
+    count = requests if is_all else f"the first {requests}"
     rate = "" if math.isnan(sample.rate) else f" ({_number(sample.rate)}/s)"
     unit = trace.asked.unit or FORMATS[trace.format].unit
     parts = [f"{count} in {_span(sample.span_s)}{rate}: {_UNIT_NAMES[unit] if unit else 'dates'}"]
@@ -529,7 +531,8 @@ def _line(
         )
         odd = sum(prompt.is_shorter(trace.file.block_tokens) for prompt in hashed)
         if odd:
-            parts.append(f"cut in {odd:,} prompts, which are shorter than their blocks")
+            which = "which is shorter than its" if odd == 1 else "which are shorter than their"
+            parts.append(f"cut in {plural(odd, 'prompt')}, {which} blocks")
     if trace.scale != 1:
         parts.append(f"sent in {_span(sample.span_s * trace.scale)}")
     if reading.skipped:

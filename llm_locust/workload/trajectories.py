@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from llm_locust.core.manifest import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
+from llm_locust.figures.text import plural
 from llm_locust.workload.draws import digest, generator
 from llm_locust.workload.trajectory_formats import (
     FileLine,
@@ -217,7 +218,8 @@ def load_pool(path: str | Path, block_tokens: int | None = None) -> tuple[Trajec
     turns = [len(trajectory.turns) for trajectory in every(pool)]
     if len(turns) > MOST_TRAJECTORIES or sum(turns) > MOST_TURNS:
         raise TrajectoryError(
-            f"trajectories {str(path)!r}: {len(turns):,} trajectories with {sum(turns):,} turns; at most "
+            f"trajectories {str(path)!r}: {plural(len(turns), 'trajectory', 'trajectories')} with "
+            f"{plural(sum(turns), 'turn')}; at most "
             f"{MOST_TRAJECTORIES:,} with {MOST_TURNS:,} are allowed"
         )
     return pool
@@ -234,7 +236,7 @@ def how_read(path: str | Path, trajectories: Iterable[Trajectory]) -> str:
     blocks = sorted({turn.hashed.block for turn in turns if turn.hashed is not None})
     pauses_s = [turn.pause_s for turn in turns if turn.pause_s]
     number = sum(1 for _ in every(trajectories))
-    parts = [f"{number:,} trajectories", f"{len(turns):,} turns"]
+    parts = [plural(number, "trajectory", "trajectories"), plural(len(turns), "turn")]
     parts.append(f"pauses of {median(pauses_s):.3g} s in the median" if pauses_s else "no pauses")
     parts.append(f"hashes of {', '.join(map(str, blocks))} tokens" if blocks else "messages")
     return f"trajectories {str(path)!r}: {', '.join(parts)}"

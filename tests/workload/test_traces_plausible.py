@@ -111,7 +111,7 @@ def test_blocks_of_the_formats_own_size_are_never_refused(
 def test_one_odd_line_among_many_is_cut_and_not_refused(tmp_path: Path) -> None:
     lines = [line(i * 100, 1000, 2) for i in range(200)]
     path = write(tmp_path, [*lines, line(20_000, 1000, 9)])
-    assert "cut in 1 prompts, which are shorter than their blocks" in how_read(open_trace(path))
+    assert "cut in 1 prompt, which is shorter than its blocks" in how_read(open_trace(path))
     assert [len(e.hash_ids) for e in open_trace(path)][-1] == 2
 
 

@@ -345,7 +345,7 @@ def test_a_prompt_may_be_longer_than_the_csv_modules_limit_which_stays_as_it_was
     [
         ("subject,answer\na,b\n", ":1: the header is 'subject', 'answer'; expected a header with a column"),
         ("\n", ":1: the header is nothing; expected"),
-        ('prompt,id\n"a\nb",1\nc\n', ":4: 1 columns, 2 in the header"),
+        ('prompt,id\n"a\nb",1\nc\n', ":4: 1 column, 2 in the header"),
         ("prompt,id\na,1,2\n", ":2: 3 columns, 2 in the header"),
         ("prompt,id\n ,1\n", ":2: column 'prompt' is empty"),
         ("prompt,output_tokens\na,many\n", ":2: output_tokens must be a positive integer, got 'many'"),
@@ -473,3 +473,10 @@ def test_weighted_draws_are_the_seeds_and_the_workers_own() -> None:
     assert first(0, 1) == first(0, 1)
     assert first(0, 1) != first(1, 1)
     assert first(0, 1) != first(0, 2)
+
+
+@pytest.mark.parametrize(("text", "said"), [("a\n", "1 prompt"), ("a\nb\n", "2 prompts")])
+def test_how_a_dataset_was_read_counts_its_prompts(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text(text)
+    assert load_dataset(path).how_read == f"dataset {str(path)!r}: {said}"
