@@ -7,9 +7,10 @@ a finding, and none itself: what was late shows in first tokens, ends and sends.
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from msgspec import structs
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import (
@@ -548,25 +549,30 @@ def littles_law(
     Args:
         of_selection: ``requests`` are some of the run's: the workers counted them all.
     """
-    over_window = _over_window(c, window)
-    counted = None if of_selection else _by_workers(requests, manifest)
-    beyond = [] if over_window["difference"] is None else [over_window["difference"]]
-    if counted is not None:
-        beyond.append(counted.pop("beyond"))
-    return LittlesLaw(
-        holds=not any(LITTLES_LAW.severity(abs(each)) for each in beyond) if beyond else None,
-        **over_window,
-        **(counted or dict.fromkeys(("workers_in_flight_s", "records_in_flight_s", "workers_difference"))),
-    )
+    law = _over_window(c, window)
+    beyond = [] if law.difference is None else [law.difference]
+    if not of_selection and (found := _by_workers(requests, manifest)) is not None:
+        by_workers_s, by_records_s, excess_s = found
+        beyond.append(-excess_s / by_workers_s)
+        law = structs.replace(
+            law,
+            workers_in_flight_s=by_workers_s,
+            records_in_flight_s=by_records_s,
+            workers_difference=-(by_workers_s - by_records_s) / by_workers_s,
+        )
+    holds = not any(LITTLES_LAW.severity(abs(each)) for each in beyond) if beyond else None
+    return structs.replace(law, holds=holds)
 
 
-def _over_window(c: Columns, window: Window) -> dict[str, Any]:
+_UNKNOWN_LAW = LittlesLaw(**dict.fromkeys(LittlesLaw.__struct_fields__))
+
+
+def _over_window(c: Columns, window: Window) -> LittlesLaw:
     """L from the area, λ and W from the requests sent, and the contribution of the edges."""
     start_s, end_s = window.start_s(c), window.end_s(c)
     sent = ~np.isnan(c.sent_s)
     if window.gaps or window.seconds <= 0 or not sent.any():
-        keys = ("in_flight_mean", "sent_per_s", "time_s", "edges", "difference")
-        return dict.fromkeys(keys)
+        return _UNKNOWN_LAW
     sent_s, ended_s = c.sent_s[sent], c.ended_s[sent]
     inside = (sent_s >= start_s) & (sent_s < end_s)
     before = (sent_s < start_s) & (ended_s > start_s)
@@ -576,17 +582,19 @@ def _over_window(c: Columns, window: Window) -> dict[str, Any]:
     edges = (came_in - went_out) / window.seconds
     mean = float(Spans.of(c).means(np.array([start_s, end_s]))[0])
     rate, time_s = int(inside.sum()) / window.seconds, float(times_s.mean()) if inside.any() else 0.0
-    return {
-        "in_flight_mean": mean,
-        "sent_per_s": rate,
-        "time_s": time_s,
-        "edges": edges,
-        "difference": (rate * time_s + edges - mean) / mean if mean else None,
-    }
+    return structs.replace(
+        _UNKNOWN_LAW,
+        in_flight_mean=mean,
+        sent_per_s=rate,
+        time_s=time_s,
+        edges=edges,
+        difference=(rate * time_s + edges - mean) / mean if mean else None,
+    )
 
 
-def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None:
-    """Seconds in flight by the workers' counters and by the records of the same workers.
+def _by_workers(requests: Requests, manifest: Manifest) -> tuple[float, float, float] | None:
+    """Seconds in flight by the workers' counters and by the records of the same workers, and how many of the
+    difference client lag does not explain.
 
     The last report of a lost worker is older than its last record; what it lost is counted already.
     """
@@ -601,13 +609,7 @@ def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None
         records_s += float(durations_s.sum())
         allowed_s += float(lags_s.sum()) + ENDING_S * len(lags_s)
     missing_s = total_s - records_s
-    excess_s = missing_s - min(max(missing_s, 0.0), allowed_s)
-    return {
-        "workers_in_flight_s": total_s,
-        "records_in_flight_s": records_s,
-        "workers_difference": -missing_s / total_s,
-        "beyond": -excess_s / total_s,
-    }
+    return total_s, records_s, missing_s - min(max(missing_s, 0.0), allowed_s)
 
 
 def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Floats, Floats]]:
@@ -633,43 +635,42 @@ def law_text(law: LittlesLaw) -> str:
 # --- Processes of the run: CPU, event loops and clocks during the window, and the source of timestamps
 
 
-def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
-    """Figures of the worst worker, and of the master; without a window for the whole run.
+@dataclass(frozen=True, slots=True)
+class WorstNodes:
+    """Figures of the worst worker, and of the master, by keys of :class:`ClientFacts`; None is unknown."""
 
-    A worker's figures are those of its :class:`~llm_locust.core.manifest.HealthCell` whose middle is in the
-    window; if there is none, or the run's manifest has no such cells, those of its whole run.
-    """
-    workers = [_health(w.health, w.clock, window) for w in manifest.workers]
-    return {
-        "cpu_percent_max": largest(w.cpu_percent_max for w in workers),
-        "steal_percent_max": largest(w.steal_percent for w in workers),
-        "throttled_percent_max": largest(w.throttled_percent for w in workers),
-        "run_queue_percent_max": largest(w.run_queue_percent for w in workers),
-        "hub_lag_ms_p99": largest(w.hub_lag_ms_p99 for w in workers),
-        "hub_lag_ms_max": largest(w.hub_lag_ms_max for w in workers),
-        "hub_lag_master_ms_max": finite(_health(manifest.master, None, window).hub_lag_ms_max),
-        "worker_clock_steps": sum(w.clock.steps for w in manifest.workers if w.clock),
-        "master_clock_steps": manifest.clock_steps,
-        "clock_error_ms_max": largest(w.clock.placing_error_ns * 1e-6 for w in manifest.workers if w.clock),
-    }
+    cpu_percent_max: float | None = None
+    steal_percent_max: float | None = None
+    throttled_percent_max: float | None = None
+    run_queue_percent_max: float | None = None
+    hub_lag_ms_p99: float | None = None
+    hub_lag_ms_max: float | None = None
+    hub_lag_master_ms_max: float | None = None
+    worker_clock_steps: int = 0
+    master_clock_steps: int = 0
+    clock_error_ms_max: float | None = None
 
+    @classmethod
+    def of(cls, manifest: Manifest, window: Window | None) -> "WorstNodes":
+        """In a window; without one, of the whole run.
 
-def stamps(manifest: Manifest, kernel_share: float | None) -> dict[str, Any]:
-    """Source of the timestamps, and what read the sockets.
-
-    ``timestamps`` is ``kernel``, ``program`` or ``mixed``. ``reader`` is ``c`` if all workers had the thread,
-    ``python`` if any had not, None where none says.
-
-    Args:
-        kernel_share: share of the requests whose stamps are all the kernel's.
-    """
-    readers = {worker.stamps.reader for worker in manifest.workers if worker.stamps is not None}
-    source = None if kernel_share is None else {1.0: "kernel", 0.0: "program"}.get(kernel_share, "mixed")
-    return {
-        "timestamps": source,
-        "kernel_share": kernel_share,
-        "reader": max(readers, default=None),
-    }
+        A worker's figures are those of its :class:`~llm_locust.core.manifest.HealthCell` whose middle is in
+        the window; if there is none, or the run's manifest has no such cells, those of its whole run.
+        """
+        workers = [_health(w.health, w.clock, window) for w in manifest.workers]
+        clocks = [w.clock for w in manifest.workers if w.clock]
+        return cls(
+            cpu_percent_max=largest(w.cpu_percent_max for w in workers),
+            steal_percent_max=largest(w.steal_percent for w in workers),
+            throttled_percent_max=largest(w.throttled_percent for w in workers),
+            run_queue_percent_max=largest(w.run_queue_percent for w in workers),
+            hub_lag_ms_p99=largest(w.hub_lag_ms_p99 for w in workers),
+            hub_lag_ms_max=largest(w.hub_lag_ms_max for w in workers),
+            hub_lag_master_ms_max=finite(_health(manifest.master, None, window).hub_lag_ms_max),
+            worker_clock_steps=sum(clock.steps for clock in clocks),
+            master_clock_steps=manifest.clock_steps,
+            clock_error_ms_max=largest(clock.placing_error_ns * 1e-6 for clock in clocks),
+        )
 
 
 def _health(health: NodeHealth, clock: ClockFacts | None, window: Window | None) -> NodeHealth:
@@ -790,7 +791,7 @@ class _Requests:
         return self.kernel is not None and 1 - self.kernel > PROGRAM_SHARE
 
     def late(
-        self, scale: Scale, of_nodes: Mapping[str, Any], still_ms: float | None, paused_ms: float | None
+        self, scale: Scale, of_nodes: WorstNodes, still_ms: float | None, paused_ms: float | None
     ) -> list[Finding]:
         """What shows that the client was late; the last two are as for :func:`standstill_findings`."""
         gap = usual(ITL=scale.itl_ms, E2EL=scale.e2el_ms)
@@ -799,8 +800,8 @@ class _Requests:
             *wide_findings(self.wide, self.first_tokens),
             *(_lag(self.program_lag_ms, *gap) if self.own_times else ()),
             *(() if self.open_loop else waiting_findings(self.waits, self.end_lag_p50_ms)),
-            *standstill_findings(of_nodes["hub_lag_ms_max"], scale.window_s, still_ms, paused_ms),
-            *(hub_lag_findings(of_nodes["hub_lag_ms_p99"], *gap) if self.own_times else ()),
+            *standstill_findings(of_nodes.hub_lag_ms_max, scale.window_s, still_ms, paused_ms),
+            *(hub_lag_findings(of_nodes.hub_lag_ms_p99, *gap) if self.own_times else ()),
             *delay_findings(self.delay_ms, *first, scale.window_s),
             *made_bad_findings(self.made_bad or 0, self.n),
         ]
@@ -823,20 +824,24 @@ def client_validity(
 ) -> ClientFacts:
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
-    Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is as
-    of :func:`~llm_locust.figures.client.stamps`; what is of nodes is that of the worst worker.
+    Lag, delay and stamps are those of the population ``judged``, including failures; what is of nodes is
+    that of the worst worker.
     ``clock_steps`` counts requests, the other two steps of a node's clock. None is without evidence.
     """
-    seen, of_nodes = _Requests.of(c, judged, manifest.open_loop, judgement), nodes(manifest, scale.window)
+    seen, of_nodes = (
+        _Requests.of(c, judged, manifest.open_loop, judgement),
+        WorstNodes.of(manifest, scale.window),
+    )
+    kernel = seen.kernel
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
     stepped, misplaced = int(c.stepped[judged].sum()), misplaced_requests(c, manifest)
     paused_ms = largest(_health(w.health, w.clock, scale.window).paused_ms_max for w in manifest.workers)
     late = seen.late(scale, of_nodes, mean_standstill_ms(manifest, scale.window), paused_ms)
     cause = explain(late, of_nodes, paused_ms)
-    blind = lag_ms is of_nodes["hub_lag_ms_p99"] is of_nodes["cpu_percent_max"] is None
+    blind = lag_ms is of_nodes.hub_lag_ms_p99 is of_nodes.cpu_percent_max is None
     findings = [
         *late,
-        *(cpu_findings(of_nodes["cpu_percent_max"]) if seen.own_times else ()),
+        *(cpu_findings(of_nodes.cpu_percent_max) if seen.own_times else ()),
         *(() if late else taken_findings(of_nodes)),
         *_calibrated(manifest.calibration),
         *_misplaced(misplaced, len(c)),
@@ -850,7 +855,9 @@ def client_validity(
         verdict=findings[0][0] if findings else "ok",
         reasons=[text for _, text in findings],
         cause=cause,
-        **stamps(manifest, seen.kernel),
+        timestamps=None if kernel is None else {1.0: "kernel", 0.0: "program"}.get(kernel, "mixed"),
+        kernel_share=kernel,
+        reader=max((w.stamps.reader for w in manifest.workers if w.stamps is not None), default=None),
         first_tokens_wide=seen.wide / seen.first_tokens if seen.first_tokens else None,
         lag_ms_p50=lag_p50_ms,
         lag_ms_p99=lag_ms,
@@ -861,7 +868,7 @@ def client_validity(
         bad_by_delay=seen.made_bad,
         clock_steps=stepped,
         misplaced=misplaced,
-        **of_nodes,
+        **asdict(of_nodes),
         calibration=None
         if manifest.calibration is None
         else ClientCalibration(**asdict(manifest.calibration)),
@@ -1007,7 +1014,7 @@ def made_bad_findings(made_bad: int, n: int) -> Iterator[Finding]:
         )
 
 
-def explain(late: list[Finding], of_nodes: Mapping[str, Any], paused_ms: float | None = None) -> Cause | None:
+def explain(late: list[Finding], of_nodes: WorstNodes, paused_ms: float | None = None) -> Cause | None:
     """Why the client was late; the worst of the findings, now the first, is told it with what to do."""
     if not late:
         return None
@@ -1019,10 +1026,10 @@ def explain(late: list[Finding], of_nodes: Mapping[str, Any], paused_ms: float |
     return cause
 
 
-def _cause(of_nodes: Mapping[str, Any]) -> tuple[Cause, str]:
+def _cause(of_nodes: WorstNodes) -> tuple[Cause, str]:
     """Why a client was late, and what to do. What others took comes first: more workers do not help there."""
-    waited, cpu = of_nodes["run_queue_percent_max"], of_nodes["cpu_percent_max"]
-    throttled, steal = of_nodes["throttled_percent_max"], of_nodes["steal_percent_max"]
+    waited, cpu = of_nodes.run_queue_percent_max, of_nodes.cpu_percent_max
+    throttled, steal = of_nodes.throttled_percent_max, of_nodes.steal_percent_max
     if THROTTLED_CAUSE.severity(throttled):
         return "starved", (
             f"It was starved by its CPU limit, in {quantity(throttled)} % of the limit's periods: "
@@ -1053,13 +1060,13 @@ def cpu_findings(cpu: float | None) -> Iterator[Finding]:
         )
 
 
-def taken_findings(of_nodes: Mapping[str, Any]) -> Iterator[Finding]:
+def taken_findings(of_nodes: WorstNodes) -> Iterator[Finding]:
     """The finding on much CPU time that a worker did not get, though nothing shows that it was late.
 
     A program that waits is seen to be late. A machine that waits is not: what came meanwhile, its kernel
     stamps when it runs again. And a thread that was stopped may have merged tokens that were not the first.
     """
-    steal, throttled = of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]
+    steal, throttled = of_nodes.steal_percent_max, of_nodes.throttled_percent_max
     unseen = "No figure shows that the client was late, but tokens that came meanwhile may be"
     if found := STEAL.severity(steal):
         yield (

@@ -6,7 +6,7 @@ tools' figures for one run is one of definition. All are of the ok requests sche
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -241,7 +241,7 @@ def _of_ascending(ascending: Floats | Ascending) -> PeerFigures:
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
-def vllm_bench(m: Measured, requests: Requests, places: Mapping[str, float]) -> dict[str, Any]:
+def vllm_bench(m: Measured, requests: Requests, places: Mapping[str, float]) -> dict[str, float | None]:
     """The numbers of a result file, under vLLM's keys.
 
     Args:

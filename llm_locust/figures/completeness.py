@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts, worker_names
+from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts, worker_names
 from llm_locust.figures.figure import Run
 from llm_locust.figures.text import (
     MOST_ROWS,
@@ -218,6 +218,7 @@ def completeness(manifest: Manifest, rows: int) -> Completeness:
 
 
 def _worker(worker: WorkerFacts, manifest: Manifest) -> WorkerCompleteness:
+    clock = worker.clock
     return WorkerCompleteness(
         id=worker.id,
         index=worker.index,
@@ -236,7 +237,9 @@ def _worker(worker: WorkerFacts, manifest: Manifest) -> WorkerCompleteness:
         dropped=worker.dropped,
         held_back=worker.held_back,
         unsent=worker.unsent,
-        **_clock(worker.clock),
+        clock_offset_ms=None if clock is None else clock.offset_ns * 1e-6,
+        clock_error_ms=None if clock is None else clock.error_ns * 1e-6,
+        clock_steps=None if clock is None else clock.steps,
         **_health(worker.health),
     )
 
@@ -255,24 +258,12 @@ def _after_start_s(at_ns: int | None, manifest: Manifest) -> float | None:
     return None if at_ns is None else (at_ns - manifest.started_ns) * 1e-9
 
 
-def _clock(clock: ClockFacts | None) -> dict[str, Any]:
-    return {
-        "clock_offset_ms": None if clock is None else clock.offset_ns * 1e-6,
-        "clock_error_ms": None if clock is None else clock.error_ns * 1e-6,
-        "clock_steps": None if clock is None else clock.steps,
-    }
+#: Keys that a worker and the master have of their process.
+_HEALTH = tuple(name for name in MasterHealth.__struct_fields__ if name != "clock_steps")
 
 
-def _health(health: NodeHealth) -> dict[str, Any]:
-    return {
-        "hub_lag_ms_p99": finite(health.hub_lag_ms_p99),
-        "hub_lag_ms_max": finite(health.hub_lag_ms_max),
-        "cpu_percent_max": finite(health.cpu_percent_max),
-        "rss_mib_max": finite(health.rss_mib_max),
-        "steal_percent": finite(health.steal_percent),
-        "throttled_percent": finite(health.throttled_percent),
-        "run_queue_percent": finite(health.run_queue_percent),
-    }
+def _health(health: NodeHealth) -> dict[str, float | None]:
+    return {name: finite(getattr(health, name)) for name in _HEALTH}
 
 
 _SEQS_LENGTH = 60

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 import numpy as np
@@ -433,11 +433,12 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     found = replicas(m.c, m.credits, m.judgement, m.stuck)
     entries = [structs.replace(entry, **told[entry.name]) for entry in found]
     scaled = None if unrecorded is None else autoscaling(requests, m, manifest, unrecorded)
-    evenness = fairness(entries, m, carriers, named_by, direct=direct, **_headers(manifest))
+    headers, better = _headers(manifest)
+    evenness = fairness(entries, m, carriers, named_by, direct=direct, headers=headers, better_header=better)
     return Deployment(entries, evenness, scaled or None)
 
 
-def _headers(manifest: Manifest) -> dict[str, Any]:
+def _headers(manifest: Manifest) -> tuple[list[ReplicaHeader], str | None]:
     """The headers that may name replicas, as all workers counted them, and a better one than that in use.
 
     With targets, or arms, each of them is asked by itself: headers do not have to tell them apart.
@@ -454,7 +455,7 @@ def _headers(manifest: Manifest) -> dict[str, Any]:
         )
         for each in found
     ]
-    return {"headers": headers, "better_header": None if better is None else better.name}
+    return headers, None if better is None else better.name
 
 
 def fairness(

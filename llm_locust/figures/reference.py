@@ -30,6 +30,7 @@ SCHEMA_FILE = "summary.schema.json"
 _HEAD = "| key | meaning, unit, estimator | of what |\n|---|---|---|\n"
 
 #: They repeat what has rows of its own.
+_TOLD_BY_OTHERS = ("by_class", "by_name", "latency_ms_adjusted")
 _REPEATED = (RequestPart, GroupPart, StageFigures)
 
 #: Pattern of keys, meaning, of what.
@@ -37,8 +38,17 @@ Row = tuple[str, str, str]
 
 
 def with_key_tables(text: str) -> str:
-    """``docs/summary-keys.md`` with its tables of keys, which the repository does not have."""
-    return TABLE.sub(lambda found: f"{found[1]}{key_table(found[2].split())}{found[3]}", text)
+    """``docs/summary-keys.md`` with its tables of keys, which the repository does not have.
+
+    The place of ``others`` has those that no place names.
+    """
+    named = {name for found in TABLE.finditer(text) for name in found[2].split()}
+    others = " ".join(name for name in sections() if name not in {*named, *_TOLD_BY_OTHERS})
+
+    def filled(found: re.Match[str]) -> str:
+        return f"{found[1]}{key_table(found[2].replace('others', others).split())}{found[3]}"
+
+    return TABLE.sub(filled, text)
 
 
 def sections() -> list[str]:

@@ -5,7 +5,7 @@ is a lower bound."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -242,6 +242,7 @@ def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -
     work = decode_work(requests, m, engines, roof.model)
     output_flops = work.flops + _unseen_flops(m, roof.model)
     seconds = m.window.seconds if m.window.seconds > 0 else None
+    step, prompt = _bounds(work, prompts, Roof(roof.model, roof.gpu, roof.gpus / (servers or engines.count)))
     return Roofline(
         model=roof.model.name,
         weights=roof.model.weights,
@@ -255,7 +256,10 @@ def utilisation(requests: Requests, m: Measured, roof: Roof, servers: int = 0) -
         engines=engines.count,
         batch_mean=_over(work.events, work.steps),
         context_mean=_over(work.contexts, work.decoded),
-        **_bounds(work, prompts, Roof(roof.model, roof.gpu, roof.gpus / (servers or engines.count))),
+        tpot_bound_ms=None if step is None else step.seconds * 1e3,
+        tpot_bound_by=None if step is None else step.binds,
+        ttft_bound_ms=None if prompt is None else prompt.seconds * 1e3,
+        ttft_bound_by=None if prompt is None else prompt.binds,
         prompts=prompts.answered,
         prompts_unknown=prompts.answered - len(prompts.tokens),
         prompts_cache_unknown=int(np.isnan(prompts.cached).sum()),
@@ -271,7 +275,7 @@ def _models_asked(requests: Requests) -> int:
     return len(found)
 
 
-def _arithmetic(prompts: float, outputs: float, roof: Roof, seconds: float | None) -> dict[str, Any]:
+def _arithmetic(prompts: float, outputs: float, roof: Roof, seconds: float | None) -> dict[str, float | None]:
     if seconds is None:
         return dict.fromkeys(("mfu", "flops_per_s", "prompt_flops_share"))
     rate = (prompts + outputs) / seconds
@@ -279,7 +283,7 @@ def _arithmetic(prompts: float, outputs: float, roof: Roof, seconds: float | Non
     return {"mfu": rate / roof.peak_flops, "flops_per_s": rate, "prompt_flops_share": share}
 
 
-def _reads(work: DecodeWork, roof: Roof, seconds: float | None) -> dict[str, Any]:
+def _reads(work: DecodeWork, roof: Roof, seconds: float | None) -> dict[str, float | None]:
     if seconds is None:
         return dict.fromkeys(("mbu", "bytes_per_s", "kv_share", "steps_per_s"))
     kv_bytes = work.contexts * roof.model.kv_bytes_per_token
@@ -292,19 +296,13 @@ def _reads(work: DecodeWork, roof: Roof, seconds: float | None) -> dict[str, Any
     }
 
 
-def _bounds(work: DecodeWork, prompts: "_Prompts", engine: Roof) -> dict[str, Any]:
+def _bounds(work: DecodeWork, prompts: "_Prompts", engine: Roof) -> tuple[Bound | None, Bound | None]:
+    """Those of a decode step, and of a prompt's first token."""
     batch, context = _over(work.events, work.steps), _over(work.contexts, work.decoded)
     computed = prompts.tokens - np.nan_to_num(prompts.cached)
     step = None if batch is None or context is None else decode_bound(engine, batch, context)
     prompt = prefill_bound(engine, float(np.median(computed))) if len(computed) else None
-    return {**_told("tpot", step), **_told("ttft", prompt)}
-
-
-def _told(name: str, bound: Bound | None) -> dict[str, Any]:
-    return {
-        f"{name}_bound_ms": None if bound is None else bound.seconds * 1e3,
-        f"{name}_bound_by": None if bound is None else bound.binds,
-    }
+    return step, prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class SummaryError(ValueError):
     """A file that is no ``summary.json`` of this version."""
 
 
-class Summary(SummaryPart, frozen=True):
+class Summary(SummaryPart, frozen=True, omit_defaults=True):
     """Every number of a run."""
 
     schema: Annotated[
@@ -238,7 +238,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
     for name in EXPLAINED:
         if isinstance(found[name], str):
             found[name] = {"missing": found[name]}
-    return {name: value for name, value in found.items() if value is not None or name not in ASKED}
+    return found
 
 
 def json_schema() -> dict[str, Any]:

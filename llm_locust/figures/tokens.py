@@ -1,7 +1,7 @@
 """Tokens: lengths of prompts and answers, who counted them, and what an event of the stream is."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -236,10 +236,10 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> Tokens:
     output, order = c.output_tokens[ok], order_cells(c, ok)
     return Tokens(
         input=InputTokenCounts(
-            **_lengths(c.input_tokens[ok]),
+            **asdict(_lengths(c.input_tokens[ok])),
             error=length_error(c.asked_input_tokens[ok], c.input_tokens[ok]),
         ),
-        output=TokenCounts(**_lengths(output)),
+        output=_lengths(output),
         tokens_per_event=tokens_per_event(c, ok),
         opening=_opening(c, ok),
         source=CountedBy(**source_shares(c, credited)),
@@ -333,9 +333,9 @@ def delivery(
     return "merged" if per_event > _MERGED else "tokens"
 
 
-def _lengths(values: Floats) -> dict[str, Any]:
+def _lengths(values: Floats) -> TokenCounts:
     figures = summarise_ascending(ordered(values))
-    return {key: figures[key] for key in ("n", "mean", "p50", "p99", "max")}
+    return TokenCounts(**{key: figures[key] for key in TokenCounts.__struct_fields__})
 
 
 def _speeds(values: Floats, order: Order) -> Pace:

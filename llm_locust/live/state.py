@@ -21,6 +21,7 @@ from llm_locust.figures.client import (
     Cause,
     EndLags,
     Finding,
+    WorstNodes,
     cpu_findings,
     delay_findings,
     explain,
@@ -555,12 +556,12 @@ def verdict(
     """Verdict from the requests of a span of ``seconds``, and from the present state of the workers."""
     here = [w for w in workers if w.here]
     now = [w.now for w in here if w.now is not None]
-    of_nodes = {
-        "cpu_percent_max": largest(w.cpu_percent for w in here),
-        "steal_percent_max": largest(cell.steal_percent for cell in now),
-        "throttled_percent_max": largest(cell.throttled_percent for cell in now),
-        "run_queue_percent_max": largest(cell.run_queue_percent for cell in now),
-    }
+    of_nodes = WorstNodes(
+        cpu_percent_max=largest(w.cpu_percent for w in here),
+        steal_percent_max=largest(cell.steal_percent for cell in now),
+        throttled_percent_max=largest(cell.throttled_percent for cell in now),
+        run_queue_percent_max=largest(cell.run_queue_percent for cell in now),
+    )
     own = counts.judged - counts["kernel_stamps"] > PROGRAM_SHARE * counts.judged
     gap = usual(ITL=latency(counts, "itl").p50_ms, E2EL=latency(counts, "e2el").p50_ms)
     late = [
@@ -573,7 +574,7 @@ def verdict(
     cause = explain(late, of_nodes)
     findings = [
         *late,
-        *(cpu_findings(of_nodes["cpu_percent_max"]) if own else ()),
+        *(cpu_findings(of_nodes.cpu_percent_max) if own else ()),
         *(() if late else taken_findings(of_nodes)),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"

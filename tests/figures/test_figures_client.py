@@ -16,10 +16,10 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.client import (
     THRESHOLDS,
     Scale,
+    WorstNodes,
     calibration_text,
     client_validity as client_validity_of,
     explain,
-    nodes,
     standstill_findings,
 )
 from llm_locust.metrics.limits import parse_slo
@@ -35,7 +35,6 @@ from llm_locust.report.inputs import _pooled_manifest
 from llm_locust.report.markdown import markdown
 
 #: What a worker may have been short of.
-_CAUSES = ("run_queue_percent_max", "cpu_percent_max", "throttled_percent_max", "steal_percent_max")
 
 
 def client_validity(*given: Any, **more: Any) -> Any:
@@ -181,7 +180,7 @@ def test_a_pause_of_the_whole_process_is_told_from_a_loop_that_is_held(
 ) -> None:
     findings = list(standstill_findings(3000.0, 30.0, paused_ms=paused_ms))
     assert how in findings[0][1]
-    explain(findings, dict.fromkeys(_CAUSES), paused_ms)
+    explain(findings, WorstNodes(), paused_ms)
     assert remedy in findings[0][1]
 
 
@@ -576,11 +575,11 @@ def test_cpu_and_lag_are_those_of_the_window() -> None:
     behind = ClockFacts(offset_ns=100 * 10**9, error_ns=1, least_offset_ns=0, most_offset_ns=0, exchanges=8)
     worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=health, clock=behind)
     made = manifest(workers=[worker])
-    found = nodes(made, Window(ns(4.0), ns(9.0), ""))
-    assert (found["cpu_percent_max"], found["throttled_percent_max"]) == (30.0, 0.25)
-    assert (found["hub_lag_ms_p99"], found["steal_percent_max"]) == (2.0, None)
+    found = WorstNodes.of(made, Window(ns(4.0), ns(9.0), ""))
+    assert (found.cpu_percent_max, found.throttled_percent_max) == (30.0, 0.25)
+    assert (found.hub_lag_ms_p99, found.steal_percent_max) == (2.0, None)
     for other in (None, Window(ns(100.0), ns(101.0), "")):
-        assert nodes(made, other)["cpu_percent_max"] == 99.0
+        assert WorstNodes.of(made, other).cpu_percent_max == 99.0
 
 
 def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several() -> None:
