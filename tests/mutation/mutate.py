@@ -73,6 +73,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "store/merge.py": ("store/test_store_merge.py", "store/test_store.py"),
     "workload/arrival*": ("workload/test_arrivals_rates.py", "workload/test_arrivals_schedules.py"),
     "workload/draws.py": ("workload/test_workload_lengths.py",),
+    "options/load.py": ("options", "workload/test_arrivals_rates.py", "swarm/run/test_swarm_load_checks.py"),
 }
 
 
