@@ -235,7 +235,7 @@ def test_a_wrong_text_is_answered_in_one_line_with_the_value(text: str, said: st
         ("input\n10\nten\n", ":3: 'ten' is not a length"),
         ("10\n0\n", ":2: '0' is not a length"),
         ("10\n2.5\n", ":2: '2.5' is not a length"),
-        ("10,2\n\n10\n", ":3: 1 columns, 2 in the rows before"),
+        ("10,2\n\n10\n", ":3: 1 column, 2 in the rows before"),
         ("10,2,3\n", ":1: 3 columns; expected an input length"),
         ("10,\n", ":1: '' is not a length"),
     ],
