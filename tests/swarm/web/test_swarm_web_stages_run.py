@@ -17,16 +17,16 @@ from playwright.sync_api import Page, expect, sync_playwright
 from swarm_process import LOCUSTFILES, PATIENCE_S, Result, free_port, locust, simulation, wait_until
 from web_browser import ARGUMENTS, CHROMIUM, Watch
 
-#: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
+#: A step takes 6 ms and 12 ms a user: three users have a token every 35 ms, four every 47 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")
-OBJECTIVE = "max concurrency under p50_tpot<48ms"
+OBJECTIVE = "max concurrency under p50_tpot<41ms"
 SEARCH = (
     "--find",
     OBJECTIVE,
     "--first-load",
     "2",
     "--stage-time",
-    "4s",
+    "2s",
     "--warmup",
     "0.5s",
     "--max-stages",
