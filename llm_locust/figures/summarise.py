@@ -5,7 +5,6 @@ Its keys are a contract. What is not defined is None."""
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
@@ -34,10 +33,6 @@ from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.steady_window import LoadOverTime, asked_load, plateau
 from llm_locust.metrics.window import Population
-
-if TYPE_CHECKING:
-    from llm_locust.figures.summary import Summary
-
 
 # --- Gates, where requests were lost or never sent
 #

@@ -20,7 +20,7 @@ from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.window import iso
 from llm_locust.report.analysis import Report, analyse, build_report, write_reports
-from llm_locust.report.inputs import Run, Source, open_source
+from llm_locust.report.inputs import Source, StoredRun, open_source
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,
@@ -142,7 +142,9 @@ def _holds_records(part: Path) -> bool:
     )
 
 
-def _one_sweep(folder: Path, source: Source, runs: Sequence[Run], manifests: Sequence[Manifest]) -> Source:
+def _one_sweep(
+    folder: Path, source: Source, runs: Sequence[StoredRun], manifests: Sequence[Manifest]
+) -> Source:
     """The run directory of a sweep in parts, written anew; the parts stay as they are."""
     settled = [_settled(run) for run in runs]
     whole, last = _whole(source, settled), manifests[-1]
@@ -171,7 +173,7 @@ def _one_sweep(folder: Path, source: Source, runs: Sequence[Run], manifests: Seq
     return Source.of(folder)
 
 
-def _settled(run: Run) -> Run:
+def _settled(run: StoredRun) -> StoredRun:
     """A part of a sweep without the loss of what its last stage, which is repeated, had under way.
 
     Only where every record is here that the workers had when the stage before it had drained, and those were
@@ -191,12 +193,12 @@ def _settled(run: Run) -> Run:
     return replace(run, manifest=replace(manifest, workers=workers, torn=[]))
 
 
-def names_of(parts: Sequence[Path], runs: Sequence[Run]) -> list[str]:
+def names_of(parts: Sequence[Path], runs: Sequence[StoredRun]) -> list[str]:
     """Directory of each run; merged ones have it nowhere else. Both are in the order of their beginnings."""
     return [path.name for path in parts] if len(parts) == len(runs) else [run.manifest.name for run in runs]
 
 
-def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
+def parts_facts(runs: Sequence[StoredRun], names: Sequence[str]) -> Parts:
     """Facts of each part, and of the time between two.
 
     Args:
@@ -235,7 +237,7 @@ def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
     return Parts(parts=parts, gaps=gaps, down_s=down_s, down_share=down_s / whole_s if whole_s > 0 else None)
 
 
-def _load_of(run: Run) -> tuple[int, int]:
+def _load_of(run: StoredRun) -> tuple[int, int]:
     """Beginning and end of a part's load."""
     begins_ns = [int(s.min()) for s in _scheduled(run)] + [each.first_ns for each in run.expired]
     begin_ns = min(begins_ns, default=run.manifest.started_ns)
@@ -243,13 +245,13 @@ def _load_of(run: Run) -> tuple[int, int]:
     return begin_ns, begin_ns if stop_ns is None else max(begin_ns, stop_ns)
 
 
-def _scheduled(run: Run) -> Iterator["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+def _scheduled(run: StoredRun) -> Iterator["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
     for part in run.requests.parts(["scheduled_ns"]):
         if len(part):
             yield part.ints("scheduled_ns")
 
 
-def _ended(run: Run) -> Run:
+def _ended(run: StoredRun) -> StoredRun:
     """A part with the end of its load: the last scheduled request, if its master could not note a stop."""
     manifest = run.manifest
     if manifest.stopped_ns is not None:
@@ -260,7 +262,7 @@ def _ended(run: Run) -> Run:
     return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
 
 
-def _whole(source: Source, runs: Sequence[Run]) -> Manifest:
+def _whole(source: Source, runs: Sequence[StoredRun]) -> Manifest:
     """The manifest of all parts: its end is the last part's, and only what ended that one cuts it short."""
     last = runs[-1].manifest
     return replace(

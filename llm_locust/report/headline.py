@@ -41,7 +41,7 @@ from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUC
 # --- What went wrong, or may have: one finding a cause, the worst first.
 #
 # Console, Markdown, HTML and JUnit take causes and boxes from here, so that each cause is told once and in
-# the same words. A suspicion that changed no figure is no finding: ``contents.remarks`` has those.
+# the same words. A suspicion that changed no figure is no finding: it is a remark (``contents.py``).
 
 
 #: Before what a person can do.

@@ -170,7 +170,7 @@ _WORST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StoredRun:
     """One run: what is known of it, and its requests, which are read when they are asked for.
 
     ``path`` is the directory that has what was scraped of its servers and its last live figures; ``expired``
@@ -183,7 +183,7 @@ class Run:
     expired: tuple[Expired, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, beside: Path | None = None) -> "Run":
+    def of(cls, path: Path, beside: Path | None = None) -> "StoredRun":
         """A run directory whose requests are in one file (raises StoreError)."""
         return cls(read_manifest(path), open_requests(path), beside or path, tuple(read_expired(path)))
 
@@ -200,12 +200,12 @@ class Source:
         parts: of one run, ascending in time: what was scraped of its servers is that of all of them.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[StoredRun, ...]
     manifest: Manifest
     requests: Requests
     merged: bool
     unreadable: tuple[str, ...]
-    parts: tuple[Run, ...] = ()
+    parts: tuple[StoredRun, ...] = ()
 
     @property
     def scraped(self) -> list[tuple[Path, Manifest]]:
@@ -216,7 +216,7 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> "Source":
         """One run directory whose requests are in one file (raises StoreError)."""
-        run = Run.of(path)
+        run = StoredRun.of(path)
         return cls((run,), run.manifest, run.requests, merged=False, unreadable=())
 
 
@@ -254,7 +254,7 @@ def open_source(
         if skip_bad:
             paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))
-        runs = [Run.of(path, beside) for path, beside in directories]
+        runs = [StoredRun.of(path, beside) for path, beside in directories]
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
         merged = any(Path(made) in directory.parents for directory, _ in directories)
         yield _source(runs, question, merged, unreadable)
@@ -309,7 +309,9 @@ def _with_samples(sources: Sequence[Path], run: str) -> Path | None:
     return None
 
 
-def _source(runs: Sequence[Run], question: Question, merged: bool, unreadable: tuple[str, ...]) -> Source:
+def _source(
+    runs: Sequence[StoredRun], question: Question, merged: bool, unreadable: tuple[str, ...]
+) -> Source:
     if len(runs) == 1:
         return Source((runs[0],), runs[0].manifest, runs[0].requests, merged, unreadable)
     _refuse_shared_requests(runs)
@@ -318,7 +320,7 @@ def _source(runs: Sequence[Run], question: Question, merged: bool, unreadable: t
     return Source(tuple(runs), manifest, requests, merged, unreadable)
 
 
-def _refuse_shared_requests(runs: Sequence[Run]) -> None:
+def _refuse_shared_requests(runs: Sequence[StoredRun]) -> None:
     """A request that is in two of the runs would be counted twice."""
     ids = [_ids(run.requests) for run in runs]
     counts = pc.value_counts(pa.concat_arrays(ids))

@@ -38,7 +38,7 @@ from llm_locust.report.dropping import (
     encode_totals,
     span_after,
 )
-from llm_locust.report.inputs import Run, Source, open_source, writable
+from llm_locust.report.inputs import Source, StoredRun, open_source, writable
 from llm_locust.report.output import one_line
 from llm_locust.store import (
     FRAMES_FILE,
@@ -97,7 +97,7 @@ def open_so_far(run: Path) -> Iterator[Source]:
         torn = [bad_text(each, each.frame.path.relative_to(run).as_posix()) for each in bad]
         of_now = replace(as_of_now(manifest, held, until_ns), torn=torn)
         unreadable = tuple(each.why for each in bad)
-        of_run = Run(of_now, requests, run, tuple(expired))
+        of_run = StoredRun(of_now, requests, run, tuple(expired))
         yield Source((of_run,), of_now, requests, merged=True, unreadable=unreadable)
 
 
@@ -266,7 +266,7 @@ def _span(
     if totals.span_ns is not None:
         name = f"{manifest.name}, latest span: {moment(iso(totals.span_ns))} to {moment(iso(until_ns))}"
         of_now = replace(of_now, name=name)
-    return Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=()), until_ns
+    return Source((StoredRun(of_now, requests, run),), of_now, requests, merged=True, unreadable=()), until_ns
 
 
 def _from(manifest: Manifest, requests: StoredRequests, span_ns: int) -> Manifest:

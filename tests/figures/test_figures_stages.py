@@ -30,7 +30,7 @@ from llm_locust.metrics.window import Window
 from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.html.page import html_report
-from llm_locust.report.inputs import Run, Source
+from llm_locust.report.inputs import Source, StoredRun
 from llm_locust.report.markdown import markdown
 from llm_locust.report.pareto import pareto_of
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
@@ -66,7 +66,7 @@ def requests() -> RecordBatch:
 
 
 def asked(**fields: Any) -> Analysis:
-    run = Run(facts(), requests())
+    run = StoredRun(facts(), requests())
     source = Source((run,), run.manifest, run.requests, merged=False, unreadable=())
     return analyse(source, Question(**fields))
 
@@ -163,7 +163,7 @@ def test_what_asks_for_one_figure_over_several_loads_is_refused(question: dict[s
 
 
 def test_a_condition_on_stages_of_a_run_without_stages_is_refused() -> None:
-    run = Run(manifest(36.0), requests())
+    run = StoredRun(manifest(36.0), requests())
     source = Source((run,), run.manifest, run.requests, merged=False, unreadable=())
     with pytest.raises(ValueError, match="has no stages"):
         analyse(source, Question(where="stage==1"))
@@ -189,7 +189,7 @@ def hung() -> list[RequestRecord]:
 def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
     records = with_stages(batch(*hung()), STAGES[:2], open_loop=False)
     facts_ = facts(stages=[stage(0, 1.0, 11.0, asked=8.0), stage(1, 13.0, 23.0, asked=8.0)])
-    run = Run(facts_, records)
+    run = StoredRun(facts_, records)
     found = analyse(Source((run,), facts_, records, merged=False, unreadable=()), Question())
     first, second = found.summary.stages or []
     assert (first.is_result, first.steady, first.saturated) == (False, False, None)

@@ -23,7 +23,7 @@ from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 from llm_locust.metrics.steady_window import asked_load, steady_window
 from llm_locust.metrics.window import Population, Window, run_window
-from llm_locust.report.analysis import timeseries_csv
+from llm_locust.report.csv_tables import timeseries_csv
 
 FACTS = manifest(slo="ttft=300ms tpot=100ms e2el=1s", gates="p99_itl<1s", warmup_s=0.5, open_loop=True)
 

@@ -25,9 +25,9 @@ from llm_locust.metrics.limits import GateError, SloError
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.rates import Credits, throughput
 from llm_locust.metrics.window import Window
-from llm_locust.report import analysis
-from llm_locust.report.analysis import analyse, build_report, timeseries_csv
-from llm_locust.report.csv_tables import curve_csv
+from llm_locust.report import csv_tables
+from llm_locust.report.analysis import analyse, build_report
+from llm_locust.report.csv_tables import curve_csv, timeseries_csv
 from llm_locust.report.inputs import Source
 from llm_locust.report.run_data import COMPUTED_COLUMNS
 from llm_locust.report.so_far import StageQuestion, answer_of
@@ -193,7 +193,7 @@ def test_a_worker_whose_clock_is_behind_has_rows_below_zero() -> None:
 def test_a_clock_that_is_years_off_does_not_make_a_row_for_each_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(analysis, "MOST_SECONDS", 1_000)  # a week of rows says no more
+    monkeypatch.setattr(csv_tables, "MOST_SECONDS", 1_000)  # a week of rows says no more
     lines = timeseries_csv(batch(request(0.0), request(3e8)), manifest()).count("\n")
     assert lines == 1_000 + 1
 

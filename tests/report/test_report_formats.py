@@ -23,7 +23,7 @@ from llm_locust.metrics.question import Prices, Question
 from llm_locust.report.analysis import Analysis, analyse
 from llm_locust.report.benchmark_formats import dynamo, dynamo_files, vllm_json
 from llm_locust.report.formats import FORMAT, junit as junit_of
-from llm_locust.report.inputs import Run, Source, open_source
+from llm_locust.report.inputs import Source, StoredRun, open_source
 
 
 def analysis(run: Path, **question: Any) -> Analysis:
@@ -286,7 +286,7 @@ def of_stage(kind: str, *asked: float) -> Analysis:
     options = {"num_users": "1"} if kind == "users" else {"request_rate": "2"}
     facts = manifest(9.0, stages=stages, options=options, open_loop=kind == "rate")
     rows = with_stages(batch(*(request(at) for at in range(1, 8))), stages, facts.open_loop)
-    source = Source((Run(facts, rows),), facts, rows, merged=False, unreadable=())
+    source = Source((StoredRun(facts, rows),), facts, rows, merged=False, unreadable=())
     return analyse(source, Question(where="stage==1", prices=Prices(gpus=8)))
 
 
@@ -364,7 +364,7 @@ def made(*parts: list[RequestRecord]) -> list[RequestRecord]:
 def profiled_analysis(records: list[RequestRecord] | None = None, gpus: float | None = 4.0) -> Analysis:
     facts = manifest(36.0, stages=STAGES, options={"sweep": "users=1,2"})
     rows = with_stages(batch(*(made() if records is None else records)), STAGES, open_loop=False)
-    run = Run(facts, rows)
+    run = StoredRun(facts, rows)
     source = Source((run,), facts, rows, merged=False, unreadable=())
     return analyse(source, Question(prices=Prices(gpus=gpus) if gpus else None))
 

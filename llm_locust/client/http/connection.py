@@ -1,7 +1,8 @@
 """One TCP or TLS connection on gevent's loop, read by a :class:`~llm_locust.client.http.reader.SocketReader`.
 
-The reader calls when the response's first bytes are there, and when it is complete: a whole answer wakes
-Python twice, however many tokens it has. A greenlet is switched to only when it has something to do (the
+The reader calls when the response's first bytes are there, and when it is complete or 64 KiB wait: a whole
+answer wakes Python twice, however many tokens it has. Over TLS it calls at each read, for only Python can
+decrypt. A greenlet is switched to only when it has something to do (the
 response is complete, or the greenlet asked for every piece). An idle connection is read too, so that one
 that the peer closed is detected before it is used again.
 """

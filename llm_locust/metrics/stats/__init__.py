@@ -1,1 +1,1 @@
-"""Statistics without knowledge of requests: percentiles, intervals, censoring, trends, tests."""
+"""Statistics that know no figure: percentiles, intervals, censoring, trends, tests."""

@@ -26,7 +26,7 @@ from llm_locust.swarm.run.finishing import look_at_stage, read_stage
 from llm_locust.swarm.run.preflight import post_to
 from llm_locust.swarm.run.run import ActiveRun, Participant, State, raised_in_tasks, totals
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, PrefixCaches
-from llm_locust.swarm.users.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
+from llm_locust.swarm.run.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
 
 logger = logging.getLogger(__name__)
 

@@ -59,8 +59,8 @@ from llm_locust.swarm.process.exits import innermost
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
+from llm_locust.swarm.run.stages import closed, stages_of, steps_of
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
-from llm_locust.swarm.users.stages import closed, stages_of, steps_of
 from llm_locust.wire.foreign_text import blanked
 from llm_locust.workload.plan import models_text
 

@@ -33,7 +33,7 @@ from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.process.patches import events
 from llm_locust.swarm.tracing_setup import tracer_of
 from llm_locust.swarm.users.open_loop import OpenLoad
-from llm_locust.swarm.users.stages import StageGate
+from llm_locust.swarm.users.stage_gate import StageGate
 from llm_locust.swarm.users.traffic import TrafficTable, make_routes, request_headers
 from llm_locust.swarm.users.waits import Backoffs
 

@@ -12,7 +12,7 @@ from llm_locust.figures.edge import Bounds, SearchResult
 from llm_locust.figures.objective import Probe, ProbeReading, parse_objective
 from llm_locust.options.load import parse_sweep
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
-from llm_locust.swarm.users.stages import (
+from llm_locust.swarm.run.stages import (
     ListedLoads,
     SearchPlan,
     StageTimes,
