@@ -1,4 +1,4 @@
-"""Public protocols against the simulator for ten seconds, all in one process: each is answered.
+"""Public protocols against the simulator for five seconds, all in one process: each is answered.
 
 Whole runs of them, one by one, are ``make presets``.
 """
@@ -15,7 +15,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.scenario.document import protocol_names
 from llm_locust.store.frames import index_frames
 
-SECONDS = 10
+SECONDS = 5
 
 #: Prompts of 163,000 tokens fit, and cost no time of a model.
 ROOM = ("--max-model-len", "300000", "--kv-cache-tokens", "100000000", "--max-num-seqs", "1000")

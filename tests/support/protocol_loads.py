@@ -27,9 +27,9 @@ from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.users.open_loop import ORIGIN_DELAY_S
 from llm_locust.swarm.users.users import users_join
 
-#: A small load of each: one user, or a request every other second, with short answers.
+#: A small load of each: one user, or a request a second, with short answers.
 SMALL = ("--warmup=0s", "--output-tokens=16")
-RATE = "0.5"
+RATE = "1"
 
 
 @dataclass
