@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,59 +215,31 @@ def _part(
 # --------------------
 
 
-def jobs(
-    c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts, gpus: float | None
-) -> dict[str, Any]:
-    """The work done in the window, and the walks of the pool, without sub-agents, that ended in it.
-
-    Args:
-        gpus: serving GPUs; None if that is not known.
-    """
-    failing = (walks.session >= 0) & ~c.ok & ~c.cancelled
-    broken = np.isin(walks.session, walks.session[failing])
-    ended = window.inside(c, c.ended_s)
-    pauses_s = tool_s(walks, facts.roots, PerTurn.of(facts.pauses_s))
-    done = (walks.session >= 0) & c.ok & ~broken & ended
-    of_pool = sum(map(len, facts.possible))
-    turns_of_job = of_pool / facts.roots if facts.roots else 0.0
-    worked = int(done.sum()) / turns_of_job if turns_of_job else None
-    agent_s = _agent_s(c, walks, window)
-    per_h = None if worked is None or not window.seconds > 0 else worked / window.seconds * 3600
-    per_user = None if worked is None or not agent_s else worked / agent_s * 3600
-    return {
-        **_finished(c, walks, window, facts, pauses_s),
-        "jobs_failed": len(np.unique(walks.session[failing & ended & (walks.trajectory < facts.roots)])),
-        "jobs_worked": worked,
-        "turns_seen": _seen(walks, done) / of_pool if of_pool else None,
-        "agent_s": agent_s,
-        "between_turns_share": _between(c, walks, window, facts, agent_s),
-        **_tools(c, window, pauses_s, agent_s),
-        "jobs_per_h_per_user": per_user,
-        "jobs_per_h": per_h,
-        "jobs_per_h_per_gpu": None if per_h is None or not gpus else per_h / gpus,
-    }
-
-
 def tool_s(walks: Walks, roots: int, pauses: PerTurn) -> Floats:
     """The recorded pause after each turn of an agent itself: the time of its tools, 0 after its last turn."""
     own = (walks.trajectory >= 0) & (walks.trajectory < roots) & (walks.turn + 1 < walks.planned)
     return np.where(own, np.nan_to_num(pauses.at(walks.trajectory, walks.turn)), 0.0)
 
 
-def _tools(c: Columns, window: Window, pauses_s: Floats, agent_s: float) -> dict[str, float | None]:
-    """The time in tools: all of it that began in the window, and the share of the agents' time there."""
+def _tools_s(c: Columns, window: Window, pauses_s: Floats) -> tuple[float, float]:
+    """The time in tools that began in the window: all of it, and the part inside the window."""
     begun = np.flatnonzero(c.ok & (pauses_s > 0))
     inside = _inside(c, window, c.ended_s[begun], c.ended_s[begun] + pauses_s[begun])
-    return {
-        "tools_s": float(pauses_s[begun][window.inside(c, c.ended_s[begun])].sum()),
-        "tools_share": float(inside.sum()) / agent_s if agent_s else None,
-    }
+    return float(pauses_s[begun][window.inside(c, c.ended_s[begun])].sum()), float(inside.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _FinishedJobs:
+    """Times of the jobs that came to their end in the window; one that was cut or failed is none."""
+
+    lasted_s: Floats
+    served_s: Floats
+    tools_s: Floats
 
 
 def _finished(
     c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts, pauses_s: Floats
-) -> dict[str, Any]:
-    """The jobs that came to their end in the window; one that was cut or failed is none."""
+) -> _FinishedJobs:
     rows = np.flatnonzero((walks.session >= 0) & (walks.trajectory < facts.roots) & c.ok)
     sessions, session = np.unique(walks.session[rows], return_inverse=True)
     n = len(sessions)
@@ -279,13 +251,11 @@ def _finished(
     served = np.bincount(session, weights=(c.ended_s - c.scheduled_s)[rows], minlength=n)
     tools = np.bincount(session, weights=pauses_s[rows], minlength=n)
     complete = (np.bincount(session, minlength=n) == planned) & window.inside(c, ended)
-    lasted = (ended - begun)[complete]
-    return {
-        "jobs": len(lasted),
-        "job_s_mean": float(lasted.mean()) if len(lasted) else None,
-        "between_turns_s_mean": float((lasted - served[complete]).mean()) if len(lasted) else None,
-        "tools_s_mean": float(tools[complete].mean()) if len(lasted) else None,
-    }
+    return _FinishedJobs((ended - begun)[complete], served[complete], tools[complete])
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _seen(walks: Walks, done: Mask) -> int:
@@ -358,6 +328,18 @@ def agents(
     tokens, took_s = c.output_tokens[ok], e2el(c)[ok]
     known = ~np.isnan(tokens) & (took_s > 0)
     e2e_speed = ordered(tokens[known] / took_s[known])
+    # The work done, by turns: jobs longer than the run count for their part.
+    failing = (walks.session >= 0) & ~c.ok & ~c.cancelled
+    broken = np.isin(walks.session, walks.session[failing])
+    ended = window.inside(c, c.ended_s)
+    pauses_s = tool_s(walks, facts.roots, PerTurn.of(facts.pauses_s))
+    done = (walks.session >= 0) & c.ok & ~broken & ended
+    of_pool = sum(map(len, facts.possible))
+    turns_of_job = of_pool / facts.roots if facts.roots else 0.0
+    worked = int(done.sum()) / turns_of_job if turns_of_job else None
+    agent_s, job = _agent_s(c, walks, window), _finished(c, walks, window, facts, pauses_s)
+    tools_begun_s, tools_inside_s = _tools_s(c, window, pauses_s)
+    per_h = None if worked is None or not window.seconds > 0 else worked / window.seconds * 3600
     return Agents(
         agents=len(np.unique(walks.agent[of_walk])),
         turns=int(of_walk.sum()),
@@ -369,7 +351,20 @@ def agents(
         e2e_tokens_per_s_p50=_percentile(e2e_speed, 50),
         e2e_tokens_per_s_mean=_ratio(tokens[known].sum(), took_s[known].sum()),
         pauses=_pauses(c, of_walk, walks),
-        **jobs(c, walks, window, facts, gpus),
+        jobs=len(job.lasted_s),
+        job_s_mean=_mean(job.lasted_s),
+        between_turns_s_mean=_mean(job.lasted_s - job.served_s),
+        tools_s_mean=_mean(job.tools_s),
+        jobs_failed=len(np.unique(walks.session[failing & ended & (walks.trajectory < facts.roots)])),
+        jobs_worked=worked,
+        turns_seen=_seen(walks, done) / of_pool if of_pool else None,
+        agent_s=agent_s,
+        between_turns_share=_between(c, walks, window, facts, agent_s),
+        tools_s=tools_begun_s,
+        tools_share=tools_inside_s / agent_s if agent_s else None,
+        jobs_per_h_per_user=None if worked is None or not agent_s else worked / agent_s * 3600,
+        jobs_per_h=per_h,
+        jobs_per_h_per_gpu=None if per_h is None or not gpus else per_h / gpus,
         cache=_cache(c, walks, ok, facts),
     )
 
