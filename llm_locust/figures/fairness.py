@@ -27,12 +27,12 @@ from llm_locust.figures.routing import (
     ReplicaFigures,
     by_connection,
     by_key,
-    course,
     dispersion,
     middle,
     replica_labels,
     replicas,
     while_all_serve,
+    with_course,
 )
 from llm_locust.figures.text import (
     MOST_ROWS,
@@ -429,9 +429,7 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     labels, named_by = replica_labels(m.c, carriers)
     named_by = "target" if direct and named_by == "header" else named_by
     m = replace(m, c=replace(m.c, replica=labels))
-    told = course(m.c, m.window)
-    found = replicas(m.c, m.credits, m.judgement, m.stuck)
-    entries = [structs.replace(entry, **told[entry.name]) for entry in found]
+    entries = with_course(replicas(m.c, m.credits, m.judgement, m.stuck), m.c, m.window)
     scaled = None if unrecorded is None else autoscaling(requests, m, manifest, unrecorded)
     headers, better = _headers(manifest)
     evenness = fairness(entries, m, carriers, named_by, direct=direct, headers=headers, better_header=better)

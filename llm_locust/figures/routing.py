@@ -6,9 +6,10 @@ a prompt) go to one replica more often than their shares alone would make them, 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
@@ -249,7 +250,7 @@ def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: S
     whose replica is known. ``ci95`` has the interval of each percentile, ``at_least`` the lower bound of one
     that cut requests leave open. ``output_tokens_per_s`` and
     ``concurrency_mean`` are of all its requests, whenever they were scheduled. What it did over time is
-    :func:`course`'s.
+    :func:`with_course`'s.
     """
     window = credits.window
     scheduled = window.scheduled(c)
@@ -285,21 +286,23 @@ def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: S
     return entries
 
 
-def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
-    """What each replica did over time, by name.
+def with_course(replicas: Iterable[ReplicaFigures], c: Columns, window: Window) -> list[ReplicaFigures]:
+    """The replicas with what each did over time.
 
     ``in_flight`` is its mean concurrency in each of :data:`COURSE_PARTS` equal parts of the window,
     ``outages`` are the times in which it gave no token while others did.
     """
-    found = list(groups(c.replica))
+    rows_of = dict(groups(c.replica))
     every = cache(lambda: signs(c, np.flatnonzero(c.replica.codes >= 0)))
-    return {
-        name: {
-            "in_flight": in_flight(c, rows, window, COURSE_PARTS).tolist() if window.seconds > 0 else [],
-            "outages": outages(c, rows, every, window),
-        }
-        for name, rows in found
-    }
+    return [
+        structs.replace(
+            replica,
+            in_flight=in_flight(c, rows, window, COURSE_PARTS).tolist() if window.seconds > 0 else [],
+            outages=outages(c, rows, every, window),
+        )
+        for replica in replicas
+        for rows in [rows_of[replica.name]]
+    ]
 
 
 def _goodput_ratio(judgement: Judgement | None, population: Population, stuck: int) -> float | None:

@@ -14,12 +14,12 @@ from llm_locust.figures.routing import (
     Carriers,
     by_connection,
     by_key,
-    course,
     dispersion,
     middle,
     replica_labels,
     replicas,
     while_all_serve,
+    with_course,
 )
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.limits import Slo
@@ -182,8 +182,10 @@ def test_without_an_slo_a_replica_has_no_goodput() -> None:
 
 def test_what_a_replica_did_over_time_is_told_in_equal_parts_of_the_window() -> None:
     c = columns(request(0.0, (2.0,), replica="a"), request(2.0, (1.0,), replica="b"))
-    told = course(c, Window(ns(0.0), ns(4.0), ""))
-    assert told["a"]["in_flight"] == pytest.approx([1.0] * 30 + [0.0] * 30)
-    assert told["b"]["in_flight"] == pytest.approx([0.0] * 30 + [1.0] * 15 + [0.0] * 15)
-    assert told["a"]["outages"] == told["b"]["outages"] == []
-    assert course(c, Window(ns(0.0), ns(0.0), ""))["a"]["in_flight"] == []
+    window, empty = Window(ns(0.0), ns(4.0), ""), Window(ns(0.0), ns(0.0), "")
+    entries = replicas(c, Credits.of(c, window), None, find_stuck(c, window, Limits(Slo())))
+    a, b = with_course(entries, c, window)
+    assert a.in_flight == pytest.approx([1.0] * 30 + [0.0] * 30)
+    assert b.in_flight == pytest.approx([0.0] * 30 + [1.0] * 15 + [0.0] * 15)
+    assert a.outages == b.outages == []
+    assert [each.in_flight for each in with_course(entries, c, empty)] == [[], []]
