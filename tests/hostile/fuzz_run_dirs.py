@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -280,9 +281,9 @@ def _prepare() -> dict[tuple[str, str], Any]:
         _make(GOOD, "good", ORIGIN_NS, sweep=False)
         for base in _BASES:
             _make(_PLACE / base, base, ORIGIN_NS, sweep=base == "sweep")
-            for words in _COMMANDS:  # what they import
-                _fresh(base)
-                main(words)
+        for words, base in zip(_COMMANDS, cycle(_BASES), strict=False):  # what they import
+            _fresh(base)
+            main(words)
     return {
         (base, name): json.loads((_PLACE / base / name).read_text())
         for base in _BASES
