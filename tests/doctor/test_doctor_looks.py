@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import numpy as np
 import pytest
 from doctor_cases import answer, asked, reply
 from scripted import (
@@ -56,6 +57,7 @@ from llm_locust.doctor.server import (
     look_at_server,
     was_read_late,
 )
+from llm_locust.metrics.requests.rates import NO_GAP_MS
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.messages import MESSAGES
 
@@ -101,10 +103,16 @@ def failed(findings: dict[str, Finding]) -> set[str]:
     return {key for key, finding in findings.items() if finding.status is Status.FAIL}
 
 
+def written_in_bursts(server: ScriptedServer) -> set[str]:
+    """The check that rightly fails where a busy machine made the server write several tokens at once."""
+    gaps_ns = [np.diff(each.write_ns[1:-1]) for each in server.log() if each.path == CHAT_PATH]
+    return {"stream"} if any(np.median(gaps) < 2 * NO_GAP_MS * 1e6 for gaps in gaps_ns) else set()
+
+
 def test_a_healthy_server_fails_no_check() -> None:
     with scripted_server(routes=routes(streamed())) as server:
         found = looked(server.url)
-    assert failed(found) == set()
+        assert failed(found) <= written_in_bursts(server)
     assert found["models"].figure == "1 model: m"
     assert found["keep_alive"].status is Status.OK
     assert found["end"].figure == "finish reason stop, [DONE]"
@@ -172,7 +180,7 @@ def test_a_wrong_key_is_told_and_never_shown() -> None:
 def test_a_certificate_is_looked_at_before_any_request(tls_files: TlsFiles) -> None:
     with scripted_server(tls=tls_files, routes=routes(streamed())) as server:
         good = looked(server.url, ca_cert=Path(tls_files.ca))
-        assert failed(good) == set()
+        assert failed(good) <= written_in_bursts(server)
         assert "certificate expires in" in good["tls"].figure
         assert good["tls"].status is Status.OK
         unknown = looked(server.url)
