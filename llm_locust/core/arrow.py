@@ -100,8 +100,8 @@ ADDED = frozenset(SCHEMA.names[SCHEMA.names.index("session") :])
 # --------------------
 
 
-#: Type code of :mod:`array` for each integer type of Arrow. It refuses floats and values out of range.
-_CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
+#: Type code of :mod:`array` for each type of numbers. An integer one refuses floats and values out of range.
+_CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
 
 _DTYPES = {
     pa.bool_(): np.bool_,
@@ -111,8 +111,12 @@ _DTYPES = {
 }
 
 
-def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Make an array of integers, booleans or texts, of which long ones are cut off; None is null.
+def from_values(
+    values: Sequence[Any], type_: pa.DataType, most_chars: int | None = MAX_TEXT_CHARS
+) -> pa.Array:
+    """Make an array of numbers, booleans or texts, of which long ones are cut off; None is null.
+
+    Unlike ``pyarrow.array`` it does not import pandas.
 
     Raises:
         OverflowError, TypeError: the type cannot hold a value.
@@ -122,7 +126,7 @@ def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return pa.nulls(nulls, type_)
     valid = _bits([v is not None for v in values]) if nulls else None
     if type_ == pa.string():
-        texts = [b"" if v is None else v[:MAX_TEXT_CHARS].encode() for v in values]
+        texts = [b"" if v is None else v[:most_chars].encode() for v in values]
         ends = np.cumsum([0, *map(len, texts)]).astype(np.int32)
         content = [pa.py_buffer(ends), pa.py_buffer(b"".join(texts))]
     elif type_ == pa.bool_():

@@ -50,7 +50,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from llm_locust.core.arrow import check_group, from_numpy, open_parquet, values_of, whole_batches
+from llm_locust.core.arrow import check_group, from_numpy, from_values, open_parquet, values_of, whole_batches
 from llm_locust.core.files import own_file, replacing
 from llm_locust.wire.foreign_text import one_line
 from llm_locust.wire.payload import DECODE_ERRORS
@@ -375,7 +375,7 @@ class SampleWriter:
     def write(self, samples: Sequence[ServerSample]) -> None:
         """Write one batch, which is in the file when this returns."""
         if samples:
-            columns = [[getattr(sample, name) for sample in samples] for name in _STREAM.names]
+            columns = [from_values([getattr(s, f.name) for s in samples], f.type, None) for f in _STREAM]
             self._stream.write_batch(pa.record_batch(columns, schema=_STREAM))
         self._file.flush()
 

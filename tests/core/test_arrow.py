@@ -31,6 +31,7 @@ VALUES = st.one_of(
     st.tuples(st.just(pa.int32()), st.lists(st.none() | st.integers(-(2**31), 2**31 - 1))),
     st.tuples(st.just(pa.int16()), st.lists(st.none() | st.integers(-(2**15), 2**15 - 1))),
     st.tuples(st.just(pa.bool_()), st.lists(st.none() | st.booleans())),
+    st.tuples(st.just(pa.float64()), st.lists(st.none() | st.floats(allow_nan=False))),
     st.tuples(st.just(pa.string()), st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])))),
 )
 
