@@ -25,6 +25,7 @@ from llm_locust.figures.text import (
     sentence,
 )
 from llm_locust.figures.tokens import Pace
+from llm_locust.metrics.catalogue import LATENCIES, LATENCY
 from llm_locust.metrics.requests.gaps import OnTime
 from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.metrics.requests.rates import OF_ALL, Throughput
@@ -230,8 +231,11 @@ def _not_counted(summary: "Summary") -> Iterator[Line]:
         yield Line(f"{words}: it is not known whether they belong here, and they are not counted", Tone.WARN)
 
 
-#: Limits on a first token, and what they are on.
-_FIRST_TOKENS = {"ttft": "TTFT", "ttfo": "TTFO"}
+#: Latencies to a first token from sent, each with all limits on that token, whatever they count from.
+_FIRST_TOKENS = {
+    first: frozenset(each.key for each in LATENCIES if each.is_limited and each.end is first.end)
+    for first in (LATENCY["ttft"], LATENCY["ttfo"])
+}
 
 
 def _without_first_token(summary: "Summary") -> Iterator[Line]:
@@ -240,12 +244,12 @@ def _without_first_token(summary: "Summary") -> Iterator[Line]:
     A name whose requests are of several classes is told where each class has the limit.
     """
     parts: Mapping[str, RequestPart | Summary] = summary.by_name or {"": summary}
-    for metric, latency in _FIRST_TOKENS.items():
+    for latency, limits in _FIRST_TOKENS.items():
         found = []
         for name, part in parts.items():
             slos = [*part.goodput.slo_by_class.values()] or [part.goodput.slo]
-            missing = part.requests.ok - part.latency_ms[metric].known.n
-            if missing > 0 and all(metric in slo for slo in slos):
+            missing = part.requests.ok - part.latency_ms[latency.key].known.n
+            if missing > 0 and not any(limits.isdisjoint(slo) for slo in slos):
                 # Of requests that were given up or timed out some have a first token as well.
                 least = "at least " if part.requests.cancelled or part.requests.failed else ""
                 found.append(
@@ -253,7 +257,7 @@ def _without_first_token(summary: "Summary") -> Iterator[Line]:
                 )
         if found:
             yield Line(
-                f"without {latency}, which breaks its limit: {sentence(found, ', ')} (not streamed, no "
+                f"without {latency.label}, which breaks its limit: {sentence(found, ', ')} (not streamed, no "
                 "completions, or without such a token); a class of their own may have a limit on e2el "
                 "instead",
                 Tone.WARN,

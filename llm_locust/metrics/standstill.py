@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from llm_locust.core.record import Outcome
+from llm_locust.metrics.catalogue import LATENCIES, End
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled, lengths
 from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import begun_s
@@ -64,9 +65,10 @@ MOST = 20
 #: Ends that are the client's doing: no answer of the deployment.
 _NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, Outcome.CANCELLED)))
 
-#: Limits on the wait for a first token, and those that say that somebody reads along.
-_OF_BEGINNING = ("ttft", "ttft_started", "ttfo", "e2el")
-_OF_READING = ("ttft", "ttft_started", "ttfo", "tpot")
+#: Limits on the wait for a first token, on all of an answer, and those that say that somebody reads along.
+_OF_BEGINNING = frozenset(each.key for each in LATENCIES if each.is_limited and each.end is not None)
+_OF_END = frozenset(each.key for each in LATENCIES if each.is_limited and each.end is End.LAST_TOKEN)
+_OF_READING = frozenset(each.key for each in LATENCIES if each.is_limited) - _OF_END
 
 
 class StreamHoles:
@@ -456,11 +458,11 @@ def _allowed(c: Columns, waits: Waits, judgement: Judgement | None) -> Mask:
 
 
 def _on_first(limits: Mapping[str, float]) -> bool:
-    return any(metric in limits for metric in _OF_BEGINNING)
+    return not _OF_BEGINNING.isdisjoint(limits)
 
 
 def _on_later(limits: Mapping[str, float]) -> bool:
-    return "e2el" in limits and not any(metric in limits for metric in _OF_READING)
+    return not _OF_END.isdisjoint(limits) and _OF_READING.isdisjoint(limits)
 
 
 _ON = (_on_first, _on_later)

@@ -189,9 +189,10 @@ def said(made: list[RequestRecord], **facts: Any) -> list[str]:
     return [line.text for line in section.lines if WHAT in line.text]
 
 
-def test_answers_that_have_no_first_token_are_named_where_it_has_a_limit() -> None:
+@pytest.mark.parametrize("limit", ["ttft=1s", "ttft_started=1s", "ttft_scheduled=1s"])
+def test_answers_that_have_no_first_token_are_named_where_it_has_a_limit(limit: str) -> None:
     made = [whole(r, name="embed") if i % 4 == 0 else r for i, r in enumerate(records(ok=80, bad=0))]
-    (line,) = said(made)
+    (line,) = said(made, slo=limit)
     assert line.startswith(f"{WHAT}20 of 20 answers of embed{WHY}")
 
 

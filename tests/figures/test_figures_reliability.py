@@ -26,6 +26,7 @@ from llm_locust.figures.reliability import (
 )
 from llm_locust.figures.text import seconds
 from llm_locust.figures.verdict import stood_still
+from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.columns import Part, groups
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.requests.judgement import Limits, judge
@@ -378,14 +379,19 @@ def test_a_wait_of_one_user_alone_is_one_only_if_it_broke_a_limit(slo: Slo | Non
 
 @pytest.mark.parametrize(
     ("slo", "n"),
-    [(None, 1), (Slo(ttft_s=8.0), 0), (Slo(e2el_s=8.0), 0), (Slo(ttft_s=1.0), 1), (Slo(tpot_s=9.0), 1)],
+    [
+        *((None, 1), (Slo(ttft_s=1.0), 1), (Slo(tpot_s=9.0), 1)),
+        *((Slo(**{f"{each.key}_s": 8.0}), 0) for each in LATENCIES if each.is_limited and each.end),
+    ],
 )
 def test_waits_within_the_limit_on_them_are_none(slo: Slo | None, n: int) -> None:
     late = request(1.0, (7.0, 7.1))
     assert standstills_of(*QUICK, late, late, slo=slo).n == n
 
 
-@pytest.mark.parametrize(("slo", "n"), [(Slo(tpot_s=9.0, ttft_s=9.0), 1), (Slo(e2el_s=9.0), 0)])
+@pytest.mark.parametrize(
+    ("slo", "n"), [(Slo(tpot_s=9.0, ttft_s=9.0), 1), (Slo(e2el_s=9.0), 0), (Slo(e2el_scheduled_s=9.0), 0)]
+)
 def test_a_pace_that_is_held_on_average_is_no_limit_on_a_hole(slo: Slo, n: int) -> None:
     holed = request(1.0, (0.1, 0.2, 7.0, 7.1))
     assert standstills_of(*QUICK, holed, holed, slo=slo).n == n

@@ -21,6 +21,7 @@ from golden_intervals import (
 )
 
 from llm_locust.core.record import Outcome
+from llm_locust.metrics.catalogue import LATENCIES as CATALOGUE
 from llm_locust.wire.usage import CountFault
 
 OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESENT]
@@ -78,7 +79,7 @@ def _latencies(df: Frame, failed: Frame, seconds: float, unsent: int) -> dict[st
     beside = sums(over_time(failed.scheduled, start, run.STOP_S), np.ones(len(failed)))
     gap_cell = over_time(np.repeat(ok.scheduled, ok.gaps.map(len)), start, run.STOP_S).cell
     of_gap = Course(gap_cell, 256, beside * gaps_of_failed / max(1, len(failed)), binned=True)
-    late = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
+    late = [each.key for each in CATALOGUE if each.is_from_scheduled]
     found = stuck(df)
     bounds = {m: stuck_ms(found, m) + [0.0] * (unsent if m in late else 0) for m in LATENCIES if m != "itl"}
     tables = {m: latency(inside, m, failed, known) for m, known in bounds.items()}
