@@ -2,7 +2,7 @@
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -412,11 +412,14 @@ class PageSize:
     values: int
 
 
-def check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_values: int) -> None:
+def check_group(
+    file: BinaryIO, group: pq.RowGroupMetaData, most_values: int, columns: Collection[str] | None = None
+) -> None:
     """Check before it is decoded what a row group unpacks to.
 
     Args:
         most_values: of one column, which is more than its rows where it has lists.
+        columns: the names of those that are decoded; None: all.
 
     Raises:
         PagesError: it is out of the bounds, or a page has no valid header.
@@ -425,6 +428,8 @@ def check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_values: int) ->
     total = 0
     for number in range(group.num_columns):
         column = group.column(number)
+        if columns is not None and column.path_in_schema.partition(".")[0] not in columns:
+            continue
         name = column.path_in_schema[:80]
         if column.num_values > most_values:
             raise PagesError(f"{name} has {column.num_values:,} values in {group.num_rows:,} rows")

@@ -1,6 +1,6 @@
 """Requests of a run as one Parquet file: written from batches, read part by part."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -191,15 +191,25 @@ class StoredRequests:
         Raises:
             StoreError: the file cannot be read, or has another schema.
         """
-        with closing(self._read(columns)) as parts, ThreadPoolExecutor(1) as reader:
-            try:
-                coming = reader.submit(next, parts, None)
-            except RuntimeError:  # there can be no further thread: it is only slower without
+        with closing(self._read(columns)) as parts:
+            first = next(parts, None)
+            if first is None:
+                return
+            if len(first) >= self.rows:  # there is no other to read meanwhile
+                yield first
                 yield from parts
                 return
-            while (part := coming.result()) is not None:
-                coming = reader.submit(next, parts, None)
-                yield part
+            with ThreadPoolExecutor(1) as reader:
+                try:
+                    coming = reader.submit(next, parts, None)
+                except RuntimeError:  # there can be no further thread: it is only slower without
+                    yield first
+                    yield from parts
+                    return
+                yield first
+                while (part := coming.result()) is not None:
+                    coming = reader.submit(next, parts, None)
+                    yield part
 
     def _read(self, columns: Sequence[str]) -> Generator[RecordBatch]:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
@@ -211,7 +221,7 @@ class StoredRequests:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
             # Group by group: if all are requested at once, the reader keeps the bytes of those it has read.
             for group in range(file.num_row_groups):
-                check_requests(plain, file.metadata.row_group(group))
+                check_requests(plain, file.metadata.row_group(group), columns)
                 for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
                     part = RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
                     check_values(part)
@@ -258,10 +268,14 @@ def read_requests(run: Path) -> RecordBatch:
         return RecordBatch.from_table(file.read())
 
 
-def check_requests(file: BinaryIO, group: pq.RowGroupMetaData) -> None:
-    """Check before decoding what a row group unpacks to (raises BatchError or OSError)."""
+def check_requests(
+    file: BinaryIO, group: pq.RowGroupMetaData, columns: Collection[str] | None = None
+) -> None:
+    """Check before decoding these columns (None: all) what a row group unpacks to (raises BatchError or
+    OSError)."""
+    most_arrivals = min(max(group.num_rows, 1) * MAX_ARRIVALS, _MOST_ARRIVALS)
     try:
-        check_group(file, group, min(max(group.num_rows, 1) * MAX_ARRIVALS, _MOST_ARRIVALS))
+        check_group(file, group, most_arrivals, columns)
     except PagesError as e:
         raise BatchError(str(e)) from None
 

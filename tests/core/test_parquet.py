@@ -1,6 +1,7 @@
 """Parquet files within bounds: what one unpacks to is known before any of it is decoded."""
 
 import io
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
@@ -111,13 +112,18 @@ def test_a_damaged_part_is_refused_when_it_is_come_to(tmp_path: Path) -> None:
         read(path, BOUNDS)
 
 
-def checked(columns: dict[str, Any], most_values: int = 1 << 24, **options: Any) -> None:
+def checked(
+    columns: dict[str, Any],
+    most_values: int = 1 << 24,
+    decoded: Collection[str] | None = None,
+    **options: Any,
+) -> None:
     """Write a table, and check each of its row groups."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, **options)
     with pq.ParquetFile(sink) as file:
         for number in range(file.num_row_groups):
-            check_group(sink, file.metadata.row_group(number), most_values)
+            check_group(sink, file.metadata.row_group(number), most_values, decoded)
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd", "snappy"])
@@ -165,6 +171,13 @@ def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_decoded(
 def test_more_values_than_are_allowed_are_refused() -> None:
     with pytest.raises(PagesError, match=r"list\.list\.element has 300 values in 3 rows"):
         checked({"list": [[0] * 100] * 3}, most_values=299)
+
+
+def test_only_columns_that_are_decoded_are_checked() -> None:
+    columns = {"list": [[0] * 100] * 3, "small": [1] * 3}
+    checked(columns, 299, {"small"})
+    with pytest.raises(PagesError, match=r"list\.list\.element has 300 values"):
+        checked(columns, 299, {"list"})
 
 
 def test_a_page_that_has_more_values_than_its_column_is_refused(

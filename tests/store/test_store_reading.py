@@ -56,6 +56,7 @@ def test_parts_are_small_and_are_all_requests_in_order(
 def test_where_no_thread_can_be_started_the_parts_are_read_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stored, "PART_ROWS", 7)
     run = write_run(tmp_path / "run")
 
     def refuse(*_: object) -> None:
