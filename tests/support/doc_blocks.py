@@ -71,6 +71,8 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"\b((?:p\d+_|mean_)?(?:ttft|tpot|ttfo|e2el|itl)(?:=|<=?)\d+)ms", r"\1s"),
     (r"--window \S+", "--window 0s-1s"),
     (r"--workers \d+", "--workers 2"),
+    # Short answers, or a run of a second waits for several more until its last ones are over.
+    (r"(?m)^(llm-locust (?:run|sweep) )(?!.*(?:lengths=|--output-tokens|trace:))", r"\1--output-tokens 16 "),
     (r"\| kubectl apply -f -", "> manifests.yaml"),
     (r"(?m)^llm-locust sim(.*?)(--port \d+)?(?=\s|$)", r"serve llm-locust sim --port 0\1"),
     (r"(?m)^(serve .*?) --port [1-9]\d*", r"\1"),
