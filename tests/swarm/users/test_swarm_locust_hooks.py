@@ -331,17 +331,18 @@ ENDING = {
         _user(COUNTED + "self.environment.runner.quit()", NESTED), *LONG
     ),
 }
-GATE = ("-u", "2", "-t", "2s", "--gate", "p50_ttft<0.001ms")
+BRIEF = ("-u", "2", "-t", "1s")
+GATE = (*BRIEF, "--gate", "p50_ttft<0.001ms")
 OTHERS = {
     "0 and a broken gate": _run(_user("pass", CODE.format(code=0, leave="pass")), *GATE),
     "sys.exit(0) by a listener": _run(_user("pass", CODE.format(code=0, leave="raise SystemExit(0)")), *GATE),
-    "7 by a listener": _run(_user("pass", CODE.format(code=7, leave="pass")), "-u", "2", "-t", "2s"),
-    "catching everything": _run(_user("pass\n" + CATCHING), "-u", "2", "-t", "2s"),
-    "a tag of one class": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "guest"),
-    "a tag of none": _run(TAGGED, "-u", "2", "-t", "2s", "--tags", "gest"),
+    "7 by a listener": _run(_user("pass", CODE.format(code=7, leave="pass")), *BRIEF),
+    "catching everything": _run(_user("pass\n" + CATCHING), *BRIEF),
+    "a tag of one class": _run(TAGGED, *BRIEF, "--tags", "guest"),
+    "a tag of none": _run(TAGGED, *BRIEF, "--tags", "gest"),
     "beside HttpUsers": _run(BESIDE, "-u", "3", "-t", "3s"),
     "beside HttpUsers of two workers": _run(BESIDE, "-u", "6", "-t", "3s", *forked(2)),
-    "stopping users by a listener": _run(_user("pass", STOPPER), "-u", "2", "-t", "2s"),
+    "stopping users by a listener": _run(_user("pass", STOPPER), *BRIEF),
     "dying in on_start": _run(DYING, *LONG),
     "sys.exit(7) in a task": _run(_user(COUNTED + "raise SystemExit(7)"), *LONG),
     "sys.exit(7) in a task of a worker": _run(_user(COUNTED + "raise SystemExit(7)"), *LONG, *forked(2)),
