@@ -267,7 +267,12 @@ def test_an_error_text_is_one_bounded_line(ask: Caller) -> None:
     assert record.error.endswith("…")
 
 
-def test_a_response_that_stays_open_after_the_end_of_its_answer_is_left(ask: Caller) -> None:
+def test_a_response_that_stays_open_after_the_end_of_its_answer_is_left(
+    ask: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The looks of a client come after one second of silence, and each five while something comes.
+    monkeypatch.setattr("llm_locust.client.http.timers._LOOK_S", 0.1)
+    monkeypatch.setattr("llm_locust.client.http.connection._LOOK_AGAIN_NS", 500_000_000)
     whole = write(0, HEAD + chunk(token() + stop()))
     record = ask.ask([whole, Step(stall=True)]).record
     assert (record.outcome, record.error) == (Outcome.OK, None)
