@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,7 @@ def test_what_is_no_file_is_refused_without_being_opened(tmp_path: Path, reader:
         assert says in refusal(reader, tmp_path / name)
 
 
+@cache
 def _packed(content: bytes) -> bytes:
     """A gzip file that expands to 2 GiB of this content."""
     return gzip.compress(content * (16 << 20)) * 128
