@@ -292,7 +292,7 @@ def without_intervals(value: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")  # shares of none, in the oracle
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(40))
 def test_every_figure_of_a_generated_run_is_what_pandas_computes(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
