@@ -121,9 +121,10 @@ def summary_of(made: str, seed: int) -> dict[str, Any]:
     return summarise(batch(*records), facts)
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("made", MADE)
-def test_a_bottleneck_made_on_purpose_is_named(made: str) -> None:
-    found = summary_of(made, 1)["bottleneck"]
+def test_a_bottleneck_made_on_purpose_is_named(made: str, seed: int) -> None:
+    found = summary_of(made, seed)["bottleneck"]
     assert found["verdict"] == made
     assert sum(found["parts_ms"].values()) == pytest.approx(found["mean_ms"])
     assert sum(found["shares"].values()) == pytest.approx(1.0)

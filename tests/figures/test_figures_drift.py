@@ -45,9 +45,9 @@ def soak(seed: int, constant_s: float = 1.0, slower_per_hour: float = 0.0, wande
 
 
 @pytest.mark.parametrize("constant_s", [1.0, 300.0])
-def test_of_fifty_flat_runs_at_most_three_have_a_drift_also_where_noise_wanders(constant_s: float) -> None:
-    found = [drift_of(soak(seed, constant_s))["found"] for seed in range(50)]
-    assert sum(map(bool, found)) <= 3
+def test_of_a_hundred_flat_runs_at_most_five_have_a_drift_also_where_noise_wanders(constant_s: float) -> None:
+    found = [drift_of(soak(seed, constant_s))["found"] for seed in range(100)]
+    assert sum(map(bool, found)) <= 5
 
 
 @pytest.mark.parametrize("constant_s", [1.0, 60.0])

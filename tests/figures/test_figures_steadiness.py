@@ -124,14 +124,14 @@ def test_a_run_that_never_settles_is_not_told_to_leave_out_half_of_itself() -> N
 
 
 @pytest.mark.parametrize("constant_s", [0.01, 2.0, 6.0])
-def test_of_forty_runs_without_a_warm_up_at_most_two_are_said_to_have_one(constant_s: float) -> None:
-    noise = wandering(40, SECONDS, constant_s, seed=9, step_s=0.25)
+def test_of_a_hundred_runs_without_a_warm_up_at_most_five_are_said_to_have_one(constant_s: float) -> None:
+    noise = wandering(100, SECONDS, constant_s, seed=9, step_s=0.25)
     said = []
-    for seed in range(40):
+    for seed in range(100):
         at = arrivals(seed, 10.0)
         level = np.interp(at, 0.25 * np.arange(noise.shape[1]), noise[seed])
         said.append(told(run_of(at, noisy(at, seed) * np.exp(0.2 * level), last_s=0.0))["warmup_like"])
-    assert sum(answer is not False for answer in said) <= 2
+    assert sum(answer is not False for answer in said) <= 5
 
 
 def test_a_little_difference_is_no_warm_up_however_sure_it_is() -> None:
@@ -210,7 +210,7 @@ STEADY = {
 
 @pytest.mark.parametrize("make", STEADY.values(), ids=STEADY)
 def test_a_steady_stage_is_called_unsteady_in_at_most_one_of_twenty(make: Make) -> None:
-    assert share(make, 20) <= 0.05
+    assert share(make, 60) <= 0.05
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.5])
@@ -327,15 +327,15 @@ def test_the_interval_holds_the_truth_whichever_look_ended_the_stage(
     text: str, sigma: float, n: int, memory: float, truth: float
 ) -> None:
     held, shares = [], []
-    for seed in range(50):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         normal = correlated(rng, n, memory) if memory else rng.normal(size=n)
         found, share = ended(np.exp(sigma * normal), text)
         shares.append(share)
         if found.ends_s is not None:
             held.append(found.ends_s[0] <= truth <= found.ends_s[1])
-    assert len(held) > 45
-    assert np.mean(held) >= 0.94, "looks at 95 % each, and not at more for being several, hold in fewer"
+    assert len(held) > 90
+    assert np.mean(held) >= 0.95, "looks at 95 % each, and not at more for being several, hold in fewer"
     assert np.mean(np.array(shares) < 1) > 0.5, "most end early, so the looks are judged"
 
 

@@ -74,13 +74,13 @@ def test_ranks_seldom_break_a_p99_that_is_as_slow_as_its_limit_allows() -> None:
 @pytest.mark.parametrize("correlated", [0.0, 0.3])
 def test_a_change_within_the_limit_breaks_seldom_and_one_of_four_limits_always(correlated: float) -> None:
     broken = dict.fromkeys((1.045, 1.2), 0)
-    for i in range(10):
+    for i in range(20):
         base = made_run(2 * i, correlated=correlated)
         for slower in broken:
             new = made_run(2 * i + 1, slower, correlated=correlated)
             broken[slower] += judged("p50_ttft<=+5%", base, new).state.finding == "broken"
-    assert broken[1.045] <= 2
-    assert broken[1.2] == 10
+    assert broken[1.045] <= 3
+    assert broken[1.2] == 20
 
 
 def test_a_gate_does_not_hold_where_ten_times_its_limit_could_hide() -> None:

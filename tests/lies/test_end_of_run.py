@@ -80,6 +80,12 @@ def test_a_server_that_hangs_is_said_to_at_the_head_of_every_report() -> None:
     assert "STOOD STILL" in markdown(typed(found)).split("**Goodput**")[0]
 
 
+def test_latencies_of_a_run_that_was_cut_carry_a_mark_and_say_what_it_means() -> None:
+    text = printed(hung())
+    assert "> 13,000†" in text
+    assert "† the end of the run cut more than 1 % of the requests" in text
+
+
 def test_so_do_those_of_each_part_of_it() -> None:
     records, run = hung_run()
     requests = batch(*records)

@@ -124,7 +124,7 @@ def test_users_of_two_workers_with_the_same_number_are_two() -> None:
 
 
 def test_a_rate_that_chance_alone_moves_is_steady() -> None:
-    for seed in range(4):
+    for seed in range(8):
         records = opened(rate=80.0, seed=seed)
         load = asked_load(batch(*records), manifest(SECONDS, open_loop=True), ns(0))
         window = steady_window(load, columns(*records), Window(ns(0), ns(SECONDS), "run"))
@@ -269,6 +269,12 @@ def test_both_sides_of_littles_law_are_equal_as_they_are_printed() -> None:
     ]
     in_flight, product, edges = (float(law.split(a)[1].split()[0]) for a in ("holds: ", "s = ", " + "))
     assert in_flight == pytest.approx(product + edges, abs=0.1)
+
+
+def test_a_load_that_changes_in_a_long_window_is_called_so_too() -> None:
+    stopped = [request(i * 0.1, (0.1, 60.0 - i * 0.1)) for i in range(300)]
+    [warning] = warnings(throughput(seen(stopped, warmup_s=0.0, seconds=50.0)))
+    assert "not the rates of a steady load" in warning
 
 
 @pytest.mark.parametrize("warmup_s", [0.0, 5.0, 30.0])

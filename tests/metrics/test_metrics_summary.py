@@ -175,6 +175,12 @@ def under_way(in_flight: int) -> dict[str, Any]:
     return {"workers": [died], "slo": "ttft=1s"}
 
 
+def test_lost_requests_are_those_of_the_whole_run_whatever_the_window() -> None:
+    summary = run_of(request(), request(6.0), **under_way(3), warmup_s=5.0)
+    assert (summary["requests"]["population"], summary["requests"]["lost"]) == (1, 3)
+    assert summary["goodput"]["ratio"] == pytest.approx(1 / 4)
+
+
 @pytest.mark.parametrize("records", [[request(), request()], [request(), request(name="b", slo_class="x")]])
 def test_of_lost_requests_neither_name_nor_class_is_known(records: list[RequestRecord]) -> None:
     summary = run_of(*records, **under_way(2))

@@ -48,6 +48,30 @@ def one(metric: str, record: RequestRecord) -> float:
     return float(formula(columns(record))[0])
 
 
+def test_each_latency_of_a_plain_request_is_its_formula() -> None:
+    record = request(1.0, (0.05, 0.07, 0.10), late=0.01, first_answer_ns=70_000_000, rtt_ns=300_000)
+    expected = {
+        "ttft": 0.05,
+        "ttfo": 0.07,
+        "e2el": 0.10,
+        "tpot": 0.025,
+        "user_tps": 40.0,
+        "schedule_delay": 0.01,
+        "ttft_scheduled": 0.06,
+        "e2el_scheduled": 0.11,
+        "connect": 0.01,
+        "rtt": 0.0003,
+        "client_lag": 0.00002,
+    }
+    assert {m: one(m, record) for m in expected} == pytest.approx(expected, abs=1e-9)
+
+
+def test_trap_7_the_time_of_the_usage_chunk_or_done_is_no_part_of_tpot_or_e2el() -> None:
+    record = request(0.0, (0.1, 0.2, 0.3), ended=5.0)
+    assert one("e2el", record) == pytest.approx(0.3)
+    assert one("tpot", record) == pytest.approx(0.1)
+
+
 def test_trap_11_what_is_not_defined_is_nan_and_never_0() -> None:
     failure = failed()
     assert all(math.isnan(one(m, failure)) for m in ("ttft", "ttfo", "e2el", "tpot", "user_tps"))
@@ -328,6 +352,15 @@ def pooled(records: list[RequestRecord], exact: int, parts: int = 1) -> PooledGa
         part = Part.from_batch(batch(*(records[i] for i in rows)), ORIGIN_NS)
         pool.add(part, np.arange(len(part)))
     return pool
+
+
+def test_gaps_are_pooled_by_name_and_class_and_never_cross_from_one_request_to_the_next() -> None:
+    pool = pooled(RECORDS, exact=100)
+    assert pool.ascending() == pytest.approx([0.2, 0.3, 0.4, 0.5])
+    assert pool.ascending(name="long") == pytest.approx([0.4, 0.5])
+    assert pool.ascending(slo_class="fast") == pytest.approx([0.2, 0.3, 0.4])
+    assert pool.ascending(name="chat", slo_class="") == pytest.approx([])
+    assert pool.relative_error == 0.0
 
 
 def test_a_course_without_gaps_adds_nothing_to_another() -> None:

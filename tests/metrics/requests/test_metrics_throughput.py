@@ -44,6 +44,13 @@ def test_inputs_count_when_their_answer_has_come_and_are_unknown_where_no_reques
     assert of(request(2.0))["inputs_per_s"] is None
 
 
+def test_trap_14_numerator_and_denominator_are_of_one_window() -> None:
+    """A server of 10 tokens/s, a token every 0.1 s: ramp, warm-up and drain change nothing."""
+    stream = [request(float(i), tuple((k + 0.5) / 10 for k in range(10))) for i in range(20)]
+    for window in (Window(ns(0.0), ns(20.0), ""), Window(ns(3.3), ns(7.9), ""), Window(ns(0.7), ns(1.2), "")):
+        assert of(*stream, window=window)["output_tokens_per_s"] == pytest.approx(10.0)
+
+
 def test_an_empty_window_has_no_rates_and_no_requests_are_a_true_0() -> None:
     rates: dict[str, Any] = of(request(), window=Window(ns(1.0), ns(1.0), ""))
     assert {*rates.pop("ci95").values(), *rates.values()} == {None}
@@ -106,6 +113,14 @@ def mean(s: Spans, start: float, end: float) -> float:
 times = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda t: (min(t) / 4, max(t) / 4))
 
 
+def test_what_was_never_sent_does_not_count_and_what_failed_does() -> None:
+    c = columns(
+        request(0.0, (), ended=1.0, sent=False, outcome=Outcome.CONNECT_ERROR),
+        request(0.0, (), ended=1.0, outcome=Outcome.TIMEOUT),
+    )
+    assert Spans.of(c).peak(0.0, 1.0) == 1
+
+
 @given(st.lists(times, max_size=12), times)
 def test_mean_and_peak_are_those_of_counting_instant_by_instant(
     intervals: list[tuple[float, float]], window: tuple[float, float]
@@ -148,12 +163,12 @@ def test_the_rate_by_littles_law_is_that_of_the_load_wherever_the_window_begins(
 def test_the_error_of_that_rate_is_the_spread_of_the_rates_of_many_runs() -> None:
     rng, rates, errors = np.random.default_rng(1), [], []
     for _ in range(150):
-        shape = (6, 20)
-        found = law_of(users(rng.gamma(4.0, 0.25, shape), rng.integers(10, 100, shape)), 4.0, 10.0)
+        shape = (10, 40)
+        found = law_of(users(rng.gamma(4.0, 0.25, shape), rng.integers(10, 100, shape)), 5.0, 15.0)
         assert found is not None
         rates.append(found.rate)
         errors.append(found.error)
-    assert np.mean(rates) == pytest.approx(6 * 54.5, rel=0.02)  # six users, 1 s an answer
+    assert np.mean(rates) == pytest.approx(10 * 54.5, rel=0.01)  # ten users, 1 s an answer
     assert np.mean(errors) == pytest.approx(np.std(rates), rel=0.15)
 
 

@@ -165,7 +165,7 @@ def test_a_change_point_is_found_where_it_is() -> None:
 def test_the_cusum_exceeds_its_published_quantile_as_often_as_published(
     constant_s: float, off: float
 ) -> None:
-    noise = wandering(200, 200, constant_s, seed=7, step_s=1.0)
+    noise = wandering(400, 200, constant_s, seed=7, step_s=1.0)
     assert np.mean([change_point(row).statistic > 40.1 for row in noise]) == pytest.approx(0.05, abs=off)
     assert change_point(np.full(20, 0.1)).statistic == 0.0
 
