@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from llm_locust.core.batch import Labels, Requests
-from llm_locust.core.texts import PLACEHOLDERS, UNDEFINED, fold
+from llm_locust.core.error_kinds import PLACEHOLDERS, fold
+from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
 from llm_locust.figures.text import (
     MOST_ROWS,
@@ -528,7 +529,7 @@ def failures(c: Columns, failed: Rows) -> list[ErrorKind]:
     """The requests ``failed`` by (outcome, status, message), most frequent first.
 
     ``message`` is the error text without details that differ between cases
-    (:func:`~llm_locust.core.texts.fold`), ``example`` the unchanged text of the first such
+    (:func:`~llm_locust.core.error_kinds.fold`), ``example`` the unchanged text of the first such
     request; of several at one time, the one that sorts first. ``first`` and ``last`` are when such requests
     ended. Beyond :data:`MOST_KINDS` kinds one entry with the outcome ``other`` counts the rest, so that the
     counts add up to all failures.

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from hypothesis import example, given, strategies as st
 
-from llm_locust.core.texts import LONGEST, PLACEHOLDERS, ErrorKinds, fold
+from llm_locust.core.error_kinds import LONGEST, PLACEHOLDERS, ErrorKinds, fold
 
 #: What texts are made of where folding could go wrong: pieces that mean something else beside others.
 PIECES = st.sampled_from(

@@ -21,8 +21,8 @@ from locust.exception import StopUser
 from llm_locust.client.call import Canceller, LlmClient
 from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Answer, Call
+from llm_locust.core.error_kinds import ErrorKinds
 from llm_locust.core.record import UNJUDGED, OtherTable, Outcome, RequestRecord
-from llm_locust.core.texts import ErrorKinds
 from llm_locust.live.state import LEAST_SILENT_S, MOST_NAME, MOST_WAITING, Waiting
 from llm_locust.options.run import Quota, share
 from llm_locust.options.settings import Settings
