@@ -101,6 +101,9 @@ _MOST_MISSES = 4
 #: So few are decoded event by event at once: the end of an answer is of no run.
 _FEW_BYTES = 1024
 
+#: First bytes of a comment, and of ``data``, ``event``, ``id`` and ``retry``, with which no JSON begins.
+_EVENT_STARTS = frozenset(b":deir")
+
 #: So long the end of a response is waited for after the last event of an answer that is over.
 _OVER_NS = 250_000_000
 
@@ -117,6 +120,7 @@ class BodyDecoder:
     """
 
     __slots__ = (
+        "_begins_event",
         "_body",
         "_body_size",
         "_events",
@@ -145,6 +149,7 @@ class BodyDecoder:
         self.endpoint = endpoint
         self._sse = SseDecoder(MAX_EVENT_BYTES, long_data=endpoint is not None and endpoint.long_events)
         self._reader = ReplyReader(endpoint or CHAT)
+        self._begins_event: bool | None = None
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0
@@ -155,18 +160,22 @@ class BodyDecoder:
 
     @property
     def event_stream(self) -> bool:
-        """The body is read as events: a stream was asked for, and the server does not say otherwise."""
+        """The body is read as events: a stream was asked for, and neither the server says otherwise, nor the
+        body's first byte where it says JSON."""
         exchange = self._exchange
         return (
             self.asked_stream
             and self.endpoint is not None
-            and exchange.status == 200
-            and b"json" not in exchange.headers.get(b"content-type", b"").lower()
+            and exchange.status is not None
+            and exchange.status < 300
+            and (self._begins_event or b"json" not in exchange.headers.get(b"content-type", b"").lower())
         )
 
     def _on_slice(self, body: bytes) -> None:
         if self.fault is not None:
             return
+        if self._begins_event is None and body:
+            self._begins_event = body[0] in _EVENT_STARTS
         if not self.event_stream:
             self._keep(body)
             self._pass_on(body, [body])
@@ -270,6 +279,11 @@ class BodyDecoder:
         if event_ns is not None and self.over and time.monotonic_ns() - event_ns > _OVER_NS:
             raise AnswerOverError("the answer is over")
         return event_ns
+
+    @property
+    def is_empty(self) -> bool:
+        """No byte of a body has come."""
+        return self._begins_event is None
 
     @property
     def has_events(self) -> bool:

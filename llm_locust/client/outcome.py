@@ -159,6 +159,8 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
         if error is None and _is_no_stream(exchange, decoder):
             return Outcome.INVALID, _no_stream(exchange, decoder.stray)
         why = "the stream ended without a finish reason or [DONE]" if error is None else str(error)
+        if error is None and decoder.is_empty:
+            why = f"the answer (HTTP {exchange.status}) has no body"
         return Outcome.TRUNCATED, why + _quoted(reply, decoder)
     if not reply.token_ends and reply.results is None:
         reason = (

@@ -10,7 +10,16 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from llm_locust.wire.ends import AnswerEnd, end_of, error_in, failure_beside, has_content, is_idle, reason_of
+from llm_locust.wire.ends import (
+    AnswerEnd,
+    end_of,
+    error_among,
+    error_in,
+    failure_beside,
+    has_content,
+    is_idle,
+    reason_of,
+)
 from llm_locust.wire.foreign_text import clean_name
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -304,7 +313,8 @@ class Reply:
 #: Most characters of one answer's texts together.
 MAX_TEXT_CHARS = 4 << 20
 
-#: An answer with so many events whose only text is in a field that is not read is said to have one.
+#: An answer with so many events whose only text is in a field that is not read is said to have one; without
+#: a token event one is enough.
 _UNREAD_EVENTS = 2
 
 #: Events of one answer that are given a second try though the first ones of this number had failed.
@@ -645,7 +655,8 @@ class Draft:
 
     def _unread(self) -> str | None:
         most = max(self.unread, key=lambda name: self.unread[name], default=None)
-        return None if most is None or self.unread[most] < _UNREAD_EVENTS else clean_name(most)
+        least = _UNREAD_EVENTS if self.token_ends else 1
+        return None if most is None or self.unread[most] < least else clean_name(most)
 
     def fold(self) -> None:
         """Join the texts that have come so far: what is left to do at the end does not grow with them."""
@@ -691,7 +702,9 @@ def read_leniently(
         draft.fail_beside(data, payload)
     except PayloadError as e:
         draft.refused += 1
-        if not known:
+        if not known and (said := error_among(data)) is not None:  # in a list, or cut off
+            draft.fail(said)
+        elif not known:
             draft.refuse(event, explained(e, data))
     if draft.closed:
         draft.decide(event.end)

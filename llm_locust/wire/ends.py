@@ -32,14 +32,10 @@ _NONE = frozenset(
     {"", "null", "none", "nil", "nan", "undefined", "false", "unspecified", "notfinished", "unfinished"}
 ) | {"inprogress"}
 
-#: Names of the bound of an answer's length.
-_LENGTHS = frozenset(
-    {
-        *("length", "maxlength", "maxtokens", "maxnewtokens", "maxcompletiontokens", "maxoutputtokens"),
-        *("tokenlimit", "maxtokensreached", "lengthlimit", "modellength", "maxmodellen", "contextlength"),
-        *("contextlengthexceeded", "contextwindowexceeded", "contextlimit", "modelcontextwindowexceeded"),
-        *("maxpredictedtokensreached", "contextlengthreached", "contextfull"),
-    }
+#: Names of the bound of an answer's length, of the context's length, and of an answer that was cut there.
+_LENGTH = re.compile(
+    "(?:max|model|context|window|output|completion|predicted|generat(?:ed|ion)|new|gen|seq(?:uence)?|n|token)*"
+    "(?:len(?:gth)?|tokens?|limit|window|ctx|overflow|full)(?:limit|reached|exceeded|full)*|truncated|toolong"
 )
 
 #: Parts of the names of content filters, in letters only.
@@ -53,7 +49,8 @@ _FAILURES = re.compile(
     "error|abort|fail|network|resource|insufficient|timeout|timedout|deadline|cancel|unavailable|overload|exception"
     "|crash|disconnect|interrupt|unreach|memory|internal|reject|throttl|quota|expired|broken|preempt|evict"
     "|shutdown|panic|invalid|unexpected|unhandled|corrupt|ratelimit|toomany|malformed|hangup|nobackend|capacity"
-    "|gateway|discard|incomplete"
+    "|gateway|discard|incomplete|unload|exhaust|outofcredit|migrat|degraded|sig(?:term|kill|segv|abrt)"
+    "|nohealthy|userstop"
 )
 
 #: The same as whole words: they stand inside of other words too, as ``fault`` in ``default``.
@@ -64,6 +61,9 @@ _FAILURE_WORDS = frozenset(
         *("partial", "partially"),
     }
 )
+
+#: A status of HTTP in place of a reason.
+_BAD_STATUS = re.compile("(?:http)?[45][0-9]{2}")
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _LETTERS = re.compile(r"[^a-z0-9]+")
@@ -112,11 +112,11 @@ def end_of(reason: str | None, usual: Collection[str] = ()) -> AnswerEnd:
     if reason is None:
         return AnswerEnd.MISSING
     plain = _plain(reason)
-    if plain in _LENGTHS:
+    if _LENGTH.fullmatch(plain):
         return AnswerEnd.LENGTH
     if plain in map(_plain, usual):
         return AnswerEnd.WHOLE
-    if sounds_failed(reason):
+    if sounds_failed(reason) or _BAD_STATUS.fullmatch(plain):
         return AnswerEnd.FAILED
     return AnswerEnd.FILTERED if _FILTERS.search(plain) else AnswerEnd.UNKNOWN
 
@@ -139,7 +139,7 @@ _SAID_MAX_CHARS = 1000
 
 #: Names of an error, and of its parts, in letters only.
 _ERROR_KEY = re.compile(
-    "err|errors?(?:msg|message|code|type|info|details?)?|errmsg|errcode|exception|failure|failed"
+    "err|errors?(?:msg|message|code|type|info|details?)?|errmsg|errcode|[a-z]*exception|failure|failed"
 )
 _SEPARATORS = re.compile("[-_ ]")
 
@@ -165,6 +165,9 @@ _MAX_SPOKEN_BYTES = 256 << 10
 
 #: Objects beside an answer whose code is not its own.
 _OTHERS_CODE = re.compile("warn|notice|deprecat|filter|moderat|hint|info|limit", re.IGNORECASE)
+
+#: Objects beside an answer whose error is the server's: ``x_groq``.
+_SERVERS = re.compile("^x[-_]|meta|provider|vendor|server|backend|engine|upstream|response", re.IGNORECASE)
 
 #: Values of ``status`` and the like that say that something failed.
 _FAILED = re.compile(r"err(or)?|fail(ed|ure)?|abort(ed)?|exception|fatal", re.IGNORECASE)
@@ -204,8 +207,8 @@ def error_in(payload: dict[str, Any], *, sure: bool = False) -> str | None:
         or (not sure and payload.get("detail") and len(payload) == 1)
     ):
         return error_text(payload) or "an error without a message"
-    beside = (value for name, value in payload.items() if not _OTHERS_CODE.search(name))
-    results = (bad_result(value, sure=True) for value in beside if isinstance(value, dict))
+    beside = ((name, value) for name, value in payload.items() if isinstance(value, dict))
+    results = (_failure_in(name, value) for name, value in beside if not _OTHERS_CODE.search(name))
     return next((said for said in results if said is not None), None)
 
 
@@ -254,6 +257,13 @@ def bad_result(value: dict[str, Any], *, sure: bool = False) -> str | None:
         return None
     codes = [value.get(key) for key in _CODE_KEYS]
     return said if any(_is_bad_code(code) and (not sure or _is_sure(code)) for code in codes) else None
+
+
+def _failure_in(name: str, value: dict[str, Any]) -> str | None:
+    """The message of an object of this name beside an answer; None where it tells of no failure."""
+    if _SERVERS.search(name) and says_error(value.get("error")):
+        return error_text(value)
+    return bad_result(value, sure=True)
 
 
 def _is_error(name: str, value: Any) -> bool:

@@ -249,7 +249,10 @@ def error_text(value: Any) -> str:
         said = [value[key] for key in _SAID_KEYS if value.get(key) and value[key] is not True]
         if not said:
             break
-        if isinstance(said[0], str) and (more := name_of(value.get("message"))) not in (None, said[0]):
+        where = value.get("loc")  # of FastAPI
+        if isinstance(said[0], str) and isinstance(where, list):
+            value = f"{'.'.join(map(json_text, where[:8]))}: {said[0]}"
+        elif isinstance(said[0], str) and (more := name_of(value.get("message"))) not in (None, said[0]):
             value = f"{said[0]}: {more}"  # a short name, and what it means
         else:
             value = said[0]

@@ -8,6 +8,7 @@ without it changes it. :func:`checked` holds the number of output tokens against
 import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -16,6 +17,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+
+from llm_locust.wire.payload import PayloadError, parse
 
 #: No prompt and no answer has more tokens: a larger number is no count.
 MAX_COUNT = 100_000_000
@@ -70,7 +73,7 @@ _SKIPPED = frozenset(
 _MAX_DEPTH = 4
 _MAX_VALUES = 256
 
-_DIGITS = re.compile(r"[0-9]{1,9}")
+_DIGITS = re.compile(r"([0-9]{1,9})(?:\.0+)?")
 
 
 class CountFault(StrEnum):
@@ -196,6 +199,9 @@ def _objects(payload: Any) -> Iterator[Mapping[str, Any]]:
             yield value
         if depth < _MAX_DEPTH and "usage" not in name:
             for key, item in value.items():
+                if isinstance(item, str) and item.startswith("{") and "usage" in _bare(key):
+                    with suppress(PayloadError):  # written as a text
+                        left.append((_bare(key), parse(item.encode("utf-8", "replace")), depth + 1))
                 if isinstance(item, (dict, list)) and (bare := _bare(key)) not in _SKIPPED:
                     left.append((bare, item, depth + 1))
 
@@ -213,8 +219,9 @@ def _count(value: Any) -> int | None:
     """A whole number from 0 on, also where it was sent as a text."""
     if type(value) is int:
         return min(value, MAX_COUNT + 1) if value >= 0 else None
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
-        return int(value)
+    if isinstance(value, str):
+        digits = _DIGITS.fullmatch(value)
+        return int(digits[1]) if digits else None
     if not isinstance(value, float) or not value >= 0:
         return None
     if value > MAX_COUNT:

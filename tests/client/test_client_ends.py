@@ -58,7 +58,8 @@ FAILURES = [
     ),
     *("exception", "interrupted", "shutdown", "rejected", "quota_exceeded", "malformed_function_call"),
     *("no_capacity", "bad_gateway", "queue_full", "terminated", "drained", "partial", "discarded"),
-    *("node_down", "kv_cache_oom", "backend_closed", "incomplete"),
+    *("node_down", "kv_cache_oom", "backend_closed", "incomplete", "model_unloaded", "credits_exhausted"),
+    *("migrated", "no_healthy_upstream", "sigterm", "503", "http_502"),
 ]
 
 
@@ -200,6 +201,10 @@ ERRORS: dict[str, bytes] = {
     "data by a status": sse({"status_code": 503, "message": WORDS}),
     "data by a code": sse({"code": "InternalError", "message": WORDS}),
     "data by another name": sse({"error_code": 336, "error_msg": WORDS}),
+    "data by the name of an exception": sse({"throttlingException": {"message": WORDS}}),
+    "data as a list": sse([{"error": OBJECT}]),
+    "data that is cut off": sse('{"error": {"message": "' + WORDS),
+    "an object of the server's": sse({"x_groq": {"id": "r", "error": WORDS}}),
 }
 UNENDED = {"a bare line, not ended", "data that was not ended"}
 
@@ -349,7 +354,6 @@ def test_a_part_of_an_answer_in_another_apis_form_is_no_private_data(foreign: di
         (b": upstream reset\n\n", "outside of any event it says 'upstream reset'"),
         (sse({"queue": 3}), "it sent '{\"queue\": 3}', which is no part of an answer"),
         (b": ping\n\n", "the stream ended without a finish reason or [DONE]"),
-        (b"", "the stream ended without a finish reason or [DONE]"),
     ],
 )
 def test_what_was_no_event_is_quoted_where_an_answer_did_not_end_well(stream: bytes, words: str) -> None:
@@ -463,7 +467,10 @@ DOUBTS = [
     ("responses", "eagle_landed", Doubt.UNKNOWN_FINISH_REASON),
     ("chat", "default", Doubt.UNKNOWN_FINISH_REASON),  # which has a fault in it
     ("chat", "stop", None),
+    ("chat", "TOOL_CALL", None),
     ("chat", "length", None),
+    ("chat", "context_overflow", None),
+    ("chat", "max_seq_len_exceeded", None),
     ("messages", "pause_turn", None),
 ]
 

@@ -172,7 +172,14 @@ OUTCOMES: list[tuple[str, Script, Outcome, int | None, int, str]] = [
         0,
         "the answer is complete, without a token",
     ),
-    ("empty body", [write(0, response_head(content_length=0))], Outcome.TRUNCATED, 200, 0, "ended without"),
+    (
+        "empty body",
+        [write(0, response_head(content_length=0))],
+        Outcome.TRUNCATED,
+        200,
+        0,
+        "(HTTP 200) has no body",
+    ),
 ]
 
 

@@ -271,6 +271,11 @@ COUNTS = {
         ],
         Right(events=3, output=3),
     ),
+    "labelled JSON": Case(
+        [*words(3), STOP, used(9, 3), DONE],
+        Right(events=3, output=3),
+        head=response_head(201, {"Content-Encoding": "none"}, content_type="application/json"),
+    ),
     "responses": Case(
         [
             named("response.created", response={"status": "in_progress"}),

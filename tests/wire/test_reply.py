@@ -276,6 +276,7 @@ def test_a_long_answer_is_folded_and_reads_the_same() -> None:
         ({"error": "overloaded", "message": "no room"}, "overloaded: no room"),
         ({"error": True, "message": "no room"}, "no room"),
         ([{"detail": [{"msg": "no room"}, {"msg": "nor time"}]}], "no room"),
+        ({"detail": [{"msg": "not permitted", "loc": ["body", "n", 0]}]}, "body.n.0: not permitted"),
         ({"errors": ["no room", "no time"]}, '["no room","no time"]'),
         ({"error": {"reason": 7}}, '{"reason":7}'),
         ([], "[]"),
@@ -426,6 +427,8 @@ FAILURES: list[tuple[dict[str, Any], str]] = [
     ({"ret": -1, "errmsg": "no quota"}, "no quota"),
     ({"status": "failed", "message": "no quota"}, "no quota"),
     ({"success": False, "msg": "no quota"}, "no quota"),
+    ({"x_groq": {"id": "r", "error": "over capacity"}}, "over capacity"),
+    ({"provider_metadata": {"error": {"message": "over capacity"}}}, "over capacity"),
 ]
 NO_FAILURES: list[dict[str, Any]] = [
     {"base_resp": {"status_code": 0, "status_msg": "success"}},
@@ -439,6 +442,8 @@ NO_FAILURES: list[dict[str, Any]] = [
     {"provider": {"code": "FR", "message": "Paris"}},
     {"prompt_filter": {"code": 7, "message": "hate"}},
     {"success": True, "status": "completed"},
+    {"x_groq": {"id": "r", "error": None}},
+    {"fallback": {"error": "the first provider was busy"}},
     {"detail": "a note"},
 ]
 PLACES: list[Callable[[dict[str, Any]], list[dict[str, Any]]]] = [

@@ -1,5 +1,6 @@
 """Usage wherever it stands, counts that add up, and counts that cannot be true."""
 
+import json
 import random
 from typing import Any
 
@@ -32,6 +33,7 @@ PLACES: dict[str, Any] = {
     "alone": lambda u: u,
     "SGLang": lambda u: {**STOP, "meta_info": u},
     "statistics": lambda u: {**STOP, "stats": {"usage": u}},
+    "as a text": lambda u: {**STOP, "usage": json.dumps(u)},
     "a count of tokens": lambda u: {**STOP, "usage": {"token_count": u}},
 }
 
@@ -570,6 +572,18 @@ def test_a_text_beside_the_delta_is_not_read_and_named() -> None:
     assert read(ROLE, *own, STOP, DONE).unread is None  # a server's own, and no part of an answer
     legacy = [{"choices": [{"index": 0, "text": "", "delta": {"content": " hm"}}]} for _ in range(3)]
     assert read(*legacy, STOP, DONE, endpoint=COMPLETIONS).unread == "delta"
+    assert read({"choices": [{"message": {"content": " hm"}, "finish_reason": "stop"}]}).unread == "message"
+
+
+@pytest.mark.parametrize("name", ["audio", "images", "tool_calls"])
+def test_what_has_no_text_and_is_all_that_came_is_named(name: str) -> None:
+    assert read(ROLE, chunk({"content": "", name: {"data": "AAAA"}}), STOP, DONE).beside == f'"{name}"'
+
+
+@pytest.mark.parametrize("name", ["channel", "recipient", "metadata", "type"])
+def test_a_label_of_an_event_is_no_text(name: str) -> None:
+    reply = read(ROLE, *[chunk({"content": "", name: "analysis"})] * 3, says(" a"), STOP, DONE)
+    assert (reply.unread, reply.beside) == (None, "")
 
 
 def test_an_unknown_text_beside_a_known_one_and_a_single_one_are_not_named() -> None:
@@ -594,6 +608,7 @@ def test_random_bytes_of_events_never_raise(part: bytes) -> None:
         ("7", 7),
         (7.0, 7),
         (7.5, None),
+        ("7.0", 7),
         ("7.5", None),
         ("seven", None),
         (-1, None),

@@ -41,6 +41,17 @@ _BLANK_LINE_REST = 2
 #: Fewer bytes are not the end of an event.
 _BLANK_LINE_BYTES = 4
 
+#: Values of ``Content-Encoding`` that name none; some servers write one of them to keep proxies from packing.
+_NO_CODINGS = frozenset({"", "identity", "none", "utf-8", "utf8"})
+
+#: Starts of what other protocols answer, and what to do.
+_STRANGERS = (
+    (re.compile(rb"[\x14-\x17]\x03[\x00-\x04]"), "the server speaks TLS: the URL must begin with https://"),
+    (re.compile(rb"\x00\x00[\x00-\xff]\x04[\x00\x01]\x00{4}"), "the server speaks HTTP/2 only"),
+    (re.compile(rb"(?!HTTP/)[\x00-\xff]"), "it begins with {!r}"),
+)
+_SHOWN_BYTES = 40
+
 _PARSER_ERRORS = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
@@ -150,7 +161,7 @@ class Exchange:
                     return begin
             self._parser.feed_data(data[begin:])
         except _PARSER_ERRORS as e:
-            self._judge(e)
+            self._judge(e, data if len(data) == self.bytes_received else b"")
         self._head_end = joined[at:][-_BLANK_LINE_REST:]
         return 0
 
@@ -168,12 +179,14 @@ class Exchange:
             self.framing = new_framing(BY_END) if length is None else new_framing(BY_LENGTH, int(length))
         self._most_bytes = head_bytes + (self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES)
 
-    def _judge(self, error: Exception) -> None:
-        """Raise what an error of the parser means."""
+    def _judge(self, error: Exception, start: bytes) -> None:
+        """Raise what an error of the parser means, by the ``start`` of the response, if that is at hand."""
         if isinstance(error, httptools.HttpParserUpgrade):
             raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from error
         if self._refusal is not None:
             raise self._refusal.without_frames() from None
+        if (what := next((said for begin, said in _STRANGERS if begin.match(start)), None)) is not None:
+            raise ResponseError(f"not an HTTP/1.1 response: {what.format(start[:_SHOWN_BYTES])}") from error
         raise ResponseError(f"not an HTTP/1.1 response: {error}") from error
 
     def on_eof(self) -> None:
@@ -255,7 +268,7 @@ class Exchange:
         self.status = status
         self._keeps_alive = self._parser.should_keep_alive()
         encoding = self.headers.get(b"content-encoding", b"identity").decode("latin-1")
-        if self._succeeds and encoding.strip().lower() not in ("identity", ""):
+        if self._succeeds and encoding.strip().lower() not in _NO_CODINGS:
             self._refuse(ResponseError(f"the answer is {encoding}-encoded, which the request did not allow"))
 
     def _refuse(self, error: ResponseError) -> None:

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, model_and_stream
 from llm_locust.wire.draft import DeltaKind, Draft, Pieces, read_leniently, run_of
 from llm_locust.wire.ends import error_in, says_error, worse
+from llm_locust.wire.foreign_text import clean_name
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     MAX_PARTS,
@@ -183,6 +184,7 @@ _NO_TEXT = frozenset(
         *("service_tier", "system_fingerprint", "language", "annotations", "citations", "tool_calls"),
         *("function_call", "logprobs", "prompt_logprobs", "provider_specific_fields", "usage", "error"),
         *("content", "refusal", "reasoning_content", "reasoning", "delta", "metadata", "matched_stop"),
+        *("channel", "recipient", "modality", "author", "agent", "node", "voice"),
     )
 )
 
@@ -225,7 +227,16 @@ def other_texts(draft: Draft, payload: dict[str, Any], carrier: Carrier) -> Delt
                 draft.summarised = "summar" in name.lower() or _is_summary(value)
             kind = max(kind, drafted.add(reasoning=text))
             break  # the same again, under a further name
+        else:
+            draft.beside = draft.beside or _named_object(choice.get(carrier))
     return kind
+
+
+def _named_object(held: Any) -> str:
+    """The name of the first field with an object or a list, such as ``audio``; empty without one."""
+    fields = list(held.items())[:MAX_PARTS] if isinstance(held, dict) else []
+    found = next((name for name, value in fields if value and isinstance(value, dict | list)), None)
+    return "" if found is None else f'"{clean_name(found)}"'
 
 
 def _others(choice: dict[str, Any], carrier: Carrier) -> Iterator[tuple[str, Any]]:
@@ -594,7 +605,8 @@ def _note_rest(
     usage_at_hand: bool,
 ) -> None:
     """Note an event's token, if it has one anywhere, its usage, and that it is the end."""
-    kind, seeks_text = found.kind, found.choices and found.kind is DeltaKind.NOTHING and not found.finished
+    kind, is_last = found.kind, found.finished and draft.token_ends
+    seeks_text = found.choices and kind is DeltaKind.NOTHING and not is_last
     if seeks_text and payload is None:
         with suppress(PayloadError):
             payload = parse_object(event.data)

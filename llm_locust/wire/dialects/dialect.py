@@ -82,7 +82,8 @@ class Dialect:
         *("stop", "length", "tool_calls", "function_call", "eos", "eos_token"),
         *("stop_sequence", "end_turn", "tool_use", "complete", "completed"),  # of gateways to other APIs
         *("done", "finished", "end_of_text", "end_of_turn", "end_of_sequence", "stop_token", "stop_string"),
-        *("eos_found", "stop_string_found"),
+        *("eos_found", "stop_string_found", "stop_word", "stop_str", "stopped", "end", "finish", "normal"),
+        *("tool_call", "pause_turn", "success"),
     )
     headers: Mapping[str, str] = field(default_factory=dict)
     key_header: str | None = None

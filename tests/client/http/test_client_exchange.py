@@ -224,6 +224,25 @@ def test_a_packed_answer_is_refused_at_its_head(fields: bytes) -> None:
         assert fed([refused + fields + b"Content-Length: 2\r\n\r\nok"])[0].complete
 
 
+@pytest.mark.parametrize("coding", [b"identity", b"none", b"UTF-8", b""])
+def test_a_coding_that_packs_nothing_is_none(coding: bytes) -> None:
+    exchange, body = fed([OK + b"Content-Encoding: " + coding + b"\r\nContent-Length: 2\r\n\r\nok"])
+    assert (exchange.complete, body) == (True, b"ok")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x15\x03\x01\x00\x02\x02\x16", "speaks TLS: the URL must begin with https://"),
+        (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03", "speaks HTTP/2 only"),
+        (b"SSH-2.0-OpenSSH_9\r\n", r"begins with b'SSH-2.0-OpenSSH_9\\r\\n'"),
+    ],
+)
+def test_what_answers_in_another_protocol_is_named(data: bytes, why: str) -> None:
+    with pytest.raises(ResponseError, match=why):
+        fed([data])
+
+
 def test_each_cookie_has_a_line_and_of_another_field_the_last_one_holds() -> None:
     fields = b"Set-Cookie: a=1\r\nX-A: 1\r\nset-cookie: b=2\r\nx-a: 2\r\nContent-Length: 0\r\n\r\n"
     headers = fed([OK + fields])[0].headers
