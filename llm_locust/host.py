@@ -394,6 +394,10 @@ _TO_DO = {
 }
 
 
+#: What to do about it, of files and disks, each text as :func:`exhausted` has it behind its cause.
+ADVICE = tuple(f": {text}" for text in dict.fromkeys(_TO_DO.values()))
+
+
 def exhausted(error: BaseException) -> str | None:
     """What has run out and what to do, in a sentence; None if the error means something else."""
     number = error.errno if isinstance(error, OSError) else None

@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -321,6 +322,9 @@ static void hurry(void) {
 static void *run(void *argument) {
     Reader *r = argument;
     struct epoll_event events[EVENTS];
+    sigset_t all; /* signals are for the interpreter's thread, which they wake */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_NAME, "llm-reader");
     hurry();
     while (!atomic_load(&r->stop)) {
@@ -545,10 +549,12 @@ static PyObject *reader_close(Reader *r, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* In a forked child there is no thread, and its lock may be held for ever. */
+/* In a forked child there is no thread, and its lock may be held for ever. What the thread was changing when the process
+ * forked is in no state to be freed: a pointer may be the one that realloc has just given back. It is left. */
 static PyObject *reader_forget(Reader *r, PyObject *unused) {
     (void)unused;
     r->running = 0;
+    if (pthread_mutex_trylock(&r->lock)) r->used = 0, r->slots = NULL, r->ready = NULL;
     pthread_mutex_init(&r->lock, NULL);
     release_all(r);
     Py_RETURN_NONE;

@@ -15,6 +15,7 @@ from llm_locust.figures.run_facts import AnalysisFacts, DroppedPart, SinceStart
 from llm_locust.figures.summarise import summarise
 from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict
+from llm_locust.host import reason_of
 from llm_locust.metrics.limits import EDGE, Slo
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.question import PLAIN, FromTo, Question
@@ -272,5 +273,5 @@ def write_reports(directory: Path, found: Analysis, judged: RunVerdict | None) -
         except OSError as e:  # what has less to write may find room
             refused.append(e)
     if refused:
-        reason = refused[-1].strerror or refused[-1]
-        raise StoreError(f"the reports in {str(directory)!r} cannot be written: {reason}") from refused[-1]
+        what = f"the reports in {str(directory)!r} cannot be written"
+        raise StoreError(f"{what}: {reason_of(refused[-1])}") from refused[-1]

@@ -102,6 +102,7 @@ def test_in_the_load_the_cause_is_said_and_no_record_is_lost_silently(ran_out: R
     said = "\n".join(ran_out.said)
     if ran_out.code != 0 or what != "ENOMEM":  # what the process had was perhaps enough for the rest
         assert ran_out.code == 4
+        assert len(re.findall(SAID[what][1], said)) == 1 or what != "ENOSPC", said  # what to do is said once
         assert re.search(SAID[what][1], said), said
     lost = [int(n) for n in re.findall(r"\((\d+) records\) of run \S+ are lost", said)]
     assert ran_out.sent >= 20

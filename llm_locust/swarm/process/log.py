@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
-from llm_locust.host import exhausted
+from llm_locust.host import ADVICE, exhausted
 from llm_locust.swarm.process.exits import SIGNALS, innermost
 from llm_locust.wire.foreign_text import blanked
 
@@ -44,11 +44,14 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Redactor(logging.Filter):
-    """Filter of log handlers that blanks secrets and control characters; no line is suppressed."""
+    """Filter of log handlers that blanks secrets and control characters; no line is suppressed.
+
+    What to do about a full disk is said once: each line behind it names only the cause."""
 
     def __init__(self) -> None:
         super().__init__()
         self._secrets: dict[str, None] = {}  # in order; users may have thousands of tokens
+        self._advised: dict[str, logging.LogRecord] = {}  # by the advice, the record that has it
 
     def add(self, secrets: Iterable[str]) -> None:
         self._secrets |= dict.fromkeys(secrets)
@@ -59,7 +62,11 @@ class Redactor(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if (shown := self.blank(message)) != message:
+        shown = self.blank(message)
+        for advice in ADVICE:
+            if advice in shown and self._advised.setdefault(advice, record) is not record:
+                shown = shown.replace(advice, "")
+        if shown != message:
             record.msg, record.args = shown, ()
         if record.exc_info and not record.exc_text:
             record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
