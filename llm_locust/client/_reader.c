@@ -322,9 +322,6 @@ static void hurry(void) {
 static void *run(void *argument) {
     Reader *r = argument;
     struct epoll_event events[EVENTS];
-    sigset_t all; /* signals are for the interpreter's thread, which they wake */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_NAME, "llm-reader");
     hurry();
     while (!atomic_load(&r->stop)) {
@@ -523,7 +520,12 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         Py_DECREF(r);
         return NULL;
     }
+    /* Signals are for the interpreter's threads, which they wake. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&r->thread, NULL, run, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         errno = failed;
         PyErr_SetFromErrno(PyExc_OSError);

@@ -392,6 +392,24 @@ assert hub_reader().take(kept[0]).data == b"y"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+def test_signals_are_none_of_the_thread() -> None:
+    """It would take one from the event loop, which then acts on it only when it wakes for something else."""
+    program = """
+import os, re, signal
+from pathlib import Path
+from llm_locust.client.http.reader import hub_reader, why_python
+before = os.listdir("/proc/self/task")
+hub_reader()
+threads = set(os.listdir("/proc/self/task")) - set(before)
+assert len(threads) == (why_python() is None)
+for thread in threads:
+    (blocked,) = re.findall("SigBlk:(.*)", Path(f"/proc/self/task/{thread}/status").read_text())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        assert int(blocked, 16) >> (number - 1) & 1, number
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 def test_python_reads_where_it_is_asked_to_or_nothing_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_LOCUST_READER", "python")
     assert why_python() == "LLM_LOCUST_READER=python asks for it"
