@@ -23,8 +23,7 @@ from llm_locust.deployment.discovery import (
     fetch,
 )
 from llm_locust.doctor.finding import Finding, OutOfTimeError, TimeLeft, fail, ok, skipped, warn, why
-from llm_locust.figures import client
-from llm_locust.figures.client import Threshold
+from llm_locust.figures.client_thresholds import LAG_FLOOR_MS, STEAL_CAUSE, THROTTLED_CAUSE, Threshold
 from llm_locust.figures.text import clean, count, number, plural, short
 from llm_locust.host import (
     MARGIN,
@@ -138,7 +137,7 @@ def judge_throttling(cpu: Cpu) -> Finding:
     """Share of the periods of the CPU limit in which the container was stopped."""
     return _judge_taken(
         cpu.throttled_percent,
-        client.THROTTLED_CAUSE,
+        THROTTLED_CAUSE,
         f"{number(cpu.throttled_percent)} % of the CPU limit's periods in {number(cpu.measured_s)} s",
         "raise the container's CPU limit, or use more workers with less load each",
     )
@@ -148,7 +147,7 @@ def judge_steal(cpu: Cpu) -> Finding:
     """Share of the CPU time wanted that the hypervisor gave to other machines."""
     return _judge_taken(
         cpu.steal_percent,
-        client.STEAL_CAUSE,
+        STEAL_CAUSE,
         f"{number(cpu.steal_percent)} % of the CPU time wanted in {number(cpu.measured_s)} s",
         "use a machine with dedicated CPUs",
     )
@@ -166,7 +165,7 @@ def judge_loop(lag: LoopLag) -> Finding:
     figure = (
         f"{number(lag.p99_ms)} ms late (p99), {number(lag.max_ms)} ms at most, in {number(lag.seconds)} s"
     )
-    if lag.p99_ms > client.LAG_FLOOR_MS:
+    if lag.p99_ms > LAG_FLOOR_MS:
         return warn(
             figure, "stop other programs on this machine, or use a larger one: requests are sent late"
         )

@@ -9,7 +9,8 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.figures.client import ClientFacts, Scale, client_validity
+from llm_locust.figures.client import ClientFacts, client_validity
+from llm_locust.figures.late_client import Scale
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, View, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.limits import SLO_METRICS, MetricKind

@@ -23,6 +23,7 @@ from llm_locust.figures import (
     inputs as inputs_,
     interventions as interventions_,
     latency,
+    littles_law as littles_law_,
     parts as parts_,
     quality as quality_,
     reliability as reliability_,
@@ -79,7 +80,7 @@ class Summary(SummaryPart, frozen=True, omit_defaults=True):
     ]
     tokens: Annotated[tokens_.Tokens, Figure(tokens_.compute, tokens_.show)]
     client: Annotated[client_.ClientFacts, Figure(client_.compute, client_.show)]
-    littles_law: Annotated[client_.LittlesLaw, Figure(client_.law_of)]
+    littles_law: Annotated[littles_law_.LittlesLaw, Figure(littles_law_.compute)]
     completeness: Annotated[
         completeness_.Completeness, Figure(completeness_.compute, completeness_.show, completeness_.nodes)
     ]

@@ -15,9 +15,9 @@ from msgspec import Meta
 from llm_locust.core.manifest import HealthCell, Manifest, NodeHealth, StageFacts
 from llm_locust.core.texts import quantity
 from llm_locust.figures.agents import PerTurn
-from llm_locust.figures.client import (
-    LAG_PROGRAM,
-    PROGRAM_SHARE,
+from llm_locust.figures.client_thresholds import LAG_PROGRAM, PROGRAM_SHARE
+from llm_locust.figures.fairness import slower
+from llm_locust.figures.late_client import (
     Cause,
     EndLags,
     Finding,
@@ -33,7 +33,6 @@ from llm_locust.figures.client import (
     waiting_findings,
     wide_findings,
 )
-from llm_locust.figures.fairness import slower
 from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.user_time import HungUsers
@@ -533,7 +532,7 @@ def slow_replicas(by_replica: Mapping[str, Counts]) -> tuple[str, ...]:
 # --------------------
 # Client's verdict on the live numbers.
 #
-# These are the rules of :mod:`llm_locust.figures.client` that can be checked during a run: the
+# These are the rules of :mod:`llm_locust.figures.late_client` that can be checked during a run: the
 # same findings, by the same thresholds, with the same cause.
 # --------------------
 

@@ -13,15 +13,10 @@ from summaries import typed
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.client import (
-    THRESHOLDS,
-    Scale,
-    WorstNodes,
-    calibration_text,
-    client_validity as client_validity_of,
-    explain,
-    standstill_findings,
-)
+from llm_locust.figures import client_thresholds
+from llm_locust.figures.client import calibration_text, client_validity as client_validity_of
+from llm_locust.figures.client_thresholds import Threshold
+from llm_locust.figures.late_client import Scale, WorstNodes, explain, standstill_findings
 from llm_locust.metrics.limits import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import Question
@@ -34,12 +29,19 @@ from llm_locust.report.headline import verdict as verdict_of_headline
 from llm_locust.report.inputs import _pooled_manifest
 from llm_locust.report.markdown import markdown
 
-#: What a worker may have been short of.
-
 
 def client_validity(*given: Any, **more: Any) -> Any:
     found: Any = plain(client_validity_of(*given, **more))
     return found
+
+
+def scale_of(
+    window_s: float = 10.0,
+    itl: float | None = 20.0,
+    ttft: float | None = 50.0,
+    e2el: float | None = 90.0,
+) -> Scale:
+    return Scale(window=Window(ns(0.0), ns(window_s), ""), itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el)
 
 
 def verdict(
@@ -67,7 +69,7 @@ def verdict(
         for i, clock in enumerate(clocks)
     ]
     made = manifest(open_loop=open_loop, workers=workers, **facts)
-    scale = Scale(window_s=window_s, itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el)
+    scale = scale_of(window_s, itl, ttft, e2el)
     return client_validity(c, np.arange(len(c)), made, scale)
 
 
@@ -200,7 +202,7 @@ def test_a_late_client_was_starved_or_busy_and_is_told_what_to_do(
     of_worker: dict[str, Any], cause: str, remedy: str
 ) -> None:
     worker = WorkerFacts(id="w", index=0, announced=2, received=2, health=NodeHealth(**of_worker))
-    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    scale = scale_of()
 
     def judged(record: RequestRecord) -> Any:
         return client_validity(columns(record), np.arange(1), manifest(workers=[worker]), scale)
@@ -219,7 +221,7 @@ def test_a_client_that_waited_for_a_core_and_was_not_late_is_ok() -> None:
         received=2,
         health=NodeHealth(run_queue_percent=150.0, cpu_percent_max=5.0),
     )
-    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    scale = scale_of()
     found = client_validity(columns(ended_late(0.1)), np.arange(1), manifest(workers=[worker]), scale)
     assert (found["verdict"], found["run_queue_percent_max"]) == ("ok", 150.0)
 
@@ -306,7 +308,7 @@ def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
 def test_a_client_of_which_nothing_is_known_is_suspect() -> None:
     blind = request(kernel_stamps=False, client_lag_ns=None)
     c = columns(blind)
-    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    scale = scale_of()
     result = client_validity(c, np.array([0]), manifest(workers=[]), scale)
     assert result["verdict"] == "suspect"
     assert result["lag_ms_p99"] is None
@@ -388,9 +390,17 @@ def test_an_offset_that_is_within_its_error_is_not_added_and_is_part_of_the_erro
     assert verdict(request(), clocks=(beyond,))["clock_error_ms_max"] == pytest.approx(250)
 
 
+def limit(threshold: Threshold, value: float | None) -> str:
+    if value is None:
+        return "–"
+    of = f" of {threshold.against}" if threshold.against else ""
+    return (f"{value * 100:g} %" if threshold.unit is None else f"{value:g} {threshold.unit}".strip()) + of
+
+
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text()
-    rows = [f"| {t.figure} | {t.told(t.suspect)} | {t.told(t.invalid)} | {t.why} |" for t in THRESHOLDS]
+    thresholds = [each for each in vars(client_thresholds).values() if isinstance(each, Threshold)]
+    rows = [f"| {t.figure} | {limit(t, t.suspect)} | {limit(t, t.invalid)} | {t.why} |" for t in thresholds]
     assert "\n".join(["| figure | suspect above | invalid above | why |", "|---|---|---|---|", *rows]) in docs
 
 
@@ -400,7 +410,7 @@ def run_of(
     """The verdict on a run of 60 s with this SLO, whose worker measured this of itself."""
     worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=NodeHealth(**health))
     made = manifest(open_loop=open_loop, workers=[worker])
-    c, scale = columns(*records), Scale(window_s=window_s, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    c, scale = columns(*records), scale_of(window_s)
     limits = Limits(parse_slo(slo))
     judgement = judge(c, per_request(c), limits, measured_from(made)) if limits else None
     return client_validity(c, np.arange(len(c)), made, scale, judgement)
@@ -578,8 +588,7 @@ def test_cpu_and_lag_are_those_of_the_window() -> None:
     found = WorstNodes.of(made, Window(ns(4.0), ns(9.0), ""))
     assert (found.cpu_percent_max, found.throttled_percent_max) == (30.0, 0.25)
     assert (found.hub_lag_ms_p99, found.steal_percent_max) == (2.0, None)
-    for other in (None, Window(ns(100.0), ns(101.0), "")):
-        assert WorstNodes.of(made, other).cpu_percent_max == 99.0
+    assert WorstNodes.of(made, Window(ns(100.0), ns(101.0), "")).cpu_percent_max == 99.0
 
 
 def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several() -> None:
@@ -587,7 +596,7 @@ def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several
         WorkerFacts(id="w0", index=0, announced=5, received=5, clock=clock()),
         WorkerFacts(id="w1", index=1, announced=5, received=5),
     ]
-    c, scale = columns(request()), Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    c, scale = columns(request()), scale_of()
     result = client_validity(c, np.array([0]), manifest(workers=workers), scale)
     assert result["verdict"] == "suspect"
     assert result["reasons"][0].startswith("the clock of worker-2 was never measured")

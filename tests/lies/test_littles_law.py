@@ -19,7 +19,7 @@ from llm_locust.client.call import Occupancy
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.figures.client import littles_law as littles_law_of
+from llm_locust.figures.littles_law import littles_law as littles_law_of
 from llm_locust.metrics.window import Window
 
 
