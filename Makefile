@@ -161,10 +161,15 @@ COVERING := $(COVERED:%=tests/%) tests/test_golden.py tests/hostile/test_hostile
 	tests/client/test_client_ends.py tests/client/test_client_runs.py tests/figures/test_figures_errors.py \
 	tests/figures/test_figures_verdict.py tests/swarm/run/test_swarm_load_checks.py \
 	tests/workload/test_traces_plausible.py tests/workload/test_workload_body.py
-# What judges time, what takes a minute under coverage, and what computes all figures of forty runs.
+# What judges time, what takes a minute under coverage, and what computes the figures of many runs.
 UNCOVERING := tests/test_golden.py::test_every_figure_of_a_generated_run_is_what_pandas_computes \
 	tests/hostile/test_hostile_results.py::test_no_answer_holds_the_event_loop \
-	tests/wire/test_messages.py::test_a_stream_reads_the_same_however_it_is_split
+	tests/wire/test_messages.py::test_a_stream_reads_the_same_however_it_is_split \
+	tests/test_golden.py::test_every_key_of_the_summary_is_what_pandas_computes \
+	tests/metrics/requests/test_metrics_throughput.py::test_the_error_of_that_rate_is_the_spread_of_the_rates_of_many_runs \
+	tests/metrics/stats/test_metrics_intervals.py::test_intervals_hold_the_truth_about_as_often_as_they_say \
+	tests/metrics/stats/test_metrics_intervals.py::test_of_short_runs_the_intervals_of_95_percent_hold_the_truth_in_about_as_many \
+	tests/metrics/stats/test_metrics_censoring.py::test_the_bound_holds_in_99_of_100_runs
 coverage: $(VENV)/.test  ## every branch of the folders COVERED is taken by their tests
 	LLM_LOCUST_TEST_EXAMPLES=5 $(BIN)/coverage run -m pytest -q --hypothesis-seed 0 -m "not alone and not run" \
 		$(UNCOVERING:%=--deselect %) $(COVERING)
@@ -194,7 +199,7 @@ soak: $(VENV)/.test  ## memory and disk of master and workers over 30 minutes at
 	$(BIN)/python bench/soak.py --seconds $(SOAK_S)
 
 soak-short: $(VENV)/.test  ## the same in 2 minutes, with ten times the reports and short answers
-	$(BIN)/python bench/soak.py --seconds 120 --report-interval 0.3 --rate 50 --output-tokens uniform:10,30
+	$(BIN)/python bench/soak.py --seconds 120 --report-interval 0.3 --rate 30 --output-tokens uniform:10,30
 
 soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and time
 	$(BIN)/python bench/soak_ui.py

@@ -69,7 +69,7 @@ def _callers() -> list[tuple[FrameType | None]]:
 
 
 # --------------------
-# Locust's watch on CPU and memory, made to survive a moment without a free descriptor.
+# Locust's watch on CPU and memory, made to survive a moment without a free descriptor or memory.
 #
 # It reads /proc every 10 s. Where that fails, its greenlet would end by the exception, and with it a local
 # run: that greenlet is all that Locust waits for.
@@ -77,7 +77,7 @@ def _callers() -> list[tuple[FrameType | None]]:
 
 
 def keep_monitoring() -> None:
-    """Let the watch of every runner that is created from now on go on after an OSError."""
+    """Let the watch of every runner that is created from now on go on after an error of the system."""
     watch = Runner.monitor_cpu_and_memory
 
     def watch_on(runner: Runner) -> NoReturn:
@@ -85,7 +85,7 @@ def keep_monitoring() -> None:
         while True:
             try:
                 watch(runner)
-            except OSError as e:
+            except (OSError, MemoryError) as e:
                 if log_limit.ready():
                     logger.warning("this process's CPU and memory cannot be read now: %s", reason_of(e))
             gevent.sleep(CPU_MONITOR_INTERVAL)

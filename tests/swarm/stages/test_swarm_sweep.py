@@ -85,8 +85,8 @@ def test_the_offered_load_is_what_was_asked(runs: dict[str, Result]) -> None:
     for number, asked in enumerate((2, 5, 1)):
         rows = users[1] == number
         assert len(set(zip(workers[rows].tolist(), users[0][rows].tolist(), strict=True))) == asked
-    rates = [s["offered"] for s in found("rate")]
-    assert rates[1] > rates[0] > 0
+    for stage in found("rate"):  # beyond 5 standard deviations of a Poisson process
+        assert abs(stage["offered"] - stage["asked"]) < 5 * stage["asked"] ** 0.5, found("rate")
 
 
 def test_the_same_workers_take_part_in_all_stages(runs: dict[str, Result]) -> None:
