@@ -21,7 +21,7 @@ from llm_locust.client.http.pool import Pool
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.live.messages import LiveCounts
+from llm_locust.live.counting import LiveCounts
 from llm_locust.live.state import LiveRun
 from llm_locust.swarm.channel.shipping import Recorder
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS

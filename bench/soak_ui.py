@@ -20,14 +20,19 @@ from rich.table import Table
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.live.counting import count
 from llm_locust.live.counts import KeyLimit
-from llm_locust.live.messages import LiveReport, LiveSlice, count, encode_report
 from llm_locust.live.prometheus import registry
+from llm_locust.live.series import SPANS
 from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
-from llm_locust.live.store import SPANS, LiveStore
+from llm_locust.live.store import LiveStore
+from llm_locust.live.worker_report import LiveReport, LiveSlice, encode_report
 from llm_locust.metrics.limits import parse_slo
 from llm_locust.metrics.requests.judgement import Limits
-from llm_locust.swarm.web.numbers import KEEP_S, Feed, at_rest, by_name, by_replica, look_at, status
+from llm_locust.swarm.process.event_loop import KEEP_S
+from llm_locust.swarm.web.series_feed import Feed
+from llm_locust.swarm.web.status import look_at, status
+from llm_locust.swarm.web.tables import by_name, by_replica
 
 REPORT_S = 3.0
 WORKERS = ("a", "b")
@@ -160,7 +165,7 @@ def measure(day: Day, feed: Feed, tokens: dict[str, str]) -> Sample:
     for span in SPANS:
         ask("poll", lambda span=span: _page(store, feed.answer(span, tokens[span])))  # type: ignore[misc]
     ask("table", lambda: _table(store))
-    ask("metrics", lambda: generate_latest(registry(at_rest(store))))
+    ask("metrics", lambda: generate_latest(registry(store.at_rest())))
     return Sample(
         hours=(day.clock() - _START_S) / 3600,
         store_mib=len(pickle.dumps((store.content, store.marks))) / _MIB,
@@ -171,11 +176,11 @@ def measure(day: Day, feed: Feed, tokens: dict[str, str]) -> Sample:
 
 
 def _page(store: LiveStore, answer: dict[str, object]) -> bytes:
-    return msgspec.json.encode(answer | {"now": status(look_at(at_rest(store)), ())})
+    return msgspec.json.encode(answer | {"now": status(look_at(store.at_rest()), ())})
 
 
 def _table(store: LiveStore) -> bytes:
-    look = look_at(at_rest(store))
+    look = look_at(store.at_rest())
     return msgspec.json.encode([by_name(look), by_replica(look)])
 
 

@@ -15,8 +15,9 @@ from prometheus_client.registry import Collector
 
 from llm_locust.figures.late_client import Cause
 from llm_locust.live.counts import Counts
+from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import WorkerState
-from llm_locust.live.store import LiveStore, snapshot
+from llm_locust.live.store import LiveStore
 from llm_locust.metrics.catalogue import LIVE, LatencyMetric
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR, Sketch

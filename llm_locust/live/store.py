@@ -1,53 +1,115 @@
 """All workers' live counts in one place: totals, the recent past by key, the course of the run."""
 
-import math
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from llm_locust.core.record import Outcome
-from llm_locust.figures.latency import METRICS, PLACES, LastLatency, LiveEnd
-from llm_locust.figures.servers import label_of_server, role_of_label
-from llm_locust.figures.user_time import HungUsers
+from llm_locust.figures.servers import label_of_server
 from llm_locust.live.counts import (
-    AGENTS,
     MOST_OF_REPORT,
     MOST_SUM,
     NOTHING,
-    OTHERS,
     ByKey,
     Counts,
     KeyLimit,
-    LiveKey,
-    Ring,
     magnitudes,
     merged,
 )
-from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.state import (
-    LIVE_PLACES,
-    Figures,
     Gauges,
     LiveRun,
     LiveStages,
-    LiveVerdict,
     LoadMark,
     MarkKind,
     Observation,
     ServerGauges,
-    figures,
-    hung_users,
     marks_between,
-    rounded,
-    slow_replicas,
-    verdict,
 )
+from llm_locust.live.worker_report import LiveReport, ReportError, decode_report
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.server_series import FIGURES, ServerNow, spread
-from llm_locust.metrics.stats.sketch import SKETCH_ERROR
+from llm_locust.metrics.server_series import ServerNow
+
+# --- Values by time: the recent past in cells of equal width, or the whole run in a bounded number of cells
+
+
+T = TypeVar("T")
+
+
+class TimeCells(Generic[T]):
+    """Values by time, in cells of ``width_s`` aligned to multiples of it; at most ``most`` cells.
+
+    Args:
+        merge: combines two values of one cell.
+        whole: keep all of the past, by doubling the width whenever there would be too many cells; else forget
+            the oldest cells.
+    """
+
+    def __init__(self, width_s: float, most: int, merge: Callable[[T, T], T], *, whole: bool = False) -> None:
+        self.width_s = width_s
+        self._most = most
+        self._merge = merge
+        self._whole = whole
+        self._cells: dict[int, T] = {}
+        self._newest: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def copy(self) -> "TimeCells[T]":
+        """The same cells, for a reader while others are added here. The values are shared."""
+        copied = copy.copy(self)
+        copied._cells = dict(self._cells)
+        return copied
+
+    def add(self, at_s: float, value: T) -> None:
+        """Add to the cell of a time; ignore a time that is too old for them."""
+        place = int(at_s // self.width_s)
+        if self._newest is None or place > self._newest:
+            self._newest = place
+            self._forget()
+        if not self._whole and place <= self._newest - self._most:
+            return
+        self._put(place, value)
+        while self._whole and len(self._cells) > self._most:
+            self._widen()
+
+    def between(self, begin_s: float, end_s: float) -> Iterator[tuple[float, T]]:
+        """Start and value of each cell between two times, the oldest first."""
+        for place in sorted(self._cells):
+            if begin_s <= place * self.width_s and (place + 1) * self.width_s <= end_s:
+                yield place * self.width_s, self._cells[place]
+
+    @property
+    def since_s(self) -> float:
+        """Time from which on all that was added is in its cells."""
+        if self._whole or self._newest is None:
+            return float("-inf")
+        return (self._newest - self._most + 1) * self.width_s
+
+    def _put(self, place: int, value: T) -> None:
+        self._cells[place] = self._merge(self._cells[place], value) if place in self._cells else value
+
+    def _forget(self) -> None:
+        assert self._newest is not None
+        if not self._whole:
+            oldest = self._newest - self._most
+            self._cells = {place: value for place, value in self._cells.items() if place > oldest}
+
+    def _widen(self) -> None:
+        assert self._newest is not None
+        before, self._cells = self._cells, {}
+        self.width_s *= 2
+        self._newest //= 2
+        for place, value in before.items():
+            self._put(place // 2, value)
+
+
+# --- The store
+
 
 Taken = Literal["counted", "repeated", "stale"]
 
@@ -83,6 +145,10 @@ class Cell:
         return cls(counts, a.gauges + b.gauges, _added(a.servers, b.servers))
 
 
+def _course(width_s: float, most: int, *, whole: bool = False) -> TimeCells[Cell]:
+    return TimeCells(width_s, most, Cell.merge, whole=whole)
+
+
 @dataclass(slots=True)
 class _Sender:
     """A worker's reports of this epoch."""
@@ -100,10 +166,14 @@ class _Content:
     stopped_s: float | None = None
     totals: ByKey = field(default_factory=dict)
     magnitudes: Floats = field(default_factory=lambda: magnitudes([]))
-    keyed: Ring[ByKey] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, KEYED_CELLS, merged))
-    recent: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RECENT_CELLS, Cell.merge))
-    hour: Ring[Cell] = field(default_factory=lambda: Ring(HOUR_WIDTH_S, HOUR_CELLS, Cell.merge))
-    run: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True))
+    keyed: TimeCells[ByKey] = field(default_factory=lambda: TimeCells(RECENT_WIDTH_S, KEYED_CELLS, merged))
+    recent: TimeCells[Cell] = field(
+        default_factory=lambda: TimeCells(RECENT_WIDTH_S, RECENT_CELLS, Cell.merge)
+    )
+    hour: TimeCells[Cell] = field(default_factory=lambda: TimeCells(HOUR_WIDTH_S, HOUR_CELLS, Cell.merge))
+    run: TimeCells[Cell] = field(
+        default_factory=lambda: TimeCells(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True)
+    )
     limit: KeyLimit = field(default_factory=KeyLimit)
     senders: dict[str, _Sender] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)  # sums of reports that were at their bound
@@ -156,6 +226,25 @@ class LiveStore:
         """Note that the load ended ``ago_s`` ago: rates cover the time until then."""
         if self.content.stopped_s is None:
             self.content.stopped_s = max(self.content.started_s, self.clock_s() - ago_s)
+
+    def at_rest(self) -> "LiveStore":
+        """Snapshot for a thread to read while the event loop goes on filling this store.
+
+        Counts, cells and keys are shared: they are immutable values.
+        """
+        still, content, now_s = copy.copy(self), self.content, self.clock_s()
+        still.clock_s = lambda: now_s
+        still.marks = deque(self.marks)
+        still.content = replace(
+            content,
+            keyed=content.keyed.copy(),
+            recent=content.recent.copy(),
+            hour=content.hour.copy(),
+            run=content.run.copy(),
+            senders={name: copy.copy(sender) for name, sender in content.senders.items()},
+            servers=dict(content.servers),
+        )
+        return still
 
     def take(self, worker: str, data: bytes) -> Taken:
         """Merge a worker's report.
@@ -254,8 +343,8 @@ class LiveStore:
         self._put(at_s, Cell(Counts.merge(folded.values()), Gauges()))
 
     def _put(self, at_s: float, cell: Cell) -> None:
-        for ring in (self.content.recent, self.content.hour, self.content.run):
-            ring.add(at_s, cell)
+        for cells in (self.content.recent, self.content.hour, self.content.run):
+            cells.add(at_s, cell)
 
     def note(self, text: str) -> None:
         """Mark a request to the servers besides the load."""
@@ -290,272 +379,3 @@ def _unpacked(report: LiveReport) -> list[tuple[float, ByKey]]:
         return [(s.age_s, {packed.key: packed.unpacked() for packed in s.counts}) for s in report.slices]
     except (ValueError, OverflowError) as e:
         raise ReportError(f"report {report.seq} holds no live counts: {e}") from e
-
-
-# --- Last live figures of a run, stored for the report, which compares them with the records
-
-
-def live_end(store: LiveStore) -> LiveEnd:
-    """Counts of a store, once all reports are in."""
-    total = store.total
-    return LiveEnd(
-        run=store.run.id,
-        resets=store.epoch,
-        missed=store.missed,
-        ok=total.ok,
-        failed=total.failed,
-        cancelled=total.cancelled,
-        relative_error=SKETCH_ERROR,
-        latency_ms={metric: _figures(total, metric) for metric in METRICS},
-        agents={name: total[name] for name in AGENTS} if total["turns"] else None,
-    )
-
-
-def _figures(total: Counts, metric: str) -> LastLatency:
-    sketch = total.sketch(metric)
-    n = len(sketch)
-    return LastLatency(n=n, **{key: sketch.percentile(p) * 1e3 for key, p in PLACES.items() if n})
-
-
-# --- A store's numbers for tables: since the start, or for the last seconds
-
-
-#: Longest span with counts by key.
-MOST_SECONDS = RECENT_WIDTH_S * KEYED_CELLS
-
-_NOBODY = Observation(users=0, target=0)
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRow:
-    """A table's row. In a row by name the key has no replica, in one by replica it has only that."""
-
-    key: LiveKey
-    figures: Figures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Numbers of a span that ended at ``end_s``, a little before now because reports may be in transit.
-
-    ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
-    order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
-    ``hung`` are the users that hang now, ``slow`` replicas that are slower than the others, in words.
-    ``full`` are sums that are larger than can be told, see :attr:`~llm_locust.live.store.LiveStore.full`.
-    """
-
-    end_s: float
-    elapsed_s: float
-    total: Figures
-    names: tuple[LiveRow, ...]
-    replicas: tuple[LiveRow, ...]
-    observation: Observation
-    verdict: LiveVerdict
-    missed: int
-    hung: HungUsers
-    slow: tuple[str, ...] = ()
-    full: tuple[str, ...] = ()
-    relative_error: float = SKETCH_ERROR
-
-
-def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = True) -> Snapshot:
-    """The store's numbers since the start (or the last reset), or of the last ``seconds``.
-
-    A recent span consists of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length is in
-    the figures.
-
-    Args:
-        rows: make those by name and by replica, which take most of the time; else there are none.
-    """
-    if seconds is None:
-        span_s, by_key = store.elapsed_s, store.content.totals
-        end_s = store.content.started_s + span_s
-    else:
-        by_key, end_s, span_s = _recent(store, seconds)
-    total = Counts.merge(by_key.values())
-    seen = store.observation or _NOBODY
-    limits = store.run.limits
-
-    by_replica = _by(lambda key: LiveKey("", "", key.replica), by_key)
-    replicas = {key.replica: counts for key, counts in by_replica.items() if key.replica not in ("", OTHERS)}
-
-    def table(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
-        if not rows:
-            return ()
-        return tuple(LiveRow(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
-
-    return Snapshot(
-        end_s=end_s,
-        elapsed_s=store.elapsed_s,
-        total=figures(total, span_s, limits),
-        names=table(lambda key: key._replace(replica="")),
-        replicas=tuple(row for row in table(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
-        observation=seen,
-        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
-        missed=store.missed,
-        hung=hung_users(store.content.totals, seen, store.began_s + store.run.warmup_s),
-        slow=slow_replicas(replicas) if rows else (),
-        full=store.full,
-    )
-
-
-def figures_since(store: LiveStore, since_s: float) -> Figures:
-    """Live figures of the requests that ended since a time, in whole cells of the finest width there is."""
-    content, end_s = store.content, store.settled_s
-    begin_s, cells = since_s, []
-    for ring in (content.recent, content.hour, content.run):
-        cells, width_s = list(ring.cells(-math.inf, end_s)), ring.width_s
-        begin_s = math.ceil(since_s / width_s) * width_s
-        if cells and cells[0][0] <= since_s:
-            break  # an older cell is there: none since then has been forgotten
-    ours = [(at_s, cell.counts) for at_s, cell in cells if at_s >= begin_s]
-    seconds = ours[-1][0] + width_s - begin_s if ours else 0.0
-    counts = Counts.merge(counts for _, counts in ours if counts is not NOTHING)
-    return figures(counts, seconds, store.run.limits)
-
-
-def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
-    ring, content = store.content.keyed, store.content
-    end_s = store.settled_s // ring.width_s * ring.width_s
-    if content.stopped_s is not None:
-        end_s += ring.width_s  # no more will arrive: the last cell is complete
-    begin_s = end_s - max(ring.width_s, min(seconds, MOST_SECONDS) // ring.width_s * ring.width_s)
-    by_key: ByKey = {}
-    for _, counts in ring.cells(begin_s, end_s):
-        by_key = merged(by_key, counts)
-    end_s = min(end_s, store.settled_s)
-    return by_key, end_s, max(0.0, end_s - max(begin_s, content.started_s))
-
-
-def _by(kind: Callable[[LiveKey], LiveKey], by_key: ByKey) -> ByKey:
-    groups: dict[LiveKey, list[Counts]] = {}
-    for key, counts in by_key.items():
-        groups.setdefault(kind(key), []).append(counts)
-    return {key: Counts.merge(some) for key, some in groups.items()}
-
-
-# --- A store's numbers over time, as columns for charts
-
-
-#: The last 5 minutes, the last hour, the whole run.
-Span = Literal["5m", "1h", "run"]
-SPANS: tuple[Span, ...] = ("5m", "1h", "run")
-
-_OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
-
-_OF_FIGURES = (
-    *("requests_per_s", "failures_per_s", "input_tokens_per_s", "output_tokens_per_s"),
-    *("good_output_tokens_per_s", "inputs_per_s", "images_per_s", "goodput"),
-)
-#: ``<jobs>_per_min`` of a run with agents, beside ``output_tokens_per_s_p25``.
-_JOBS = ("jobs", "jobs_failed")
-
-#: Most servers with a line of their own in a chart.
-MOST_LINES = 8
-
-Point = dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSeries:
-    """Columns of equal length, with a value for each cell of ``width_s``; None if undefined.
-
-    ``at_s`` are the starts of the cells, in seconds since the Unix epoch. Cells without an event are left
-    out, as are those whose reports may still arrive. Each live latency has ``<latency>_p50_ms``, ``_p95_ms``
-    and ``_p99_ms``. There is ``attainment_<limit>`` for each limit of the SLO, and ``<outcome>_per_s`` for
-    each outcome that occurs in the span. A run with agents has ``jobs_per_min``, ``jobs_failed_per_min`` and
-    ``output_tokens_per_s_p25``. ``server:<figure>:<name>`` is a figure that a server reports; with
-    more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``, of each role.
-    """
-
-    span: Span
-    width_s: float
-    at_s: list[float]
-    columns: dict[str, list[float | None]]
-    marks: list[LoadMark]
-
-
-class Charts:
-    """Series of one store. A cell's figures are computed once and cached."""
-
-    def __init__(self, store: LiveStore) -> None:
-        self._store = store
-        self._told: dict[Span, dict[float, tuple[Cell, tuple[float, bool], Point]]] = {}
-
-    def series(self, span: Span) -> LiveSeries:
-        store, content = self._store, self._store.content
-        ring: Ring[Cell] = {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
-        end_s = store.settled_s
-        if content.stopped_s is not None:
-            end_s += ring.width_s  # no more will arrive: the last cell is complete
-        told, before = {}, self._told.get(span, {})
-        look = ring.width_s, len(content.servers) <= MOST_LINES
-        for at_s, cell in ring.cells(float("-inf"), end_s):
-            known = before.get(at_s)
-            # A cell that was changed is another object.
-            if known is None or known[0] is not cell or known[1] != look:
-                known = cell, look, self._point(cell, at_s, *look)
-            told[at_s] = known
-        self._told[span] = told
-        at = list(told)
-        # The first of them, of a start or a reset, are older than the first cell.
-        since_s = max(content.started_s, ring.since_s)
-        marks = [m for m in store.marks if at and m.at_s >= since_s]
-        return LiveSeries(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
-
-    def _point(self, cell: Cell, at_s: float, width_s: float, few_servers: bool) -> Point:
-        content = self._store.content
-        end_s = at_s + width_s if content.stopped_s is None else min(at_s + width_s, content.stopped_s)
-        seconds = max(0.0, end_s - max(at_s, content.started_s))
-        told = figures(cell.counts, seconds, self._store.run.limits)
-        values = *_series_figures(told, cell.gauges, seconds), *_servers(cell.servers, few_servers)
-        return {name: rounded(value) for name, value in values}
-
-
-def _series_figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
-    for name, latency in told.latencies.items():
-        yield from ((f"{name}_{place}_ms", latency.at_ms(place)) for place in LIVE_PLACES)
-    yield from ((name, getattr(told, name)) for name in _OF_FIGURES)
-    if told.agents is not None:
-        yield "output_tokens_per_s_p25", told.agents.output_tokens_per_s_p25
-        yield from (
-            (f"{name}_per_min", getattr(told.agents, name) / seconds * 60) for name in _JOBS if seconds
-        )
-    for limit, share in told.attainment.items():
-        yield f"attainment_{limit}", share
-    for outcome, count in told.outcomes.items():
-        if count and seconds:
-            yield f"{outcome}_per_s", count / seconds
-    yield "users", gauges.users_mean
-    yield "workers", gauges.workers_mean
-    yield "concurrency", gauges.in_flight_mean
-    yield "concurrency_max", gauges.in_flight_max
-    yield "cpu_percent_max", gauges.cpu_percent_max
-    yield "hub_lag_ms_max", gauges.hub_lag_ms_max
-
-
-def _servers(servers: Mapping[str, ServerGauges], few: bool) -> Iterator[tuple[str, float | None]]:
-    means = {name: gauges.means for name, gauges in sorted(servers.items())}
-    for figure in FIGURES:
-        told = {name: figures[figure] for name, figures in means.items()}
-        for name, value in (told if few else _spread_by_role(told)).items():
-            if value is not None:
-                yield f"server:{figure}:{name}", value
-
-
-def _spread_by_role(told: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Extremes and median of the servers of each role: those of two kinds are not compared."""
-    roles = dict.fromkeys(role_of_label(name) for name in told)
-    found: dict[str, float | None] = {}
-    for role in roles:
-        of_role = spread(value for label, value in told.items() if role_of_label(label) == role)
-        found |= {label_of_server(name, role): value for name, value in of_role.items()}
-    return found
-
-
-def _columns(points: list[Point]) -> dict[str, list[float | None]]:
-    names = dict.fromkeys(name for point in points for name in point)
-    # An outcome that did not occur has a true rate of 0; everything else that a point lacks is unknown.
-    return {
-        name: [point.get(name, 0.0 if name in _OUTCOME_RATES else None) for point in points] for name in names
-    }

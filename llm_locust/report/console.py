@@ -36,8 +36,9 @@ from llm_locust.figures.text import (
     sentence,
     short,
 )
-from llm_locust.live.state import Figures, LiveRun, State
-from llm_locust.live.store import Snapshot
+from llm_locust.live.figures import Figures
+from llm_locust.live.snapshot import Snapshot
+from llm_locust.live.state import LiveRun, State
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.report.contents import brief, brief_boxes, brief_heading, heading, sections
 from llm_locust.report.headline import Headline, boxes, verdict

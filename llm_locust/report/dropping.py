@@ -15,8 +15,8 @@ from msgspec import structs
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.figures.run_facts import LatencySinceStart, SinceStart
+from llm_locust.live.counting import count
 from llm_locust.live.counts import CODES, METRICS, SCALARS, Counts, KeyLimit, LiveKey, merged
-from llm_locust.live.messages import count
 from llm_locust.live.state import LiveRun
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR, Sketch, Tally
 from llm_locust.metrics.window import iso

@@ -17,26 +17,21 @@ from rich.console import Console
 from rich.live import Live
 
 from llm_locust.core.texts import parse_time
+from llm_locust.live.snapshot import figures_since, snapshot
 from llm_locust.live.state import state_of
-from llm_locust.live.store import LiveStore, figures_since, snapshot
+from llm_locust.live.store import LiveStore
 from llm_locust.options.option import ProgressMode
 from llm_locust.options.report import Keep
 from llm_locust.options.settings import UsageError
 from llm_locust.report.console import RECENT_S, PresentStage, Progress, ProgressPanel, progress_line
+from llm_locust.swarm.drift import DriftWatch
 from llm_locust.swarm.live import run_info, store_of
 from llm_locust.swarm.process.event_loop import every, spawn_loop
 from llm_locust.swarm.process.exits import LOOPBACK, leave
 from llm_locust.swarm.web.form import Forms
-from llm_locust.swarm.web.numbers import DriftWatch
 from llm_locust.swarm.web.pages import Pages
 from llm_locust.swarm.web.reports import KnownRun, Reports, summarise_forever
-from llm_locust.swarm.web.wsgi import (
-    LineHandler,
-    OwnOrigin,
-    is_loopback,
-    pages_for_links,
-    serve_metrics,
-)
+from llm_locust.swarm.web.wsgi import LineHandler, OwnOrigin, is_loopback, pages_for_links, serve_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -13,20 +13,14 @@ from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, LocalRu
 from llm_locust.client.http.timers import DECODE_BUDGET, DECODING_S
 from llm_locust.core.manifest import MANIFEST_DECODER
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.messages import STEPS, LiveCounts, ReportError
+from llm_locust.live.counting import STEPS, LiveCounts
 from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
+from llm_locust.live.worker_report import ReportError
 from llm_locust.options.load import LoadSettings, parse_load
 from llm_locust.options.settings import scenario_of
 from llm_locust.swarm.channel.channel import NOT_A_WORKER, MasterMailbox, WorkerMailbox, guard_of
-from llm_locust.swarm.channel.messages import (
-    LIVE,
-    RESET,
-    CountsMessage,
-    LiveMessage,
-    ResetMessage,
-    RunInfo,
-)
+from llm_locust.swarm.channel.messages import LIVE, RESET, CountsMessage, LiveMessage, ResetMessage, RunInfo
 from llm_locust.swarm.process.event_loop import every
 from llm_locust.swarm.process.patches import events
 

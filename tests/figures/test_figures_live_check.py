@@ -14,7 +14,7 @@ from summaries import summarise
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.latency import METRICS, LiveCheck, LiveEnd, remarks as live_check
 from llm_locust.figures.text import Tone
-from llm_locust.live.store import live_end
+from llm_locust.live.snapshot import live_end
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR

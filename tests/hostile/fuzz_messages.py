@@ -26,10 +26,12 @@ from prometheus_client import generate_latest
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
 from llm_locust.core.record import OtherRequests
 from llm_locust.live.counts import SCALARS, LiveKey
-from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
 from llm_locust.live.prometheus import registry
+from llm_locust.live.series import Charts
+from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import LiveRun
-from llm_locust.live.store import Charts, LiveStore, snapshot
+from llm_locust.live.store import LiveStore
+from llm_locust.live.worker_report import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.collector import Inbox
@@ -208,7 +210,7 @@ def check_report(data: bytes) -> None:
     assert store.missed >= 0
     for seconds in (None, 10.0):
         snapshot(store, seconds)
-    Charts(store).series("5m")
+    Charts().series(store, "5m")
     generate_latest(registry(store))
 
 

@@ -31,7 +31,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import CanaryFacts, HealthCell, NodeHealth, ServerCall, TaskException
 from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.figures.summary import SummaryError, read_summary
-from llm_locust.live.store import live_end
+from llm_locust.live.snapshot import live_end
 from llm_locust.report.analysis import build_report
 from llm_locust.report.headline import verdict
 from llm_locust.report.inputs import LIVE_FILE, write_live_end

@@ -27,7 +27,7 @@ from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord, TokenSource
-from llm_locust.live.messages import LiveCounts
+from llm_locust.live.counting import LiveCounts
 from llm_locust.live.state import LiveRun
 from llm_locust.report.inputs import open_source
 from llm_locust.store import (

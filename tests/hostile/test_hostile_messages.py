@@ -17,9 +17,9 @@ from warm_process import warm_code
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.live.counts import LiveKey
-from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
+from llm_locust.live.worker_report import LiveReport, LiveSlice, PackedCounts, ReportError, decode_report
 from llm_locust.options.settings import UsageError
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm.channel import messages

@@ -23,7 +23,7 @@ from llm_locust.client.http.target import TargetError
 from llm_locust.client.http.tls import tls_context
 from llm_locust.core.files import SmallYamlError, read_small_yaml
 from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE
-from llm_locust.live.store import live_end
+from llm_locust.live.snapshot import live_end
 from llm_locust.options.settings import UsageError
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
 from llm_locust.scenario.document import TrafficClass

@@ -18,7 +18,7 @@ from swarm_process import Result, locust, simulation
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.state import verdict
+from llm_locust.live.findings import verdict
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
 HELD_S, FREE_S = 0.150, 0.030

@@ -15,20 +15,18 @@ from warm_process import warm_code
 
 from llm_locust.core.manifest import TrajectoryFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.live.counting import PASS_ROWS, STEPS, LiveCounts, count
 from llm_locust.live.counts import METRICS, NOTHING, OTHERS, SCALARS, Counts, KeyLimit, LiveKey
-from llm_locust.live.messages import (
-    PASS_ROWS,
-    STEPS,
-    LiveCounts,
+from llm_locust.live.figures import figures
+from llm_locust.live.state import LiveRun
+from llm_locust.live.worker_report import (
     LiveReport,
     LiveSlice,
     PackedCounts,
     ReportError,
-    count,
     decode_report,
     encode_report,
 )
-from llm_locust.live.state import LiveRun, figures
 from llm_locust.metrics.limits import SLO_METRICS, Slo
 from llm_locust.metrics.requests.judgement import Limits, judge
 from llm_locust.metrics.requests.latency import MeasuredFrom, itl, per_request
@@ -342,7 +340,8 @@ import gevent
 from locust.event import Events
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.live.messages import LiveCounts, decode_report
+from llm_locust.live.counting import LiveCounts
+from llm_locust.live.worker_report import decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.swarm.channel.messages import LIVE
 from llm_locust.swarm.live import LiveSender

@@ -11,11 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llm_locust.core.manifest import HealthCell
 from llm_locust.live.prometheus import registry
+from llm_locust.live.series import MOST_LINES, Charts
 from llm_locust.live.state import MISSING, LiveRun, Waiting
-from llm_locust.live.store import MOST_LINES, MOST_SERVERS, Charts, LiveStore
+from llm_locust.live.store import MOST_SERVERS, LiveStore
 from llm_locust.metrics.catalogue import PACE_S, TO_FIRST_TOKEN_S, TO_LAST_TOKEN_S
 from llm_locust.metrics.server_series import ServerNow
-from llm_locust.swarm.web.numbers import Feed
+from llm_locust.swarm.web.series_feed import Feed
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 HUNG = (Waiting("chat", "", True, 1e4),)
@@ -153,7 +154,7 @@ def test_a_cell_has_the_mean_of_what_was_said_in_it_and_only_what_was_said() -> 
     for running in (2.0, 4.0, 7.0, 7.0):
         second(run, replica(running=running))
     run.clock.tick(2)
-    columns = Charts(run.store).series("5m").columns
+    columns = Charts().series(run.store, "5m").columns
     assert columns["server:running:a:8000"] == [3.0, 7.0]
     assert columns["server:kv_cache_usage:a:8000"] == [0.25, 0.25]
     assert not any("waiting" in name for name in columns)
@@ -165,7 +166,7 @@ def test_a_server_that_gives_no_page_leaves_a_gap() -> None:
     for server in (replica(), replica(), gone, gone):
         second(run, server, replica("b:8000"))
     run.clock.tick(2)
-    columns = Charts(run.store).series("5m").columns
+    columns = Charts().series(run.store, "5m").columns
     assert columns["server:running:a:8000"] == [3.0, None]
     assert columns["server:running:b:8000"] == [3.0, 3.0]
 
@@ -184,15 +185,15 @@ def test_a_server_that_falls_silent_and_one_that_is_back_are_marked_once() -> No
 
 def test_of_many_servers_the_extremes_and_the_middle_are_told_from_then_on() -> None:
     run = Run()
-    charts = Charts(run.store)
+    charts = Charts()
     for _ in range(2):
         second(run, *(replica(f"s{i}", float(i)) for i in range(MOST_LINES)))
     run.clock.tick(40)
-    assert f"server:running:s{MOST_LINES - 1}" in charts.series("run").columns
+    assert f"server:running:s{MOST_LINES - 1}" in charts.series(run.store, "run").columns
     for _ in range(2):
         second(run, *(replica(f"s{i}", float(i)) for i in range(MOST_LINES + 1)))
     run.clock.tick(40)
-    columns = charts.series("run").columns
+    columns = charts.series(run.store, "run").columns
     told = [name for name in columns if name.startswith("server:running:")]
     assert told == [f"server:running:{place}" for place in ("highest", "median", "lowest")]
     assert columns["server:running:highest"] == [MOST_LINES - 1.0, float(MOST_LINES)]
@@ -205,7 +206,7 @@ def test_a_server_with_a_role_has_it_before_its_name_also_if_it_becomes_known_la
     for _ in range(3):
         second(run, *(replace(replica(name), role=role) for name, role in roles))
     run.clock.tick(2)
-    columns = Charts(run.store).series("5m").columns
+    columns = Charts().series(run.store, "5m").columns
     assert {"server:running:decode d:8000", "server:running:prefill p:8000"} <= columns.keys()
     assert run.store.content.servers == {"prefill p:8000": True, "decode d:8000": True}
 
@@ -216,7 +217,7 @@ def test_extremes_are_those_of_servers_of_one_role() -> None:
     for _ in range(2):
         second(run, *servers, replace(replica("d", 99.0), role="decode"))
     run.clock.tick(40)
-    columns = Charts(run.store).series("run").columns
+    columns = Charts().series(run.store, "run").columns
     assert columns["server:running:prefill highest"] == [MOST_LINES - 1.0]
     assert columns["server:running:decode lowest"] == [99.0]
 
@@ -225,7 +226,7 @@ def test_servers_are_bounded_however_many_names_come() -> None:
     run = Run()
     for i in range(3 * MOST_SERVERS):
         second(run, replica(f"pod-{i}"))
-    names = {name for _, cell in run.store.content.run.cells(0, float("inf")) for name in cell.servers}
+    names = {name for _, cell in run.store.content.run.between(0, float("inf")) for name in cell.servers}
     assert names == {f"pod-{i}" for i in range(MOST_SERVERS)}
 
 
@@ -233,10 +234,10 @@ def test_what_comes_after_the_stop_is_left_out_and_a_reset_forgets() -> None:
     run = Run()
     second(run, replica())
     run.store.reset()
-    assert not list(run.store.content.run.cells(START_S - 10, float("inf")))
+    assert not list(run.store.content.run.between(START_S - 10, float("inf")))
     run.store.stop()
     second(run, replica())
-    assert not list(run.store.content.run.cells(START_S - 10, float("inf")))
+    assert not list(run.store.content.run.between(START_S - 10, float("inf")))
 
 
 def test_a_page_that_polls_is_told_a_new_server_with_everything() -> None:

@@ -12,26 +12,18 @@ from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.figures.latency import LastLatency
-from llm_locust.live.counts import OTHERS, SCALARS, LiveKey, Ring
-from llm_locust.live.messages import (
+from llm_locust.live.counts import OTHERS, SCALARS, LiveKey
+from llm_locust.live.series import SPANS, Charts
+from llm_locust.live.snapshot import live_end, snapshot
+from llm_locust.live.state import GONE, MISSING, LiveRun
+from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS, LiveStore, TimeCells
+from llm_locust.live.worker_report import (
     LiveReport,
     LiveSlice,
     PackedCounts,
     ReportError,
     decode_report,
     encode_report,
-)
-from llm_locust.live.state import GONE, MISSING, LiveRun
-from llm_locust.live.store import (
-    HOUR_CELLS,
-    MOST_MARKS,
-    RECENT_CELLS,
-    RUN_CELLS,
-    SPANS,
-    Charts,
-    LiveStore,
-    live_end,
-    snapshot,
 )
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.report.inputs import LIVE_FILE, read_live_end, write_live_end
@@ -289,13 +281,15 @@ def test_a_series_has_the_marks_of_its_span_from_before_its_first_point_too() ->
     run.clock.tick(3)
     run.store.reset()
     run.clock.tick(7)
-    charts, kinds = Charts(run.store), list[list[str]]()
+    charts, kinds = Charts(), list[list[str]]()
     run.worker().reset(run.store.epoch)
     for _ in range(2):
         run.ended([request()])
         run.report()
         run.clock.tick(400)
-        kinds += [[mark.kind for mark in charts.series(span).marks] for span in ("5m", "run")]
+        kinds += [
+            [mark.kind for mark in charts.series(run.store.at_rest(), span).marks] for span in ("5m", "run")
+        ]
     assert kinds == [["reset"], ["reset"], [], ["reset"]]
 
 
@@ -306,7 +300,7 @@ def test_a_series_has_a_point_for_each_cell_and_nothing_that_may_still_change() 
         run.ended([request(), failed()])
         run.report()
         run.clock.tick()
-    told = Charts(run.store).series("5m")
+    told = Charts().series(run.store, "5m")
     assert told.at_s == [START_S + 2 * i for i in range(9)]
     assert told.columns["requests_per_s"] == [1.0] * 9
     assert told.columns["http_error_per_s"] == [1.0] * 9
@@ -320,17 +314,17 @@ def test_a_series_has_a_point_for_each_cell_and_nothing_that_may_still_change() 
 
 def test_a_cell_that_gets_more_is_worked_out_again_and_no_other() -> None:
     run = Run()
-    charts = Charts(run.store)
+    charts = Charts()
     for _ in range(3):
         run.ended([request()])
         run.report()
         run.clock.tick(2)
-    assert charts.series("5m").columns["requests_per_s"] == [0.5, 0.5, 0.5]
+    assert charts.series(run.store, "5m").columns["requests_per_s"] == [0.5, 0.5, 0.5]
     run.clock.tick(-3)
     run.ended([request()], "late")
     run.report()
     run.clock.tick(3)
-    assert charts.series("5m").columns["requests_per_s"] == [0.5, 1.0, 0.5]
+    assert charts.series(run.store, "5m").columns["requests_per_s"] == [0.5, 1.0, 0.5]
 
 
 def test_after_the_stop_the_last_seconds_are_told_too() -> None:
@@ -341,7 +335,7 @@ def test_after_the_stop_the_last_seconds_are_told_too() -> None:
     run.store.stop()
     run.report()
     run.clock.tick(60)
-    assert Charts(run.store).series("5m").columns["requests_per_s"] == [1.0, 1.0, 1.0]
+    assert Charts().series(run.store, "5m").columns["requests_per_s"] == [1.0, 1.0, 1.0]
     assert snapshot(run.store).total.requests_per_s == 1.0
     assert snapshot(run.store, 4).total.requests_per_s == pytest.approx(1.0)
 
@@ -355,7 +349,7 @@ def test_a_store_that_ran_for_a_day_is_small(capsys: pytest.CaptureFixture[str])
     tracemalloc.start()
     begin = tracemalloc.get_traced_memory()[0]
     seq = 0
-    for step_s, steps in ((240.0, 344), (20.0, 165), (2.0, 150)):  # 23 h, 55 min, 5 min: every ring is full
+    for step_s, steps in ((240.0, 344), (20.0, 165), (2.0, 150)):  # 23 h, 55 min, 5 min: all cells are full
         for _ in range(steps):
             run.clock.tick(step_s)
             run.store.observe(observation(seq % 50, worker(in_flight=40)))
@@ -363,7 +357,7 @@ def test_a_store_that_ran_for_a_day_is_small(capsys: pytest.CaptureFixture[str])
             seq += 1
     size_mib = (tracemalloc.get_traced_memory()[0] - begin) / 2**20
     tracemalloc.stop()
-    series = {span: Charts(run.store).series(span) for span in SPANS}
+    series = {span: Charts().series(run.store, span) for span in SPANS}
     points = {span: len(told.at_s) for span, told in series.items()}
     with capsys.disabled():
         print(f"\nlive store after 24 h, 6 keys: {size_mib:.1f} MiB; points: {points}")
@@ -390,66 +384,66 @@ times = st.lists(st.floats(0, 5000), max_size=60)
 EVER = (float("-inf"), float("inf"))
 
 
-def recent(most: int = 5) -> Ring[int]:
-    return Ring(2.0, most, operator.add)
+def recent(most: int = 5) -> TimeCells[int]:
+    return TimeCells(2.0, most, operator.add)
 
 
-def whole(most: int = 8) -> Ring[int]:
-    return Ring(2.0, most, operator.add, whole=True)
+def whole(most: int = 8) -> TimeCells[int]:
+    return TimeCells(2.0, most, operator.add, whole=True)
 
 
 def test_values_of_one_cell_are_merged() -> None:
-    ring = recent()
+    cells = recent()
     for at_s in (4.0, 5.9, 6.0):
-        ring.add(at_s, 1)
-    assert list(ring.cells(*EVER)) == [(4.0, 2), (6.0, 1)]
+        cells.add(at_s, 1)
+    assert list(cells.between(*EVER)) == [(4.0, 2), (6.0, 1)]
 
 
 def test_the_oldest_cells_go_as_time_passes() -> None:
-    ring = recent(most=3)
+    cells = recent(most=3)
     for at_s in (0.0, 2.0, 4.0, 6.0):
-        ring.add(at_s, 1)
-    assert [at for at, _ in ring.cells(*EVER)] == [2.0, 4.0, 6.0]
-    ring.add(100.0, 1)
-    assert [at for at, _ in ring.cells(*EVER)] == [100.0]
+        cells.add(at_s, 1)
+    assert [at for at, _ in cells.between(*EVER)] == [2.0, 4.0, 6.0]
+    cells.add(100.0, 1)
+    assert [at for at, _ in cells.between(*EVER)] == [100.0]
 
 
 def test_what_comes_too_late_is_left_out_and_what_comes_late_is_not() -> None:
-    ring = recent(most=3)
-    ring.add(10.0, 1)
-    ring.add(6.0, 1)
-    ring.add(4.0, 1)
-    assert [at for at, _ in ring.cells(*EVER)] == [6.0, 10.0]
+    cells = recent(most=3)
+    cells.add(10.0, 1)
+    cells.add(6.0, 1)
+    cells.add(4.0, 1)
+    assert [at for at, _ in cells.between(*EVER)] == [6.0, 10.0]
 
 
 def test_only_cells_that_lie_between_are_given() -> None:
-    ring = recent()
+    cells = recent()
     for at_s in (0.0, 2.0, 4.0):
-        ring.add(at_s, 1)
-    assert [at for at, _ in ring.cells(1.0, 6.0)] == [2.0, 4.0]
-    assert [at for at, _ in ring.cells(0.0, 5.9)] == [0.0, 2.0]
+        cells.add(at_s, 1)
+    assert [at for at, _ in cells.between(1.0, 6.0)] == [2.0, 4.0]
+    assert [at for at, _ in cells.between(0.0, 5.9)] == [0.0, 2.0]
 
 
 @given(times)
-def test_a_ring_of_the_whole_keeps_every_value_in_few_cells(at: list[float]) -> None:
-    ring = whole()
+def test_cells_of_the_whole_keep_every_value_in_few_cells(at: list[float]) -> None:
+    cells = whole()
     for at_s in at:
-        ring.add(at_s, 1)
-    cells = list(ring.cells(*EVER))
-    assert sum(value for _, value in cells) == len(at)
-    assert len(ring) == len(cells) <= 8
-    for begin_s, value in cells:
-        assert value == sum(begin_s <= at_s < begin_s + ring.width_s for at_s in at)
+        cells.add(at_s, 1)
+    listed = list(cells.between(*EVER))
+    assert sum(value for _, value in listed) == len(at)
+    assert len(cells) == len(listed) <= 8
+    for begin_s, value in listed:
+        assert value == sum(begin_s <= at_s < begin_s + cells.width_s for at_s in at)
 
 
 @given(times)
-def test_a_ring_of_the_recent_past_has_all_that_is_recent(at: list[float]) -> None:
-    ring = recent()
+def test_cells_of_the_recent_past_have_all_that_is_recent(at: list[float]) -> None:
+    cells = recent()
     for at_s in sorted(at):
-        ring.add(at_s, 1)
+        cells.add(at_s, 1)
     newest = max((at_s // 2 for at_s in at), default=0)
-    assert len(ring) <= 5
-    assert sum(v for _, v in ring.cells(*EVER)) == sum(at_s // 2 > newest - 5 for at_s in at)
+    assert len(cells) <= 5
+    assert sum(v for _, v in cells.between(*EVER)) == sum(at_s // 2 > newest - 5 for at_s in at)
 
 
 def run() -> Run:

@@ -7,8 +7,9 @@ from metrics_cases import failed, request
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counts import NOTHING, Counts
-from llm_locust.live.state import MISSING, LiveRun, LiveVerdict, Waiting, WorkerState, verdict
-from llm_locust.live.store import snapshot
+from llm_locust.live.findings import LiveVerdict, verdict
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.state import MISSING, LiveRun, Waiting, WorkerState
 from llm_locust.metrics.limits import Slo
 from llm_locust.metrics.requests.judgement import Limits
 from llm_locust.report.console import Progress, progress_line

@@ -31,7 +31,7 @@ from llm_locust.figures.reference import (
     write_reference,
 )
 from llm_locust.figures.summary import SummaryError, as_json, read_summary
-from llm_locust.live.store import live_end
+from llm_locust.live.snapshot import live_end
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.roofline import read_model

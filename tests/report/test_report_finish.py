@@ -20,7 +20,7 @@ from llm_locust.figures.cost import Energy
 from llm_locust.figures.latency import LiveCheck
 from llm_locust.figures.summary import read_summary
 from llm_locust.figures.verdict import RunVerdict
-from llm_locust.live.store import live_end
+from llm_locust.live.snapshot import live_end
 from llm_locust.metrics.question import Question
 from llm_locust.report.analysis import analyse, build_report
 from llm_locust.report.commands import FinishAnswer, main

@@ -12,8 +12,9 @@ from rich.console import Console
 from llm_locust.core.manifest import StageFacts
 from llm_locust.figures.agents import PerTurn
 from llm_locust.live.counts import METRICS
-from llm_locust.live.state import MISSING, AgentFigures, LiveLatency, LiveRun, Observation, State
-from llm_locust.live.store import snapshot
+from llm_locust.live.figures import AgentFigures, LiveLatency
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.state import MISSING, LiveRun, Observation, State
 from llm_locust.report.console import PresentStage, Progress, ProgressPanel, progress_line
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from metrics_cases import batch
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.live.counting import LiveCounts, count
 from llm_locust.live.counts import Counts, KeyLimit, LiveKey
-from llm_locust.live.messages import LiveCounts, count
 from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.limits import Slo

@@ -42,7 +42,7 @@ PRELOADED = {
     "locust": (
         *("locust.main", "llm_locust.swarm.plugin", "llm_locust.swarm.users.users"),
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.roles.master"),
-        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.display", "llm_locust.live.messages"),
+        *("llm_locust.swarm.roles.worker", "llm_locust.swarm.display", "llm_locust.live.counting"),
         *("llm_locust.swarm.roles.local", "llm_locust.swarm.live", "llm_locust.swarm.display"),
         *("gevent.resolver.thread", "numpy.ma", "rich.live"),
     ),

@@ -233,7 +233,7 @@ class StagedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A :class:`~llm_locust.live.messages.LiveReport` as bytes."""
+    """A :class:`~llm_locust.live.worker_report.LiveReport` as bytes."""
 
     report: Annotated[bytes, Meta(max_length=MOST_REPORT_BYTES)]
 

@@ -6,9 +6,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import gevent
+from gevent.lock import BoundedSemaphore
 
 from llm_locust.host import exhausted
 
@@ -145,6 +146,28 @@ def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     if error is not None:
         raise error
     return result  # type: ignore[return-value]  # None only where T has it
+
+
+#: Longest time for which a :class:`Fresh` value is kept.
+KEEP_S = 1.0
+
+
+class Fresh(Generic[T]):
+    """A value that is computed on request, by one greenlet at a time, and cached for a while."""
+
+    def __init__(self, make: Callable[[], T], keep_s: float = KEEP_S) -> None:
+        self._make = make
+        self._keep_s = keep_s
+        self._lock = BoundedSemaphore(1)
+        self._kept: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        with self._lock:
+            if self._kept is None or time.monotonic() - self._kept[0] >= self._keep_s:
+                self._kept = None
+                value = self._make()
+                self._kept = time.monotonic(), value
+            return self._kept[1]
 
 
 # --- Settings that keep the event loop free of long pauses

@@ -13,7 +13,8 @@ from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary, decode_table, read_summary
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import reason_of
-from llm_locust.live.store import LiveStore, live_end
+from llm_locust.live.snapshot import live_end
+from llm_locust.live.store import LiveStore
 from llm_locust.metrics.stage_course import Until
 from llm_locust.options.report import Keep
 from llm_locust.report.analysis import Report

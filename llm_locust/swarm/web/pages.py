@@ -14,27 +14,17 @@ from flask import Blueprint, Response, request, send_file
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from llm_locust.live.store import SPANS, LiveStore, Span
+from llm_locust.live.series import SPANS, Span
+from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import OPTION
 from llm_locust.report.html.shell import packed_plotly
-from llm_locust.swarm.process.event_loop import off_the_hub
-from llm_locust.swarm.web.numbers import (
-    NAMES,
-    REPLICAS,
-    DriftWatch,
-    Feed,
-    LiveTable,
-    StageBoard,
-    by_name,
-    by_replica,
-    catalogue,
-    columns,
-    fresh_look,
-    series_csv,
-    status,
-    table_csv,
-)
+from llm_locust.swarm.drift import DriftWatch
+from llm_locust.swarm.process.event_loop import Fresh, off_the_hub
 from llm_locust.swarm.web.reports import SERVED, ComparisonError, Reports
+from llm_locust.swarm.web.series_feed import Feed
+from llm_locust.swarm.web.stage_table import StageBoard, columns
+from llm_locust.swarm.web.status import catalogue, look_at, status
+from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_replica, series_csv, table_csv
 from llm_locust.swarm.web.wsgi import fresh_text
 
 if TYPE_CHECKING:
@@ -160,8 +150,8 @@ def grouped(helps: Mapping[str, str]) -> list[FieldGroup]:
     """
     others = [name for name in helps if name not in OPTION]
     named: dict[str, Sequence[str]] = {**GROUPS, OTHERS: others}
-    known = {name for names in named.values() for name in names}
-    named |= {"More": [name for name in helps if name not in known]}
+    placed = {name for names in named.values() for name in names}
+    named |= {"More": [name for name in helps if name not in placed]}
     groups = [
         FieldGroup(title, [_field(name, helps[name]) for name in names if name in helps])
         for title, names in named.items()
@@ -205,7 +195,7 @@ class Pages:
         self._store = store
         self._reports = reports
         self._drift = drift
-        self._look = fresh_look(store)
+        self._look = Fresh(lambda: off_the_hub(look_at, store.at_rest()))
         self._feed = Feed(store)
         self._metrics = fresh_text(store)
         self._stages = StageBoard(store)
@@ -239,8 +229,8 @@ class Pages:
         return Response(self._metrics(), content_type=CONTENT_TYPE_LATEST)
 
     def _on_charts(self) -> Response:
-        told = catalogue() | {"stages": columns()}
-        return _page("charts.html.j2", catalogue=msgspec.json.encode(told).decode())
+        charts = catalogue() | {"stages": columns()}
+        return _page("charts.html.j2", catalogue=msgspec.json.encode(charts).decode())
 
     def _on_series(self) -> Response:
         span = _span()
@@ -248,7 +238,7 @@ class Pages:
             return _unknown_span()
         answer = self._feed.answer(span, request.args.get("after", ""))
         answer["now"] = status(self._look(), self._drift.alarms)
-        answer["stages"] = self._stages.told()
+        answer["stages"] = self._stages.table()
         return Response(msgspec.json.encode(answer), content_type="application/json", headers=_unkept())
 
     def _on_series_csv(self) -> Response:
@@ -325,13 +315,13 @@ class Pages:
             response.set_data(response.get_data().replace(b"</body>", script + b"</body>", 1))
         # Locust caches this answer: it needs to be extended once.
         elif request.endpoint == "locust.request_stats" and response is not self._extended:
-            told: dict[str, Any] = msgspec.json.decode(response.get_data())
+            stats: dict[str, Any] = msgspec.json.decode(response.get_data())
             look = self._look()
-            told["extended_stats"] = [
-                *told.get("extended_stats", ()),
+            stats["extended_stats"] = [
+                *stats.get("extended_stats", ()),
                 *({"key": table.key, "data": rows_of(look)} for table, rows_of in _TABLES.values()),
             ]
-            response.set_data(msgspec.json.encode(told))
+            response.set_data(msgspec.json.encode(stats))
             self._extended = response
         return response
 

@@ -24,8 +24,7 @@ from llm_locust.live.prometheus import registry
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import printable
-from llm_locust.swarm.process.event_loop import RateLimiter, off_the_hub
-from llm_locust.swarm.web.numbers import Fresh, at_rest
+from llm_locust.swarm.process.event_loop import Fresh, RateLimiter, off_the_hub
 
 logger = logging.getLogger(__name__)
 
@@ -222,8 +221,8 @@ def _closed(start: StartResponse) -> StartResponse:
 
     def start_closed(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
         kept = [(k, v) for k, v in headers if not k.lower().startswith("access-control-")]
-        said = {k.lower() for k, _ in kept}
-        return start(status, kept + [(k, v) for k, v in _HEADERS.items() if k.lower() not in said], *exc_info)
+        own = {k.lower() for k, _ in kept}
+        return start(status, kept + [(k, v) for k, v in _HEADERS.items() if k.lower() not in own], *exc_info)
 
     return start_closed
 
@@ -233,7 +232,7 @@ def _closed(start: StartResponse) -> StartResponse:
 
 def fresh_text(store: LiveStore) -> Fresh[bytes]:
     """Exposition text, made off the event loop: with many keys it takes some hundredths of a second."""
-    return Fresh(lambda: off_the_hub(lambda still: generate_latest(registry(still)), at_rest(store)))
+    return Fresh(lambda: off_the_hub(lambda still: generate_latest(registry(still)), store.at_rest()))
 
 
 def serve_metrics(store: LiveStore, host: str, port: int, names: Sequence[str] = ()) -> WSGIServer:

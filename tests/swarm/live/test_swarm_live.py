@@ -28,8 +28,8 @@ import msgspec
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.live.store import Charts
-from llm_locust.live.store import snapshot
+from llm_locust.live.series import Charts
+from llm_locust.live.snapshot import snapshot
 from llm_locust.swarm.live import store_of
 
 
@@ -49,7 +49,7 @@ def on_init(environment, **_):
     def on_quit(**_):
         told = {
             "snapshot": snapshot(store),
-            "series": Charts(store).series("5m"),
+            "series": Charts().series(store, "5m"),
             "marks": [mark.kind for mark in store.marks],
         }
         Path("live.json").write_bytes(msgspec.json.encode(told))

@@ -19,8 +19,10 @@ from llm_locust.core.manifest import HealthCell, StageFacts
 from llm_locust.core.record import Outcome
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import decode_table
+from llm_locust.live.series import SPANS, Charts, LiveSeries, Span
+from llm_locust.live.snapshot import figures_since
 from llm_locust.live.state import MISSING, LiveStages, state_of
-from llm_locust.live.store import SPANS, Charts, LiveSeries, LiveStore, Span, figures_since
+from llm_locust.live.store import LiveStore
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.server_series import ServerNow
@@ -30,32 +32,24 @@ from llm_locust.report.csv_tables import stages_csv
 from llm_locust.report.inputs import open_source
 from llm_locust.report.so_far import StageAnswer, StageQuestion, answer_of
 from llm_locust.store import compact, write_manifest
-from llm_locust.swarm.web.numbers import (
-    LOOKS,
-    MOST_ROWS,
-    MOST_WORKERS,
+from llm_locust.swarm.drift import LOOKS, DriftWatch, drifts
+from llm_locust.swarm.process.event_loop import Fresh
+from llm_locust.swarm.web.pages import asset
+from llm_locust.swarm.web.reports import ComparisonError, KnownRun, Reports
+from llm_locust.swarm.web.series_feed import Feed
+from llm_locust.swarm.web.stage_table import MOST_ROWS, StageBoard, columns
+from llm_locust.swarm.web.status import MOST_WORKERS, catalogue, look_at, status
+from llm_locust.swarm.web.tables import (
     NAMES,
     RECENT,
     REPLICAS,
     TOTAL,
     WHOLE,
-    DriftWatch,
-    Feed,
-    Fresh,
-    StageBoard,
-    at_rest,
     by_name,
     by_replica,
-    catalogue,
-    columns,
-    drifts,
-    look_at,
     series_csv,
-    status,
     table_csv,
 )
-from llm_locust.swarm.web.pages import asset
-from llm_locust.swarm.web.reports import ComparisonError, KnownRun, Reports
 
 # --- What pages of the web UI are told: series piece by piece, and tables
 
@@ -110,7 +104,7 @@ def test_pages_that_poll_now_and_then_show_the_series_as_it_is() -> None:
                 page.poll()
     for span, page in pages.items():
         page.poll()
-        assert page.shows(Charts(run.store).series(span)), span
+        assert page.shows(Charts().series(run.store, span)), span
         assert len(page.points) > 30, span
 
 
@@ -140,7 +134,7 @@ def test_a_point_that_changed_late_is_told_again() -> None:
     run.clock.tick(2)
     run.report()  # of requests that ended 2 s ago
     assert len(page.poll()["at_s"]) >= 1
-    assert page.shows(Charts(run.store).series("5m"))
+    assert page.shows(Charts().series(run.store, "5m"))
 
 
 def test_a_reset_a_new_outcome_and_another_page_get_everything() -> None:
@@ -175,12 +169,16 @@ def test_a_store_at_rest_stays_as_it_was() -> None:
     run = Run()
     for _ in range(5):
         second(run)
-    still = at_rest(run.store)
-    before = look_at(still).whole.total.requests, Charts(still).series("run").columns, still.missed
+    still = run.store.at_rest()
+    before = look_at(still).whole.total.requests, Charts().series(still, "run").columns, still.missed
     for _ in range(50):
         second(run)
     run.store.reset()
-    assert (look_at(still).whole.total.requests, Charts(still).series("run").columns, still.missed) == before
+    assert (
+        look_at(still).whole.total.requests,
+        Charts().series(still, "run").columns,
+        still.missed,
+    ) == before
     assert before[0] == 15
 
 
@@ -248,7 +246,7 @@ def test_a_series_is_a_csv_with_a_row_for_each_cell() -> None:
     run = Run()
     for _ in range(10):
         second(run)
-    rows = list(csv.DictReader(io.StringIO(series_csv(Charts(run.store).series("run")))))
+    rows = list(csv.DictReader(io.StringIO(series_csv(Charts().series(run.store, "run")))))
     assert len(rows) == 5
     assert float(rows[0]["users"]) == 4
     assert rows[0]["ttft_scheduled_p50_ms"] != ""
@@ -292,7 +290,7 @@ def test_the_page_has_charts_and_tiles_of_what_the_catalogue_says() -> None:
     run = Run()
     for _ in range(10):
         second(run)
-    told, columns = catalogue(), Charts(run.store).series("run").columns
+    told, columns = catalogue(), Charts().series(run.store, "run").columns
     charted = [metric["key"] for metric in told["latencies"] if metric["chart"]]
     assert charted == [metric.key for metric in LIVE if metric.live and metric.live.chart]
     assert {f"{key}_{place}_ms" for key in charted for place in ("p50", "p95", "p99")} <= columns.keys()
@@ -425,11 +423,11 @@ def board(facts: Sequence[StageFacts], at_s: float, **fields: Any) -> tuple[Stag
 
 
 def test_a_run_without_stages_has_no_table() -> None:
-    assert StageBoard(Run().store).told() is None
-    assert board([], 1.0)[0].told() is None
+    assert StageBoard(Run().store).table() is None
+    assert board([], 1.0)[0].table() is None
     other, shown = board(SWEEP, 1.0)
     shown.run = "an earlier run"
-    assert other.told() is None
+    assert other.table() is None
     assert other.csv() is None
 
 
@@ -439,7 +437,7 @@ def test_a_search_says_what_it_tries_and_why() -> None:
     made, shown = board(
         facts, 14.0, is_sweep=True, planned=12, objective="max concurrency under ok>9%", whys=whys
     )
-    told = made.told()
+    told = made.table()
     assert told is not None
     assert [row.cells[1] for row in told.rows] == ["drained", "measuring"]
     assert [row.cells[-1] for row in told.rows] == [
@@ -449,7 +447,7 @@ def test_a_search_says_what_it_tries_and_why() -> None:
     assert "stage 1 (2 of at most 12): 2 users, all limits hold" in told.lines[0].text
     assert {len(row.cells) for row in told.rows} == {len(columns())}
     shown.reading = 1
-    again = StageBoard(made._store).told()
+    again = StageBoard(made._store).table()
     assert again is not None
     assert "being read" in again.lines[0].text
 
@@ -465,7 +463,7 @@ def test_a_stage_that_is_measured_has_the_live_figures_of_what_ended_in_it() -> 
         run.ended([request(arrivals=(0.05, 0.4))] * 3)
         run.report()
         run.clock.tick()
-    told = StageBoard(run.store).told()
+    told = StageBoard(run.store).table()
     assert told is not None
     (row,) = told.rows
     heads = [column.head for column in columns()]
@@ -476,7 +474,7 @@ def test_a_stage_that_is_measured_has_the_live_figures_of_what_ended_in_it() -> 
 
 def test_a_page_lists_the_last_stages_of_very_many() -> None:
     facts = [stage(i, 1.0 + i, 1.5 + i, begun_ns=ns(0.5 + i), drained_ns=ns(1.5 + i)) for i in range(1000)]
-    told = board(facts, 2000.0, is_sweep=True)[0].told()
+    told = board(facts, 2000.0, is_sweep=True)[0].table()
     assert told is not None
     assert len(told.rows) == MOST_ROWS
     assert told.hidden == 900

@@ -1,12 +1,9 @@
-"""Live counts on their way: records counted on a worker, and the report that it sends."""
+"""Records counted on a worker: as they end, and in one pass over the columns of many."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated
 
-import msgspec
 import numpy as np
-from msgspec import Meta
 
 from llm_locust.core.batch import ColumnSource, RecordRows
 from llm_locust.core.record import Outcome, RequestRecord
@@ -15,17 +12,15 @@ from llm_locust.live.counts import (
     AGENTS,
     CODES,
     METRICS,
-    MOST_KEYS,
     MOST_OF_REPORT,
-    MOST_PAIRS,
     MOST_SUM,
-    SCALARS,
     Counts,
     KeyLimit,
     LiveKey,
     merged,
 )
 from llm_locust.live.state import LiveRun
+from llm_locust.live.worker_report import LiveReport, LiveSlice, encode_report
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows, filled
 from llm_locust.metrics.limits import SLO_METRICS
@@ -33,6 +28,115 @@ from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
 from llm_locust.metrics.requests.judgement import Judgement, judge
 from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
+
+# --- Worker's side: records are counted as they end, and sent with each report
+
+
+#: Records that are counted in one pass: it takes about 3 ms, in which nothing else runs.
+PASS_ROWS = 256
+
+#: Token arrivals that are counted in one pass. A longer answer has a pass of its own.
+PASS_ARRIVALS = 1 << 15
+
+_SECOND_NS = 1_000_000_000
+
+_MADE_UP = RequestRecord(
+    request_id="",
+    name="",
+    outcome=Outcome.OK,
+    scheduled_ns=0,
+    started_ns=0,
+    ended_ns=3,
+    sent_ns=0,
+    arrivals_ns=np.array([1, 2, 3], dtype=np.int64),
+    input_tokens=1,
+    output_tokens=3,
+)
+
+
+class LiveCounts:
+    """Counts one worker's requests between two reports, second by second.
+
+    Adding a record is an append; counting is one vectorised pass for each second, or each :data:`PASS_ROWS`
+    records.
+
+    Args:
+        clock_ns: a clock that is never set, in nanoseconds.
+    """
+
+    def __init__(self, run: LiveRun, clock_ns: Callable[[], int], epoch: int = 0) -> None:
+        self.run = run
+        self._clock_ns = clock_ns
+        self.reset(epoch)
+        self.add(_MADE_UP)  # the first pass takes 8 ms, which the load must not wait for
+        self.report()
+        self.reset(epoch)
+
+    def reset(self, epoch: int) -> None:
+        """Discard what was not reported yet and start a new epoch."""
+        self.epoch = epoch
+        self._limit = KeyLimit()
+        self._seq = 0
+        self._finished = 0
+        self._waiting: dict[int, list[RequestRecord]] = {}  # records by their second, the newest last
+        self._arrivals = 0  # token arrivals of the newest second's
+        self._pass: Iterator[None] | None = None
+        self._counted: dict[int, dict[LiveKey, Counts]] = {}
+
+    def add(self, record: RequestRecord) -> None:
+        """Add a request that has just ended."""
+        second = self._clock_ns() // _SECOND_NS
+        arrivals = len(record.arrivals_ns)
+        records = self._waiting.get(second)
+        if records is None:
+            records, self._arrivals = self._waiting.setdefault(second, []), 0
+        elif len(records) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS:
+            self.count()
+            records, self._arrivals = self._waiting.setdefault(second, []), 0
+        records.append(record)
+        self._arrivals += arrivals
+
+    @property
+    def is_due(self) -> bool:
+        """Whether records should be counted soon: their second has passed, or they have many arrivals."""
+        return self._pass is not None or len(self._waiting) > 1 or self._arrivals > PASS_ARRIVALS
+
+    def report(self, *, whole: bool = True) -> bytes:
+        """Return the counts since the last report, and forget them.
+
+        Args:
+            whole: count first what waits; else the next report has it.
+        """
+        if whole:
+            self.count()
+        counted, self._counted = self._counted, {}
+        now_s = self._clock_ns() / _SECOND_NS
+        slices = [LiveSlice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
+        report = LiveReport(self.run.id, self.epoch, self._seq, self._finished, slices)
+        self._seq += 1
+        return encode_report(report)
+
+    def count(self) -> None:
+        """Count the waiting records."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Take one step of a pass over the oldest second; return whether there is another step to take."""
+        if self._pass is None and self._waiting:
+            second = next(iter(self._waiting))
+            self._pass = self._count(second, self._waiting.pop(second))
+            if not self._waiting:
+                self._arrivals = 0
+        if self._pass is not None and next(self._pass, self) is self:
+            self._pass = None
+        return self._pass is not None or bool(self._waiting)
+
+    def _count(self, second: int, records: list[RequestRecord]) -> Iterator[None]:
+        found = yield from count_in_steps(RecordRows(records, worker=""), self._limit, self.run)
+        self._finished += len(records)
+        self._counted[second] = merged(self._counted.get(second, {}), found)
+
 
 # --- Conversion of records to counts, a batch in one pass over its columns
 
@@ -198,190 +302,3 @@ def _tallies(
         Tally((occurring[a:b] - g * CODES).astype(np.uint16), counts[a:b].astype(np.int64))
         for g, (a, b) in enumerate(pairwise(edges))
     ]
-
-
-# --- A worker's report as bytes: small numbers, which MessagePack encodes as single bytes
-
-
-#: Most seconds in one report. A worker reports every 3 s, and folds what is older into one.
-MOST_SLICES = 4096
-
-#: Longer than any run, larger than any clock error.
-_MOST_AGE_S = 10 * 366 * 86_400.0
-
-#: A sum or a count.
-Total = Annotated[int, Meta(ge=0, le=MOST_OF_REPORT)]
-
-
-class ReportError(ValueError):
-    """Bytes that are not a report of this version; the text says why."""
-
-
-class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
-    """One key's :class:`~llm_locust.live.counts.Counts`; ``steps`` and ``counts`` are a packed tally."""
-
-    key: LiveKey
-    scalars: Annotated[list[Total], Meta(max_length=len(SCALARS))]
-    steps: Annotated[list[Total], Meta(max_length=CODES)]
-    counts: Annotated[list[Total], Meta(max_length=CODES)]
-
-    @classmethod
-    def of(cls, key: LiveKey, counts: Counts) -> "PackedCounts":
-        return cls(key, np.minimum(counts.scalars, MOST_OF_REPORT).tolist(), *counts.tally.packed())
-
-    def unpacked(self) -> Counts:
-        """Inverse of :meth:`of` (raises ValueError or OverflowError if these are not valid counts)."""
-        if len(self.scalars) != len(SCALARS):
-            raise ValueError(f"{len(self.scalars)} sums instead of {len(SCALARS)}")
-        scalars = np.array(self.scalars, dtype=np.int64)
-        return Counts(scalars, Tally.unpacked(self.steps, self.counts, CODES))
-
-
-class LiveSlice(msgspec.Struct, array_like=True, frozen=True):
-    """Requests that ended within one second, whose middle was ``age_s`` before the report."""
-
-    age_s: Annotated[float, Meta(ge=-_MOST_AGE_S, le=_MOST_AGE_S)]
-    counts: Annotated[list[PackedCounts], Meta(max_length=MOST_KEYS + MOST_PAIRS + 1)]
-
-    @classmethod
-    def of(cls, age_s: float, counts: Mapping[LiveKey, Counts]) -> "LiveSlice":
-        return cls(age_s, [PackedCounts.of(key, c) for key, c in counts.items()])
-
-
-class LiveReport(msgspec.Struct, array_like=True, frozen=True):
-    """Counts of one worker since its last report; a report that exceeds these bounds is invalid.
-
-    ``epoch`` is the number of resets in this run, ``seq`` that of the report in its epoch, from 0.
-    ``finished`` counts all requests of the epoch, so that a lost report is detected.
-    """
-
-    run: str
-    epoch: Total
-    seq: Total
-    finished: Total
-    slices: Annotated[list[LiveSlice], Meta(max_length=MOST_SLICES)]
-
-
-def encode_report(report: LiveReport) -> bytes:
-    return msgspec.msgpack.encode(report)
-
-
-def decode_report(data: bytes) -> LiveReport:
-    """Decode the result of :func:`encode_report`.
-
-    Raises:
-        ReportError: the bytes are not a report.
-    """
-    try:
-        return msgspec.msgpack.decode(data, type=LiveReport)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
-        raise ReportError(f"not a report of live counts: {e}") from e
-
-
-# --- Worker's side: records are counted as they end, and sent with each report
-
-
-#: Records that are counted in one pass: it takes about 3 ms, in which nothing else runs.
-PASS_ROWS = 256
-
-#: Token arrivals that are counted in one pass. A longer answer has a pass of its own.
-PASS_ARRIVALS = 1 << 15
-
-_SECOND_NS = 1_000_000_000
-
-_MADE_UP = RequestRecord(
-    request_id="",
-    name="",
-    outcome=Outcome.OK,
-    scheduled_ns=0,
-    started_ns=0,
-    ended_ns=3,
-    sent_ns=0,
-    arrivals_ns=np.array([1, 2, 3], dtype=np.int64),
-    input_tokens=1,
-    output_tokens=3,
-)
-
-
-class LiveCounts:
-    """Counts one worker's requests between two reports, second by second.
-
-    Adding a record is an append; counting is one vectorised pass for each second, or each :data:`PASS_ROWS`
-    records.
-
-    Args:
-        clock_ns: a clock that is never set, in nanoseconds.
-    """
-
-    def __init__(self, run: LiveRun, clock_ns: Callable[[], int], epoch: int = 0) -> None:
-        self.run = run
-        self._clock_ns = clock_ns
-        self.reset(epoch)
-        self.add(_MADE_UP)  # the first pass takes 8 ms, which the load must not wait for
-        self.report()
-        self.reset(epoch)
-
-    def reset(self, epoch: int) -> None:
-        """Discard what was not reported yet and start a new epoch."""
-        self.epoch = epoch
-        self._limit = KeyLimit()
-        self._seq = 0
-        self._finished = 0
-        self._waiting: dict[int, list[RequestRecord]] = {}  # records by their second, the newest last
-        self._arrivals = 0  # token arrivals of the newest second's
-        self._pass: Iterator[None] | None = None
-        self._counted: dict[int, dict[LiveKey, Counts]] = {}
-
-    def add(self, record: RequestRecord) -> None:
-        """Add a request that has just ended."""
-        second = self._clock_ns() // _SECOND_NS
-        arrivals = len(record.arrivals_ns)
-        records = self._waiting.get(second)
-        if records is None:
-            records, self._arrivals = self._waiting.setdefault(second, []), 0
-        elif len(records) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS:
-            self.count()
-            records, self._arrivals = self._waiting.setdefault(second, []), 0
-        records.append(record)
-        self._arrivals += arrivals
-
-    @property
-    def is_due(self) -> bool:
-        """Whether records should be counted soon: their second has passed, or they have many arrivals."""
-        return self._pass is not None or len(self._waiting) > 1 or self._arrivals > PASS_ARRIVALS
-
-    def report(self, *, whole: bool = True) -> bytes:
-        """Return the counts since the last report, and forget them.
-
-        Args:
-            whole: count first what waits; else the next report has it.
-        """
-        if whole:
-            self.count()
-        counted, self._counted = self._counted, {}
-        now_s = self._clock_ns() / _SECOND_NS
-        slices = [LiveSlice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
-        report = LiveReport(self.run.id, self.epoch, self._seq, self._finished, slices)
-        self._seq += 1
-        return encode_report(report)
-
-    def count(self) -> None:
-        """Count the waiting records."""
-        while self.step():
-            pass
-
-    def step(self) -> bool:
-        """Take one step of a pass over the oldest second; return whether there is another step to take."""
-        if self._pass is None and self._waiting:
-            second = next(iter(self._waiting))
-            self._pass = self._count(second, self._waiting.pop(second))
-            if not self._waiting:
-                self._arrivals = 0
-        if self._pass is not None and next(self._pass, self) is self:
-            self._pass = None
-        return self._pass is not None or bool(self._waiting)
-
-    def _count(self, second: int, records: list[RequestRecord]) -> Iterator[None]:
-        found = yield from count_in_steps(RecordRows(records, worker=""), self._limit, self.run)
-        self._finished += len(records)
-        self._counted[second] = merged(self._counted.get(second, {}), found)
