@@ -76,6 +76,7 @@ def held_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     return run
 
 
+@pytest.mark.alone
 def test_the_times_of_a_held_client_are_the_servers(held_run: Callable[[str], tuple[int, Result]]) -> None:
     code, result = held_run("c")
     client = result.summary["client"]
@@ -87,6 +88,7 @@ def test_the_times_of_a_held_client_are_the_servers(held_run: Callable[[str], tu
     assert (ttft < 0.05, itl < 0.05) == (True, True), (ttft, itl)
 
 
+@pytest.mark.alone
 def test_where_python_reads_a_held_client_makes_the_run_invalid_and_the_exit_code_3(
     held_run: Callable[[str], tuple[int, Result]],
 ) -> None:
@@ -98,6 +100,7 @@ def test_where_python_reads_a_held_client_makes_the_run_invalid_and_the_exit_cod
     assert errors_of(result)[0] > 4 * errors_of(held_run("c")[1])[0]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("reader", ["c", "python"])
 def test_a_held_client_does_not_blame_the_path(
     reader: str, held_run: Callable[[str], tuple[int, Result]]
@@ -105,6 +108,7 @@ def test_a_held_client_does_not_blame_the_path(
     assert held_run(reader)[1].summary["tokens"]["delivery"] == "tokens"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("reader", ["c", "python"])
 def test_littles_law_holds_where_nothing_is_missing(
     reader: str, held_run: Callable[[str], tuple[int, Result]]
