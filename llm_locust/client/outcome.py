@@ -243,7 +243,7 @@ def doubt_of(reply: Reply, dialect: Dialect | None, asked: Asked) -> Doubt | Non
     """
     if dialect is None or not dialect.generates:
         return None
-    if reply.end is AnswerEnd.FILTERED:
+    if reply.end is AnswerEnd.FILTERED or (reply.refusal and not (reply.text or reply.tool_calls)):
         return Doubt.CONTENT_FILTER
     if reply.first_answer is None:
         return Doubt.NO_ANSWER

@@ -368,6 +368,7 @@ class Draft:
     finish_end: int | None = None
     closing_end: int | None = None
     refused: int = 0  # events that could not be read
+    withholds: bool = False  # the server said that it keeps reasoning back
     summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
     results: Results | None = None
     decided_end: int | None = None  # of the event that ended the reading
@@ -642,10 +643,12 @@ class Draft:
             events=events,
             reasoning_events=min(events if first is None else first, len(reasoning)),
             text=spelled,
+            reasoning=reasoning,
             unread_events=sum(self.unread.values()) if self._unread() else 0,
             unread_bytes=self.unread_bytes,
             tool_calls=len(self.tools),
             hides_reasoning=hides,
+            withholds=self.withholds,
         )
         count = checked(usage, self.counts, came, by_event=by_event is not None)
         if by_event is not None and count.tokens is not None and count.tokens >= by_event.last:

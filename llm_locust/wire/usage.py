@@ -9,7 +9,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -241,17 +241,24 @@ class Came:
 
     ``reasoning_events`` are those of the ``events`` that had reasoning only. ``text`` is all that came, with
     reasoning and tool calls; ``unread_events`` had text in fields that are not read, of ``unread_bytes``.
-    ``hides_reasoning``: no reasoning came, or a summary of it.
+    ``hides_reasoning``: no reasoning came, or a summary of it. ``withholds``: the server says that it keeps
+    some back, of which usage may have no number.
     """
 
     streamed: bool
     events: int
     reasoning_events: int
     text: str
+    reasoning: str
     unread_events: int
     unread_bytes: int
     tool_calls: int
     hides_reasoning: bool
+    withholds: bool
+
+    def counted_events(self, reasoning: int) -> int:
+        """The events that usage counts: those of a summary stand for ``reasoning`` tokens."""
+        return self.events - (self.reasoning_events if reasoning and self.hides_reasoning else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,12 +318,14 @@ def checked(usage: Usage | None, counts: Mapping[str, int], came: Came, *, by_ev
     reasoning, other = usage.reasoning_tokens or 0, None
     if usage.input_tokens and usage.total_tokens:
         other = usage.total_tokens - usage.input_tokens
+    if came.streamed and not by_event and _is_summary(came, reasoning):
+        came = replace(came, hides_reasoning=True)
     n = usage.output_tokens or other or usage.output_tokens
     if n is None or (n <= 0 and came.events):
         return OutputCount(fault=CountFault.BEYOND if _BEYOND in counts else None)
     faults = {count: _fault_of(count, reasoning, came, by_event=by_event) for count in (n, other) if count}
     with_reasoning = n + reasoning
-    left_out = other == with_reasoning or (other in (None, n) and n < came.events)
+    left_out = other == with_reasoning or (other in (None, n) and n < came.counted_events(reasoning))
     if reasoning and left_out and _fault_of(with_reasoning, reasoning, came, by_event=by_event) is None:
         return _counted(with_reasoning, reasoning, came, CountFault.REASONING)
     can_be = [count for count, fault in faults.items() if fault is None and count > 0] or [n] * (not n)
@@ -332,15 +341,23 @@ def _counted(n: int, reasoning: int, came: Came, fault: CountFault | None) -> Ou
 
 def _hidden(n: int, reasoning: int, came: Came) -> int:
     """Tokens that came in no token event, as far as the events leave room for them: reasoning that was not
-    sent, or one for each event whose text is not read."""
-    most = n - came.events if came.events else 0
+    sent, all of them where its number is not known; or one for each event whose text is not read."""
+    most = n - came.counted_events(reasoning) if came.events else 0
+    if came.withholds and came.streamed and not reasoning:
+        return max(0, most)
     unsent = reasoning if came.hides_reasoning and reasoning <= most else 0
     return max(unsent, min(came.unread_events, most))
 
 
+def _is_summary(came: Came, reasoning: int) -> bool:
+    """Whether the reasoning that came has too few events, and too little text, for its number of tokens."""
+    beyond = reasoning > _DOUBTED * came.reasoning_events + _AROUND_REASONING
+    return beyond and reasoning > _DOUBTED * most_tokens(came.reasoning) + _AROUND_REASONING
+
+
 def _fault_of(n: int, reasoning: int, came: Came, *, by_event: bool) -> CountFault | None:
     """Why an answer cannot have so many output tokens; None where it can."""
-    if n < came.events:
+    if n < came.counted_events(reasoning):
         left_out = came.reasoning_events and n >= came.events - came.reasoning_events
         return CountFault.REASONING if left_out else CountFault.FEWER
     visible = n - _hidden(n, reasoning, came)

@@ -484,6 +484,12 @@ def test_an_ok_answer_whose_end_is_no_good_one_is_doubtful(
     assert (found.outcome, found.doubt) == (Outcome.OK, doubt)
 
 
+def test_an_answer_that_is_a_refusal_is_doubtful() -> None:
+    refusal = sse({"choices": [{"index": 0, "delta": {"refusal": " no"}}]}) * 3
+    for text, doubt in (b"", Doubt.CONTENT_FILTER), (CHAT_FORM.text(), None):
+        assert judged(refusal + text + CHAT_FORM.finish("stop") + DONE).doubt is doubt
+
+
 @pytest.mark.parametrize("form", FORMS[:2], ids=lambda form: form.name)
 @pytest.mark.parametrize("nothing", NOTHING)
 def test_an_end_without_a_finish_reason_is_doubtful_unless_all_tokens_came(form: Form, nothing: Any) -> None:

@@ -185,6 +185,21 @@ MESSAGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("withheld", "hidden"),
+    [
+        ([block(0, type="redacted_thinking", data="x" * 200)], 150),
+        ([block(0, type="thinking", thinking=""), delta("signature_delta", signature="x" * 200)], 150),
+        ([delta("thinking_delta", thinking=" hm"), delta("signature_delta", signature="x" * 200)], 0),
+    ],
+)
+def test_all_tokens_beyond_the_events_are_hidden_where_reasoning_is_withheld(
+    withheld: list[dict[str, Any]], hidden: int
+) -> None:
+    reply = messages(START, *withheld, *[says(" answer")] * 100, ends(output_tokens=250), STOP)
+    assert reply.count == OutputCount(tokens=250, hidden=hidden)
+
+
 def test_a_messages_body_is_one_token_event() -> None:
     data = body(MESSAGE)
     reply = read_body(MESSAGES, data)
@@ -414,6 +429,11 @@ def test_an_event_whose_type_stands_in_its_name_alone_is_read() -> None:
 def test_a_delta_beside_a_field_of_an_odd_type_is_read_all_the_same() -> None:
     reply = responses({"type": "response.output_text.delta", "delta": "a", "item_id": 5})
     assert (reply.text, tuple(reply.token_ends)) == ("a", (10,))
+
+
+def test_an_output_that_came_in_no_delta_is_named() -> None:
+    reply = responses({"type": "response.completed", "response": RESPONSE})
+    assert (len(reply.token_ends), reply.beside) == (0, '"output" at the end without a delta')
 
 
 @pytest.mark.parametrize("order", [("text", "summary_text"), ("summary_text", "text")])

@@ -477,6 +477,30 @@ def test_a_summary_of_reasoning_hides_what_it_is_a_summary_of() -> None:
     assert (reply.count.hidden, reply.first_answer) == (50, 1)
 
 
+NAMED = {"reasoning_details": [{"type": "reasoning.summary", "summary": " So it"}]}
+
+
+@pytest.mark.parametrize(
+    ("delta", "events", "reasoning", "hidden"),
+    [
+        (NAMED, 60, 500, 500),
+        (NAMED, 60, 30, 30),  # fewer than the summary has events
+        ({"reasoning": " So it", **NAMED}, 60, 64, 64),
+        ({"reasoning_content": " So it"}, 60, 500, 500),  # of which usage alone tells
+        ({"reasoning_content": " So it"}, 60, 64, 0),
+        ({"reasoning_content": " and so it goes on" * 3}, 60, 500, 0),
+    ],
+)
+def test_a_summary_has_none_of_the_tokens_that_it_stands_for(
+    delta: dict[str, Any], events: int, reasoning: int, hidden: int
+) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 200 + reasoning, **details(reasoning)}
+    answer = [says(" answer")] * 200
+    reply = read(ROLE, *[chunk(delta)] * events, *answer, STOP, {"choices": [], "usage": usage}, DONE)
+    assert reply.count == OutputCount(tokens=200 + reasoning, hidden=hidden)
+    assert reply.first_answer == events
+
+
 @pytest.mark.parametrize(
     "choice",
     [
@@ -513,6 +537,7 @@ def test_parts_of_a_content_are_the_answers_and_of_reasoning() -> None:
         *(("reasoning_signature", "abc"), ("thinking_tokens", "5"), ("thought_id", "t1"), ("role", "tool")),
         *(("stop_reason", "x"), ("id", "abc"), ("annotations", [{"text": "x"}]), ("provider", "p")),
         *(("finish_reason", "x"), ("reasoning_effort", "high"), ("index", "0"), ("type", "text")),
+        *(("channel", "analysis"), ("recipient", "all"), ("modality", "text")),
     ],
 )
 def test_what_is_said_about_an_event_is_no_text(name: str, value: Any) -> None:
@@ -578,12 +603,6 @@ def test_a_text_beside_the_delta_is_not_read_and_named() -> None:
 @pytest.mark.parametrize("name", ["audio", "images", "tool_calls"])
 def test_what_has_no_text_and_is_all_that_came_is_named(name: str) -> None:
     assert read(ROLE, chunk({"content": "", name: {"data": "AAAA"}}), STOP, DONE).beside == f'"{name}"'
-
-
-@pytest.mark.parametrize("name", ["channel", "recipient", "metadata", "type"])
-def test_a_label_of_an_event_is_no_text(name: str) -> None:
-    reply = read(ROLE, *[chunk({"content": "", name: "analysis"})] * 3, says(" a"), STOP, DONE)
-    assert (reply.unread, reply.beside) == (None, "")
 
 
 def test_an_unknown_text_beside_a_known_one_and_a_single_one_are_not_named() -> None:

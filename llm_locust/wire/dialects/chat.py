@@ -528,6 +528,8 @@ def _read_chunk(
     draft.note(chunk.model)
     ends = [(each.index, worse(each.finish_reason, each.native_finish_reason)) for each in choices]
     found = _note_choices(draft, event, ends, deltas)
+    if found.kind is DeltaKind.REASONING and not draft.token_ends:
+        draft.summarised = b'"reasoning.summary"' in event.data
     usage = chunk.usage
     if usage is None or usage.completion_tokens is None or found.finished or found.kind is DeltaKind.NOTHING:
         if found.finished or found.kind is DeltaKind.NOTHING:

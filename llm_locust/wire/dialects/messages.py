@@ -152,7 +152,10 @@ def _read_delta(draft: Draft, index: int, delta: dict[str, Any]) -> DeltaKind:
             return draft.choices[0].add(reasoning=text_of(delta.get("thinking"), "thinking"))
         case "input_json_delta":
             return draft.tool(0, index).add(json_text(delta.get("partial_json")))
-        case "signature_delta" | "citations_delta":
+        case "signature_delta":
+            draft.withholds |= not draft.choices[0].reasoning
+            return DeltaKind.NOTHING
+        case "citations_delta":
             return DeltaKind.NOTHING
     for name, value in delta.items():
         if name != "type" and isinstance(value, str) and value:
@@ -172,6 +175,7 @@ def _read_block(draft: Draft, index: int, block: dict[str, Any]) -> DeltaKind:
         return draft.tool(0, index).add(
             json_text(input_) if input_ else "", block.get("id"), block.get("name")
         )
+    draft.withholds |= type_ == "redacted_thinking"
     return DeltaKind.NOTHING
 
 

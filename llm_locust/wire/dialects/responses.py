@@ -173,6 +173,8 @@ def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:
     if f"response.{said}" in _ENDS:  # some servers end incomplete ones with "completed" too
         status = said or status
     draft.note(response.get("model"), response.get("usage"))
+    if response.get("output") and not draft.token_ends:
+        draft.beside = '"output" at the end without a delta'
     draft.closed = True
     reason: Any = status
     if status == "incomplete" and isinstance(details := response.get("incomplete_details"), dict):
