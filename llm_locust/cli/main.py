@@ -8,6 +8,7 @@ code 2. Of a further command of a module, such as merge, they are ``MERGE_DESCRI
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "measure several loads in one run",
             is_further=True,
             splits=True,
-            hint="; options of Locust itself go after --; see --help",
+            hint="options of Locust itself go after --; see --help",
         ),
         "doctor": Command("llm_locust.doctor.command", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
@@ -173,6 +174,29 @@ _WIDEST_HELP = 100
 
 _UNKNOWN = "unrecognized arguments: "
 
+#: Options of other tools, as whole words without their dashes, and ours that does the same.
+_ELSEWHERE = {
+    "--users N": "(max-)?concurren(cy|t|t-requests)|num-(concurrent-requests|users|clients)|c|vus",
+    "--num-requests N": "(max-)?requests|(max-)?num-(prompts|request|queries|completed-requests)"
+    "|request-count|n",
+    "--for TIME": "(benchmark-|max-)?(duration|seconds)|run-time|test-duration|d",
+    "--rate R": "rps|qps|arrival-rate|constant-rate",
+    "--arrival gamma:CV": "burstiness|arrival-pattern",
+    "--input-tokens D": "isl|(random-|mean-|max-|num-|synthetic-)?(input|prompt)-(len|length|tokens)(-mean)?",
+    "--output-tokens D": "osl|(random-|mean-|max-|num-|sharegpt-)?output-(len|length|tokens)(-mean)?"
+    "|max(-new|-completion)?-tokens",
+    "--body JSON": "ignore-eos|extra-(inputs|body|request-body)|additional-sampling-params|sampling-params"
+    "|temperature|top-[kp]|min-p",
+    "--slo LIMITS": "goodput|sla",
+    "--dataset FILE": "dataset-(name|path)|input-file|data(-file)?|prompts?(-file)?|custom-dataset",
+    "--out DIR": "save-result|results?-(dir|filename)|output(-dir|-path|-file)?|artifact-dir(ectory)?",
+    "--warmup TIME": "(num-)?warm-?ups?(-request-count|-requests|-count)?",
+    "--header NAME=VALUE": "H|headers",
+    "--api-key-env NAME": "(openai-)?api-key|auth-token|token",
+    "--scenario FILE with `endpoint:`": "backend|endpoint(-type)?|llm-api|service-kind|api",
+    "the address as the first word": "(base-)?url|host|target|server(-url)?|api-base|endpoint-url|u",
+}
+
 
 class CommandParser(argparse.ArgumentParser):
     """Reports in one line what is wrong with the arguments; ``--help`` has the usage.
@@ -195,7 +219,16 @@ class CommandParser(argparse.ArgumentParser):
         if not word:
             return f"unexpected {words!r}; {self._hint}"
         flag = word.partition("=")[0]
-        return f"unknown option {flag}; {did_you_mean(flag, _flags(self))}{self._hint}"
+        flags = set(_flags(self))
+        ours = _ours(flag) if "--users" in flags else None
+        here = did_you_mean(flag, flags) if ours is None else f"here it is {ours}; "
+        return f"unknown option {flag}; {here}{self._hint}"
+
+
+def _ours(flag: str) -> str | None:
+    """What does the same here as an option of another tool; None where it is none."""
+    word = flag.lstrip("-").replace("_", "-")
+    return next((ours for ours, theirs in _ELSEWHERE.items() if re.fullmatch(theirs, word)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

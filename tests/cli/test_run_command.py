@@ -29,6 +29,11 @@ from llm_locust.store.requests import read_requests
         (("http://x:1", "--sim"), "both 'http://x:1' and --sim: give one of the two"),
         (("http://x:1", "http://y:1"), "unexpected 'http://y:1'"),
         (("http://x:1", "--usres", "5"), "unknown option --usres; did you mean --users?"),
+        (("http://x:1", "--max-concurrency=5"), "unknown option --max-concurrency; here it is --users N; "),
+        (("http://x:1", "--num-prompts", "5"), "here it is --num-requests N"),
+        (("http://x:1", "--random_output_len", "5"), "here it is --output-tokens D"),
+        (("http://x:1", "--api-key", "sk-1"), "unknown option --api-key; here it is --api-key-env NAME; "),
+        (("--base-url", "http://x:1"), "here it is the address as the first word"),
         (("http://x:1", "--headless"), "options of Locust itself go after --; see --help"),
         (
             ("http://x:1", "--users", "0"),
