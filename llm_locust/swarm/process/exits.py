@@ -268,8 +268,10 @@ def _on_uncaught(_: type[BaseException], error: BaseException, trace: TracebackT
 def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
     """Print the traceback from the locustfile on, and one line that says what failed; give the exit code."""
     if isinstance(error, KeyboardInterrupt):
-        print("llm-locust: error: interrupted (Ctrl-C)", file=sys.stderr, flush=True)
-        return EXIT_USAGE
+        has_begun = SIGNALS.has_begun()
+        after = "; `llm-locust merge` reads the run's records" if has_begun else ""
+        print(f"llm-locust: error: interrupted (Ctrl-C){after}", file=sys.stderr, flush=True)
+        return EXIT_INCOMPLETE if has_begun else EXIT_USAGE
     if (reason := exhausted(error)) is not None:
         print(f"llm-locust: error: {reason}", file=sys.stderr, flush=True)
         return EXIT_USAGE

@@ -77,6 +77,7 @@ class RunCoordinator:
         self._printed: ActiveRun | None = None
         self._found: Headline | None = None  # what its report said
         self._kept: ActiveRun | None = None  # run whose report survived one Ctrl-C
+        self._is_quitting = False
         assert environment.parsed_options is not None
         self._options = environment.parsed_options
         # Every worker looks for it in its options: if it were absent, the master would not load this package.
@@ -246,9 +247,12 @@ class RunCoordinator:
         return None if self.run is None else self.run.stopped_ago_s
 
     def keeps_report(self) -> bool:
-        """Handle Ctrl-C while a report is being made: return True once; the next one ends the process."""
+        """Handle Ctrl-C while a report is being made, or printed as the process ends: return True once; the
+        next one ends the process."""
         run = self.run
-        if run is None or run.state not in (State.DRAINING, State.FINISHING) or run is self._kept:
+        if run is None or run is self._kept or run.state < State.DRAINING:
+            return False
+        if run.state is State.REPORTED and not (self.headless or self._is_quitting):
             return False
         self._kept = run
         logger.info("the report is being made; Ctrl-C again exits without it")
@@ -260,7 +264,7 @@ class RunCoordinator:
         Args:
             stop_load: ends the load and returns when all its records are in.
         """
-        run = self.run
+        run, self._is_quitting = self.run, True
         if run is not None and run.state is State.LOADING:
             is_autostarted = self._options.autostart and self._printed is None
             if (self.headless or run.is_part or is_autostarted) and self.ends_by_itself(run):

@@ -129,6 +129,44 @@ def test_a_second_sigterm_cuts_what_is_in_flight_and_the_process_ends(tmp_path: 
         assert "told to end again" in process.stderr
 
 
+#: The process is held between its report and its last line.
+WAITS_AT_ITS_END = """
+from pathlib import Path
+import gevent
+from locust import events
+from llm_locust.locustfiles.chat import Chat
+
+@events.quitting.add_listener
+def wait(**_):
+    Path("waits").touch()
+    while not Path("go").exists():
+        gevent.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("interrupts", "code"), [(1, 0), (2, 4)])
+def test_an_interrupt_between_the_report_and_its_last_line_changes_nothing_and_a_second_ends(
+    interrupts: int, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "waits.py").write_text(WAITS_AT_ITS_END)
+    options = [*USUAL, "--num-requests", "4", "--output-tokens", "2"]
+    with (
+        simulation(tmp_path / "sim") as sim,
+        locust(tmp_path, *options, "-H", sim.url, locustfile=tmp_path / "waits.py") as process,
+    ):
+        wait_until((tmp_path / "waits").exists, "the end of the process")
+        process.signal(signal.SIGINT)
+        process.wait_for("Ctrl-C again exits without it")
+        if interrupts == 1:
+            (tmp_path / "go").touch()
+        else:
+            process.signal(signal.SIGINT)
+        assert process.exit_code() == code, process.stderr
+        assert ("exit 0" in process.stdout) == (interrupts == 1), process.stdout
+        assert ("interrupted (Ctrl-C); `llm-locust merge`" in process.stderr) == (interrupts == 2)
+        assert "Traceback" not in process.stderr
+
+
 def test_forked_workers_end_as_soon_as_their_master_is_killed_and_keep_their_records(tmp_path: Path) -> None:
     with (
         simulation(tmp_path / "sim") as sim,
