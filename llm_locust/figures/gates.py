@@ -28,7 +28,7 @@ from llm_locust.figures.text import (
     sentence,
 )
 from llm_locust.figures.tokens import ODD_COUNTS
-from llm_locust.figures.user_time import UserTime
+from llm_locust.figures.user_time import MOST_HUNG, UserTime
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.limits import (
@@ -137,6 +137,7 @@ class GateEvidence:
         seconds: length of the window.
         not_used: share of the answers whose count by the server is not used.
         times: the time of the users, None where it is not known.
+        hung: of a gate's metric, ``goodput`` or ``error_rate``, the requests that hung and are not in it.
     """
 
     durations_of: Callable[[Gate], Durations]
@@ -147,6 +148,7 @@ class GateEvidence:
     seconds: float = 0.0
     not_used: float | None = None
     times: UserTime | None = None
+    hung: Callable[[str], int] = lambda _: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +372,8 @@ def _result(case: _Case) -> GateOutcome:
     if not case.holds(value):
         chance = _by_chance(case, value)
         return case.broken(case.is_not(value), value) if chance is None else case.unknown(chance, value)
-    if (lost := _not_by_time(case)) is not None:
-        return case.broken(lost, value)
+    if (lost := _not_by_time(case, value) or _not_with_hung(case, value)) is not None:
+        return lost
     is_upper = case.gate.is_upper or case.gate.kind is not MetricKind.LATENCY
     why = _too_few(case) or _left_open(case) or (_came_at_once(case) if is_upper else None)
     return _of_failures(case, value) if why is None else case.unknown(why, value)
@@ -408,22 +410,47 @@ def _is_of_tpot(case: _Case) -> bool:
     return case.gate.latency == "tpot"
 
 
-def _not_by_time(case: _Case) -> str | None:
-    """Why a lower limit on goodput that the requests hold is broken by the time of their users; None if not.
+def _not_by_time(case: _Case, value: float) -> GateOutcome | None:
+    """Why a limit on a share of the requests that holds is broken by the time of their users; None if not."""
+    times, metric = case.evidence.times, case.gate.metric
+    if times is None or metric not in _WHAT:
+        return None
+    of_good = metric == "goodput"
+    shares = times.good if of_good else times.served
+    if shares is None or not shares.breaks(lambda share: case.holds(share if of_good else 1 - share)):
+        return None
+    of_time = (shares.share or 0.0) if of_good else 1 - (shares.share or 0.0)
+    both = (
+        f"{100 * value:.3g} % of the requests {_WHAT[metric]}, and {100 * of_time:.3g} % of the users' time"
+    )
+    limit = f"which is not {case.gate.op} {100 * case.gate.limit:.6g} %"
+    why = sentence([f"{both}, {limit}", times.hung_text], ": ")
+    of_hung = times.hung.seconds / times.seconds
+    is_open = not of_good and 0 < of_hung <= MOST_HUNG and case.holds(max(0.0, of_time - of_hung))
+    return case.unknown(f"cannot tell: {why}{_OPEN}", value) if is_open else case.broken(why, value)
 
-    Bad requests are longer ones too where they are so by chance: the limit is broken only if the bad time
-    keeps together, in some users or at some times.
-    """
-    times = case.evidence.times if case.gate.metric == "goodput" else None
-    if times is None or times.good_share is None or case.holds(times.good_share):
+
+#: After what requests say that hung until they were given up, if they are few.
+_OPEN = "; let them end with a longer --drain"
+
+_WHAT = {"goodput": "were good", "error_rate": "failed"}
+
+
+def _not_with_hung(case: _Case, value: float) -> GateOutcome | None:
+    """Why a limit on a share that holds does not with the requests of an open loop that hung: each is bad."""
+    metric, n = case.gate.metric, case.counted
+    if metric not in _WHAT or n is None or case.evidence.times is not None:
         return None
-    ends = (times.by_user_at_most, times.by_moment_at_most)
-    if all(end is None or case.holds(end) for end in ends):
+    hung = case.evidence.hung(metric)
+    bad = value if metric == "error_rate" else 1 - value
+    with_hung = (bad * n + hung) / (n + hung) if hung else bad
+    share = with_hung if metric == "error_rate" else 1 - with_hung
+    if not hung or case.holds(share):
         return None
-    shares = f"{100 * (case.value or 0.0):.3g} % of the requests were good, and"
-    of_time = f"{100 * times.good_share:.3g} % of the users' time"
-    hung = f": {times.hung_text}" if times.hung.n else ""
-    return f"{shares} {of_time}, which is not {case.gate.op} {100 * case.gate.limit:.6g} %{hung}"
+    found = f"{100 * value:.3g} % of the requests {_WHAT[metric]}, and {hung:,} more hung"
+    why = f"{found}: with these {case.is_not(share)}"
+    few = hung <= MOST_HUNG * (n + hung)
+    return case.unknown(f"cannot tell: {why}{_OPEN}", value) if few else case.broken(why, value)
 
 
 def _by_chance(case: _Case, value: float) -> str | None:
@@ -729,7 +756,13 @@ def show(summary: "Summary") -> Section | None:
 def _gate_row(gate: GateOutcome, summary: "Summary") -> TableRow:
     reason = clean(gate.reason or "")
     # Where the figure itself is over the limit, the columns before have said so.
-    untold = gate.value is None or gate.undecided or "counted" in reason or "users' time" in reason
+    untold = (
+        gate.value is None
+        or gate.undecided
+        or "counted" in reason
+        or "users' time" in reason
+        or "hung" in reason
+    )
     note = clean(gate.note or "") if "failed" not in reason else ""
     why = sentence([reason if untold else "", note])
     word, tone = ("pass", Tone.GOOD) if gate.passed else ("FAIL", Tone.BAD)

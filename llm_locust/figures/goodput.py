@@ -206,10 +206,10 @@ def show(summary: "Summary") -> Section:
 def by_time(summary: "Summary") -> str:
     """The share of the users' time, where it is another one than that of the requests."""
     ratio, times = summary.goodput.ratio, summary.user_time
-    if times is None or times.good_share is None or ratio is None:
+    share = None if times is None or times.good is None else times.good.share
+    if share is None or ratio is None or abs(share - ratio) < _ALIKE:
         return ""
-    is_alike = abs(times.good_share - ratio) < _ALIKE
-    return "" if is_alike else f"{percent(times.good_share)} of the users' time"
+    return f"{percent(share)} of the users' time"
 
 
 #: Shares that differ by less are one figure.

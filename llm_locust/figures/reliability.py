@@ -75,6 +75,14 @@ class Reliability(SummaryPart, frozen=True):
     longest_without_ok: WithoutAnswers | None
     longest_without_good: WithoutAnswers | None
     standstill: Standstills | None
+    hung: Annotated[
+        int,
+        key(
+            "number of requests that were cancelled after they had got nothing for longer than "
+            "[is usual](definitions.md#standstill)",
+            "scheduled in the window",
+        ),
+    ]
     retries: Retries
 
 
@@ -139,6 +147,7 @@ def reliability(
         longest_without_ok=_longest_without(ok, c, window) if asked else None,
         longest_without_good=_longest_without(good, c, window) if asked and good is not None else None,
         standstill=silences.standstills() if asked else None,
+        hung=len(silences.hung()),
         retries=_retries(requests, population.judged),
     )
 

@@ -30,6 +30,7 @@ from llm_locust.metrics.requests.latency import cut_pace_s
 from llm_locust.metrics.requests.rates import LawRate, law_rate
 from llm_locust.metrics.select import parse_where, without_first_tries
 from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.standstill import Silences
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.steady_window import LoadOverTime, asked_load, plateau
 from llm_locust.metrics.window import Population
@@ -123,6 +124,7 @@ def judged(
         m.window.seconds,
         faults(m.c, population.ok).not_used,
         times,
+        partial(_hung, m),
     )
     outcomes = evaluate(gates, part, evidence)
     whys = [
@@ -151,6 +153,16 @@ def _cut(m: Measured, population: Population, latency: str) -> CutPaces:
     paces_s = cut_pace_s(c)[begun]
     known = ~np.isnan(paces_s)
     return CutPaces(np.sort(paces_s[known]), int((~known).sum()))
+
+
+def _hung(m: Measured, metric: str) -> int:
+    """The requests that hung, and are not in a gate's metric: goodput has those that had broken a limit."""
+    if not m.c.cancelled.any():
+        return 0
+    rows = Silences.of(m.c, m.holes, m.window, m.judgement).hung()
+    if metric == "goodput" and m.judgement is not None:
+        return int((~m.judgement.judged[rows]).sum())
+    return len(rows)
 
 
 def _rate(m: Measured, metric: str) -> LawRate | None:

@@ -5,11 +5,11 @@ a server that is down half of the time is asked seldom then, for users back off.
 share of the fast ones."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from msgspec.structs import replace
 
 from llm_locust.core.batch import Requests
 from llm_locust.figures.figure import Run
@@ -22,19 +22,24 @@ from llm_locust.metrics.window import Window
 
 _OF_USERS = "requests of users, in the window"
 
+#: Users who hang for more of the time of all, or more of an open loop's requests, fail a run by themselves.
+MOST_HUNG = 0.1
+
 
 class HungUsers(SummaryPart, frozen=True):
-    """Users whose last request got nothing more to the end, for longer than is usual."""
+    """Users that got nothing more, for longer than is usual, to the end or over several requests."""
 
     n: Annotated[
         int,
         key(
-            "number of users that hung to the end: see [the time of users](definitions.md#the-time-of-users)",
-            _OF_USERS,
+            "number of users that hung: see [the time of users](definitions.md#the-time-of-users)", _OF_USERS
         ),
     ]
     from_s: Annotated[
         float | None, key("since when the first of them did, s after the window's start", _OF_USERS)
+    ]
+    until_s: Annotated[
+        float | None, key("when the last of them got an answer again, s; null if one did not", _OF_USERS)
     ]
     seconds: Annotated[float, key("for how long they did in all, s", _OF_USERS)]
 
@@ -42,27 +47,15 @@ class HungUsers(SummaryPart, frozen=True):
         """As "5 of 10 users hung from 8 s on"; empty if none did."""
         from_s = self.from_s or 0.0
         since = f"{from_s:.3g} s" if from_s >= 0 else "the warm-up"
-        return f"{self.n} of {users} users hung from {since} on" if self.n else ""
+        until = "on" if self.until_s is None else f"to {self.until_s:.3g} s"
+        return f"{self.n} of {users} users hung from {since} {until}" if self.n else ""
 
 
-class UserTime(SummaryPart, frozen=True):
-    """A closed loop by the time of its users."""
+class TimeShares(SummaryPart, frozen=True):
+    """The time of users in requests of one kind as a share of that in those of this and of the other kind."""
 
-    users: Annotated[int, key("number of users that had a request under way", _OF_USERS)]
-    seconds: Annotated[float, key("how long they had one in all, s", _OF_USERS)]
-    backoff_s: Annotated[float, key("how long they backed off after failures, s", _OF_USERS)]
-    hung: HungUsers
-
-    @property
-    def hung_text(self) -> str:
-        return self.hung.text(self.users)
-
-    good_share: Annotated[
-        float | None,
-        key(
-            "time in good requests / time in good and bad ones and in back-off; null without an SLO",
-            _OF_USERS,
-        ),
+    share: Annotated[
+        float | None, key("their time / the time in these and in the others, and in back-off", _OF_USERS)
     ]
     by_user: Annotated[
         float | None,
@@ -77,6 +70,36 @@ class UserTime(SummaryPart, frozen=True):
         ),
     ]
     by_moment_at_most: Annotated[float | None, key("the upper end of that", _OF_USERS)]
+
+    def breaks(self, holds: Callable[[float], bool]) -> bool:
+        """Whether a limit that the requests hold is broken by the time of their users.
+
+        Bad requests are longer ones too where they are so by chance: it is broken only if the bad time keeps
+        together, in some users or at some times.
+        """
+        ends = (self.by_user_at_most, self.by_moment_at_most)
+        is_broken = self.share is not None and not holds(self.share)
+        return is_broken and any(end is not None and not holds(end) for end in ends)
+
+
+class UserTime(SummaryPart, frozen=True):
+    """A closed loop by the time of its users."""
+
+    users: Annotated[int, key("number of users that had a request under way", _OF_USERS)]
+    seconds: Annotated[float, key("how long they had one in all, s", _OF_USERS)]
+    backoff_s: Annotated[float, key("how long they backed off after failures, s", _OF_USERS)]
+    hung: HungUsers
+
+    @property
+    def hung_text(self) -> str:
+        return self.hung.text(self.users)
+
+    def have_hung(self, seconds: float) -> bool:
+        """Whether users hung for more of a window of so many seconds than :data:`MOST_HUNG` of all have."""
+        return self.hung.seconds > MOST_HUNG * self.users * seconds
+
+    good: Annotated[TimeShares | None, key("the time in good requests; null without an SLO", _OF_USERS)]
+    served: Annotated[TimeShares, key("the time in `ok` ones, beside those that failed or hung", _OF_USERS)]
 
 
 #: A share is below a limit beyond chance if it is so by this many standard deviations: 0.5 % of chances are.
@@ -117,29 +140,23 @@ def user_time(
     present = np.unique(found.users[found.lasted_s > 0])
     if not len(present):
         return None
-    hung = found.hung(silences)
-    of_hung = HungUsers(
-        n=int(hung.sum()),
-        from_s=float(found.last_sign_s()[hung].min()) - window.start_s(c) if hung.any() else None,
-        seconds=float(found.left_s()[hung].sum()),
-    )
-    whole = UserTime(
+    inside, hung = window.scheduled(c)[rows], found.hung(silences)
+    lost = hung | ~np.isnan(stuck.lasted_s)[rows]
+    failed = lost | (inside & ~c.ok[rows] & ~c.cancelled[rows])
+    served = found.shares(inside & c.ok[rows], failed, hung, len(present))
+    good = None
+    if judgement is not None:
+        bad = lost | (inside & (judgement.judged & ~judgement.good)[rows])
+        hung_or_bad = hung | (bad & found.crawls(silences))
+        good = found.shares((judgement.good & window.scheduled(c))[rows], bad, hung_or_bad, len(present))
+    return UserTime(
         users=len(present),
         seconds=float(found.lasted_s.sum()),
         backoff_s=float(found.backoff_s().sum()),
-        hung=of_hung,
-        good_share=None,
-        by_user=None,
-        by_user_at_most=None,
-        by_moment=None,
-        by_moment_at_most=None,
+        hung=found.of_hung(hung),
+        good=good,
+        served=served,
     )
-    if judgement is None:
-        return whole
-    inside = window.scheduled(c)
-    bad = hung | ~np.isnan(stuck.lasted_s)[rows] | (judgement.judged & ~judgement.good & inside)[rows]
-    good = (judgement.good & inside)[rows]
-    return replace(whole, **found.shares(good, bad, hung, len(present)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,47 +200,90 @@ class _Walks:
         """When a request was sent, or its last token came."""
         return np.fmax(self.begins_s, self.c.sent_s[self.rows] + self.c.last_event_s[self.rows])
 
-    def left_s(self) -> Floats:
-        """The time of the window after that."""
-        end_s = np.full(len(self.rows), self.window.end_s(self.c))
-        return _inside(self.c, self.window, end_s) - _inside(self.c, self.window, self.last_sign_s())
+    @property
+    def _until_s(self) -> Floats:
+        """When a user's next request began, or the window ended."""
+        nexts_s = np.append(self.begins_s[1:], np.inf)[: len(self.rows)]
+        nexts_s[self.is_last] = self.window.end_s(self.c)
+        return nexts_s
 
     def hung(self, silences: Silences) -> Mask:
-        """The last requests of users that got nothing more to the end, for longer than is usual."""
-        c, left_s = self.c, self.left_s()
-        to_the_end = c.cancelled[self.rows] & ~c.abandoned[self.rows] & (self.ends_s >= self.window.end_s(c))
-        found = np.flatnonzero(self.is_last & to_the_end & (left_s > LEAST_S))
+        """Requests that were given up after they had got nothing for longer than is usual, or that crawled,
+        of users of whom that was the last request, or who had several such ones in a row."""
+        c, signs_s = self.c, self.last_sign_s()
+        ends_s = np.minimum(self.ends_s, self.window.end_s(c))
+        silent = c.given_up[self.rows] & (ends_s - signs_s > LEAST_S)
+        silent &= ~c.cancelled[self.rows] | c.abandoned[self.rows] | self._are_to_the_end
+        found = np.flatnonzero(silent)
         rows = self.rows[found]
-        waits = Waits(rows, c.events[rows].astype(np.int64), self.last_sign_s()[found], self.ends_s[found])
-        hung = np.zeros(len(self.rows), np.bool_)
-        hung[found[silences.usual.is_strange(waits, left_s[found])]] = True
-        return hung
+        waits = Waits(rows, c.events[rows].astype(np.int64), signs_s[found], self.ends_s[found])
+        silent[found] = silences.usual.is_strange(waits, (ends_s - signs_s)[found])
+        before = np.append(False, silent[:-1])[: len(silent)] & ~self.is_first
+        after = np.append(silent[1:], False)[: len(silent)] & ~self.is_last
+        crawls = self.crawls(silences) & c.cancelled[self.rows]
+        return np.asarray(silent & (self.is_last | before | after) | crawls, dtype=np.bool_)
 
-    def backoff_s(self) -> Floats:
+    def crawls(self, silences: Silences) -> Mask:
+        """The last requests of users whose tokens came to the end, and far more slowly than is usual."""
+        found = np.zeros(len(self.rows), np.bool_)
+        asked = np.flatnonzero(self.is_last & self._are_to_the_end & (self.left_s() > LEAST_S))
+        found[asked] = silences.usual.are_crawling(self.rows[asked])
+        return found
+
+    @property
+    def _are_to_the_end(self) -> Mask:
+        return np.asarray(self.ends_s >= self.window.end_s(self.c), dtype=np.bool_)
+
+    def left_s(self) -> Floats:
+        """The time of the window that each has from its begin to the user's next request."""
+        return self._inside(self._until_s) - self._inside(self.begins_s)
+
+    def of_hung(self, hung: Mask) -> HungUsers:
+        """Who hung, from the last sign of the first such request of each."""
+        if not hung.any():
+            return HungUsers(n=0, from_s=None, until_s=None, seconds=0.0)
+        begins = hung & ~(np.append(False, hung[:-1]) & ~self.is_first)
+        signs_s = self.last_sign_s()  # in the drain that of one that crawls
+        since_s = np.where(begins & (signs_s < self.window.end_s(self.c)), signs_s, self.begins_s)
+        seconds = self._inside(self._until_s) - self._inside(since_s)
+        in_a_row = np.cumsum(begins)  # the number of each row of them
+        last = hung & np.isin(in_a_row, in_a_row[hung & self.is_last])
+        to_the_end, start_s = bool(last.any()), self.window.start_s(self.c)
+        return HungUsers(
+            n=len(np.unique(self.users[hung])),
+            from_s=float(since_s[last if to_the_end else hung].min()) - start_s,
+            until_s=None if to_the_end else float(self._until_s[hung].max()) - start_s,
+            seconds=float(seconds[hung].sum()),
+        )
+
+    def backoff_s(self, *, in_a_row: bool = False) -> Floats:
         """How much longer each user paused after a request of the window that failed than after others.
 
-        After its last one it pauses to the window's end.
+        After its last one it pauses to the window's end. ``in_a_row``: only after one that followed another.
         """
         if not self.are_all:
             return np.zeros(len(self.rows))
-        nexts_s = np.append(self.begins_s[1:], np.inf)
-        nexts_s[self.is_last] = self.window.end_s(self.c)
-        pauses_s = _inside(self.c, self.window, nexts_s) - _inside(self.c, self.window, self.ends_s)
+        pauses_s = self._inside(self._until_s) - self._inside(self.ends_s)
         ok = self.c.ok[self.rows]
         thought = pauses_s[ok & ~self.is_last]
         usual_s = float(np.median(thought)) if len(thought) else 0.0
         failed = ~ok & ~self.c.cancelled[self.rows] & self.window.scheduled(self.c)[self.rows]
+        if in_a_row:
+            failed = failed & (np.append(False, failed[:-1])[: len(failed)] & ~self.is_first | self.is_last)
         return np.where(failed, np.maximum(pauses_s - usual_s, 0.0), 0.0)
 
-    def shares(self, good: Mask, bad: Mask, hung: Mask, users: int) -> dict[str, float | None]:
-        """The time of good requests as a share of that of good and bad ones and of back-off, three times."""
-        lost_s = float(self.backoff_s().sum())
-        time_s = _share(self.lasted_s, good, bad, lost_s)
+    def shares(self, good: Mask, bad: Mask, hung: Mask, users: int) -> TimeShares:
+        """The time of good requests as a share of that of good and bad ones and of back-off, three times.
+
+        Back-off after a single failure is as much by chance as that: what the user got next stands for it.
+        """
+        time_s = _share(self.lasted_s, good, bad, float(self.backoff_s().sum()))
         # What a user would have got while it waited is what it got next. The only request of a user stands
-        # for itself, and one that hung for what was left.
-        stands_s = np.where(self.is_first, 0.0, np.append(0.0, self.lasted_s[:-1])[: len(self.lasted_s)])
+        # for itself, and so does one that hung.
+        stands_s = np.append(0.0, np.where(hung, 0.0, self.lasted_s)[:-1])[: len(self.lasted_s)]
+        stands_s = np.where(self.is_first, 0.0, stands_s)
         stands_s = np.where(self.is_first & self.is_last & ~hung, self.lasted_s, stands_s)
-        hung_s = lost_s + float(self.lasted_s[hung].sum())
+        hung_s = float(self.backoff_s(in_a_row=True).sum()) + float(self.lasted_s[hung].sum())
         by_user = _share(stands_s, good, bad, hung_s)
         by_moment, moments_s = None, np.empty(0)
         if users >= _FEWEST_USERS:
@@ -234,19 +294,22 @@ class _Walks:
         n = int((good | bad).sum())
         chance = math.sqrt(max(int(good.sum()) * int(bad.sum()), n - 1) / n**2) if n else 0.0
         judged = good | bad
-        return {
-            "good_share": time_s,
-            "by_user": by_user,
-            "by_user_at_most": _at_most(by_user, stands_s[judged], hung_s, chance),
-            "by_moment": by_moment,
-            "by_moment_at_most": _at_most(by_moment, moments_s[judged[: len(moments_s)]], 0.0, chance),
-        }
+        return TimeShares(
+            share=time_s,
+            by_user=by_user,
+            by_user_at_most=_at_most(by_user, stands_s[judged], hung_s, chance),
+            by_moment=by_moment,
+            by_moment_at_most=_at_most(by_moment, moments_s[judged[: len(moments_s)]], 0.0, chance),
+        )
 
     def _until_the_next(self, order: Rows) -> Floats:
         """The time from each request to the next one of any user, while any was under way."""
         begins_s, ends_s = self.begins_s[order], np.maximum.accumulate(self.ends_s[order])
         until_s = np.minimum(np.append(begins_s[1:], np.inf), ends_s)
-        return np.maximum(_inside(self.c, self.window, until_s) - _inside(self.c, self.window, begins_s), 0.0)
+        return np.maximum(self._inside(until_s) - self._inside(begins_s), 0.0)
+
+    def _inside(self, times_s: Floats) -> Floats:
+        return _inside(self.c, self.window, times_s)
 
 
 def _share(seconds: Floats, good: Mask, bad: Mask, lost_s: float) -> float | None:

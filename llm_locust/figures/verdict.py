@@ -11,6 +11,7 @@ from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
+from llm_locust.figures.user_time import MOST_HUNG
 from llm_locust.metrics.limits import STANDSTILL, parse_gates
 
 #: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
@@ -39,7 +40,7 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     1: a gate broke in a run that was cut short, and the rest of the run could not have repaired it. 4:
     records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
     invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
-    of the window, and no gate says how long it may. 1: users hung to the end, and no gate is on goodput. 1:
+    of the window, and no gate says how long it may. 1: users or requests hung, and no gate is on goodput. 1:
     requests failed, and no gate limits that. 3: a gate cannot be judged. A gate on a part of the records, or
     on numbers that are the client's own, says nothing
     about the server: therefore 4 and 3 come before 1.
@@ -62,8 +63,8 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     if summary.gates and not is_limited and (still := stood_still(summary)):
         return RunVerdict(EXIT_GATE, still)
     of_users = any(gate.metric == "goodput" and not gate.is_upper for gate in asked)  # and of their time
-    if summary.gates and not of_users and (hung := users_hung(summary)):
-        return RunVerdict(EXIT_GATE, hung)
+    if summary.gates and not of_users and (why := hung(summary)):
+        return RunVerdict(EXIT_GATE, why)
     is_search = summary.search is not None  # beyond its edge requests may fail
     if not summary.gates:
         return RunVerdict(0) if is_search else None
@@ -114,12 +115,21 @@ def stood_still(summary: Summary) -> str:
     )
 
 
-def users_hung(summary: Summary) -> str:
-    """That users hung to the end for more than :data:`MOST_STILL` of the time of all; else empty."""
-    times = summary.user_time
-    if times is None or times.hung.seconds <= MOST_STILL * times.users * summary.window.seconds:
-        return ""
-    return f"{times.hung_text}, and no --gate on goodput says how much of their time may be lost"
+def hung(summary: Summary) -> str:
+    """That users, or requests of an open loop, hung for more than :data:`MOST_HUNG` of all; else empty."""
+    times, n = summary.user_time, summary.reliability.hung
+    if times is not None and times.have_hung(summary.window.seconds):
+        return f"{times.hung_text}, and no --gate on goodput says how much of their time may be lost"
+    is_whole = not (summary.is_sweep or _is_selection(summary))
+    if summary.is_open_loop and is_whole and n > MOST_HUNG * summary.requests.scheduled:
+        return f"{hung_requests(summary)}, and no --gate on goodput says how many may"
+    return ""
+
+
+def hung_requests(summary: Summary) -> str:
+    """How many requests of an open loop hung until they were given up."""
+    n, of = summary.reliability.hung, summary.requests.scheduled
+    return f"{n:,} of {of:,} requests hung: nothing more came of them until they were given up"
 
 
 def nothing_measured(summary: Summary, why: str | None = None) -> str:

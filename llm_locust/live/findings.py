@@ -59,7 +59,7 @@ def hung_users(totals: Mapping[LiveKey, Counts], seen: Observation, origin_s: fl
                 since_s.append(worker.told_s - each.silent_s)
                 seconds += each.silent_s
     from_s = float(round(min(since_s) - origin_s)) if since_s else None
-    return HungUsers(n=len(since_s), from_s=from_s, seconds=seconds)
+    return HungUsers(n=len(since_s), from_s=from_s, until_s=None, seconds=seconds)
 
 
 def _usual_s(counts: Counts, streamed: bool) -> float:

@@ -51,6 +51,9 @@ LEAST_S = 1.0
 #: ``_HABIT`` of them had one in the same place; or it is as short as so many ``_GAPS`` of an answer.
 _AS_LONG, _TIMES, _RARE, _HABIT, _GAPS = 1 / 0.9, 3.0, 0.02, 0.1, 3.0
 
+#: A stream that is so many times as slow as is usual crawls.
+_CRAWLS = 10.0
+
 #: A request tells of a silence in which it waits for this share of it at least. What is little beside it is
 #: this share, or so many median waits for a first token. Twice as much may be beside one that is no measure.
 _MOST_OF_IT, _LITTLE, _MEDIANS, _TWICE = 0.5, 0.05, 1.5, 2.0
@@ -214,6 +217,15 @@ class Silences:
         still &= count(tells & usual.are(*told, _AS_LONG)) == 0
         return cls(c, window, usual, since_s, until_s, busy_s, still)
 
+    def hung(self) -> Rows:
+        """Requests of the window that were cancelled, and before had got nothing for longer than is usual."""
+        c = self.c
+        rows = np.flatnonzero(c.cancelled & self.window.scheduled(c))
+        lasts_s = np.where(c.events[rows] > 0, _edges_s(c)[1][rows], begun_s(c)[rows])
+        waits = Waits(rows, c.events[rows].astype(np.int64), lasts_s, c.ended_s[rows])
+        waits = waits.among(waits.seconds > LEAST_S)
+        return waits.rows[self.usual.is_strange(waits, waits.seconds)]
+
     def standstills(self) -> Standstills:
         """The ``reliability.standstill`` of a summary."""
         c, start_s = self.c, self.window.start_s(self.c)
@@ -273,9 +285,12 @@ class Kinds:
 
     def gap_s(self, rows: Rows) -> float:
         """The median of the mean gaps of these answers; NaN where none has two events."""
-        c, streams = self.c, rows[self.c.events[rows] > 1]
-        gaps_s = (c.last_event_s - c.first_event_s)[streams] / (c.events[streams] - 1)
-        return percentile(ordered(gaps_s), 50.0)
+        return percentile(ordered(self.paces_s(rows)), 50.0)
+
+    def paces_s(self, rows: Rows) -> Floats:
+        """The mean gap of each of these; NaN of those with fewer than two events."""
+        c, gaps = self.c, self.c.events[rows] - 1
+        return np.where(gaps > 0, (c.last_event_s - c.first_event_s)[rows] / np.maximum(gaps, 1), np.nan)
 
     def slack_s(self, waits: Waits) -> Floats:
         """What a wait usually takes beside a silence that it lies in; NaN where none ended well."""
@@ -333,6 +348,19 @@ class Usual:
         """Whether not even a third of this is usual, of requests by themselves that were given up."""
         none = np.zeros(len(waits), np.int64)
         return ~self.are(waits, lasted_s, none, none, _TIMES)
+
+    def are_crawling(self, rows: Rows) -> Mask:
+        """Whether the mean gap of each is ten times as long as those of the slowest 2 % that ended ok."""
+        found = np.zeros(len(rows), np.bool_)
+        paces_s = self.kinds.paces_s(rows)
+        for kind in np.unique(self.kinds.of_row[rows]).tolist():
+            own = self.kinds.of_row[rows] == kind
+            others = np.setdiff1d(self.kinds.ok(kind), rows)
+            usual_s = ordered(self.kinds.paces_s(others))
+            if len(usual_s):
+                fewest = max(1, math.ceil(_RARE * len(usual_s)))
+                found[own] = paces_s[own] > _CRAWLS * usual_s[len(usual_s) - fewest]
+        return found
 
     def chance(self, waits: Waits, lasted_s: Floats, silence: Rows, n: int, window_s: float) -> Floats:
         """Probability of each of ``n`` silences, if the requests in it waited independently of each other.

@@ -33,9 +33,9 @@ from llm_locust.figures.text import (
     sentence,
     short,
 )
-from llm_locust.figures.verdict import RunVerdict, nothing_measured, stood_still, users_hung
+from llm_locust.figures.verdict import RunVerdict, hung, hung_requests, nothing_measured, stood_still
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.limits import OPERATORS, Gate, MetricKind, parse_gates
+from llm_locust.metrics.limits import MOST_FAILED, OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 
 # --- What went wrong, or may have: one finding a cause, the worst first.
@@ -170,19 +170,27 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
 
 
 def _hung(summary: Summary) -> Iterator[RunFinding]:
-    """Users that got nothing more to the end: where nobody did, that is the standstill."""
+    """Users or requests that got nothing more: where nobody did, that is the standstill."""
     times = summary.user_time
-    if times is None or not _has_hung(summary) or reliability.standstill(summary) is not None:
+    are_all = times is not None and times.hung.n == times.users
+    if not _has_hung(summary) or ((are_all or stood_still(summary)) and reliability.standstill(summary)):
         return
-    text = times.hung_text
-    lost = f"for {seconds(times.hung.seconds)} in all: a share of requests counts each of them once"
-    when = f"{_DO}look at the logs of server and gateway at {_at(summary, times.hung.from_s or 0.0)}"
-    section = Section("Hung users", (Line(f"HUNG: {text}", Tone.BAD), Line(lost), Line(when)), alarm=True)
-    yield RunFinding("hung", "Hung users", text, Tone.BAD, section)
+    if times is None:
+        text, title = hung_requests(summary), "Hung requests"
+        lines = [Line(f"HUNG: {text}", Tone.BAD), Line(f"{_DO}look at the logs of server and gateway")]
+    else:
+        text, title = times.hung_text, "Hung users"
+        lost = f"for {seconds(times.hung.seconds)} in all: a share of requests counts each of them once"
+        when = f"{_DO}look at the logs of server and gateway at {_at(summary, times.hung.from_s or 0.0)}"
+        lines = [Line(f"HUNG: {text}", Tone.BAD), Line(lost), Line(when)]
+    yield RunFinding("hung", title, text, Tone.BAD, Section(title, tuple(lines), alarm=True))
 
 
 def _has_hung(summary: Summary) -> bool:
-    return bool(summary.user_time and summary.user_time.hung.n)
+    if summary.user_time is not None:
+        return bool(summary.user_time.hung.n)
+    many = summary.reliability.hung > MOST_FAILED * summary.requests.scheduled
+    return summary.is_open_loop and not summary.is_sweep and many
 
 
 def _at(summary: Summary, after_s: float) -> str:
@@ -423,7 +431,7 @@ def _undecided(summary: Summary) -> RunVerdict:
     if failed and summary.search is None:
         which = f"{count(failed)} of {plural(summary.requests.population, 'request')}"
         return RunVerdict(1, f"{which} failed, and no gate says how many may")
-    still = stood_still(summary) or users_hung(summary)
+    still = stood_still(summary) or hung(summary)
     return RunVerdict(1, still) if still else RunVerdict(0)
 
 

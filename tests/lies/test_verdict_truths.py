@@ -13,7 +13,7 @@ from summaries import summarise, typed
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Doubt, RequestRecord
 from llm_locust.figures.summary import Summary
-from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung, verdict
+from llm_locust.figures.verdict import RunVerdict, hung, stood_still, verdict
 from llm_locust.report.headline import findings
 from llm_locust.swarm.run.run import without_gates
 
@@ -48,7 +48,7 @@ class Truth:
             warmup_s=self.warmup_s,
         )
         summary = typed(summarise(batch(*records), run))
-        lost = stood_still(summary) or users_hung(summary)
+        lost = stood_still(summary) or hung(summary)
         found = verdict(summary, run) or without_gates(summary.requests.failed, lost)
         return found, summary
 
@@ -99,7 +99,7 @@ def thinking(least_s: float, most_s: float, **of_load: Any) -> Load:
 
 
 READERS = "ttft=2s tpot=50ms"
-FROZEN = "the server stood still for"
+FROZEN = "the server stood still"
 GATE, BY_TIME = "1 of ", "% of the users' time, which is not"
 
 BAD = {
@@ -162,6 +162,52 @@ BAD = {
     "half of the users hang in their streams": Truth(
         lambda asked: Course(pauses={20: FOR_EVER} if asked.at_s > 20 and asked.user % 2 else {}),
         says="5 of 10 users hung from 20",
+    ),
+    "half of the users hang, and time out each time": Truth(
+        hanging(8, 5), load=Load(120, timeout=30), gates="error_rate<5%", says="5 of 10 users hung from 8"
+    ),
+    "half of the users hang, and leave each time": Truth(
+        hanging(8, 5), load=Load(120, patience=30), gates="p95_ttft<1s", says="5 of 10 users hung from 8"
+    ),
+    "half of the users hang for half of the time, and time out": Truth(
+        lambda asked: Course(ttft=FOR_EVER if 20 < asked.at_s < 70 and asked.user % 2 else 0.1),
+        load=Load(120, timeout=10),
+        gates="p95_ttft<1s",
+        says="5 of 10 users hung from 20.1 s to 72.5 s",
+    ),
+    "half of the users get a token in 3 s": Truth(
+        lambda asked: Course(gap=3.0 if asked.at_s > 8 and asked.user % 2 else 0.01),
+        gates="p95_itl<100ms",
+        says="5 of 10 users hung from 8",
+    ),
+    "half of the users get a token in 3 s, an SLO": Truth(
+        lambda asked: Course(gap=3.0 if asked.at_s > 8 and asked.user % 2 else 0.01),
+        load=Load(drain=200),
+        slo=READERS,
+        gates="goodput>=90%",
+        says=BY_TIME,
+    ),
+    "three in ten requests hang, open loop": Truth(
+        some(0.3, {}, {"ttft": FOR_EVER}),
+        load=Load(drain=10),
+        due_s=poisson(5, 60),
+        gates="error_rate<1%",
+        says="more hung: with these 32.4% is not < 1%",
+    ),
+    "three in ten streams stop, open loop, no gate": Truth(
+        some(0.3, {}, {"pauses": {20: FOR_EVER}}),
+        load=Load(drain=10),
+        due_s=poisson(5, 60),
+        gates="",
+        says="96 of 296 requests hung",
+    ),
+    "three in ten streams stop, open loop, a limit on their beginning": Truth(
+        some(0.3, {}, {"pauses": {20: FOR_EVER}}),
+        load=Load(drain=10),
+        due_s=poisson(5, 60),
+        slo="ttft=2s",
+        gates="goodput>=90%",
+        says="96 more hung: with these 67.6% is not >= 90%",
     ),
     "a quarter of twenty users hang": Truth(
         hanging(8, 5), 20, slo="ttft=2s", gates="goodput>=90%", says=BY_TIME
@@ -365,6 +411,16 @@ HEALTHY = {
     "by chance one in a hundred fails": Truth(
         some(0.01, {"n": 20}, {"status": 500}), 10, slo="ttft=1s", gates="goodput>=95%"
     ),
+    "by chance one in two hundred times out": Truth(
+        some(0.005, {"n": 30}, {"ttft": FOR_EVER}), 4, Load(300, timeout=5), gates="error_rate<1%"
+    ),
+    "by chance fewer fail than may, and users back off": Truth(
+        some(0.007, {"ttft": 0.03, "n": 3}, {"status": 500, "ttft": 0.03}),
+        4,
+        Load(300),
+        slo="ttft=1s",
+        gates="goodput>=99% error_rate<1%",
+    ),
     "failures in the warm-up": Truth(
         lambda asked: Course(status=503 if asked.at_s < 3 else 200), 8, Load(20), warmup_s=6.0, gates=""
     ),
@@ -395,6 +451,16 @@ UNTOLD = {
     "all requests began in the warm-up": Truth(
         same(ttft=10, n=1), 2, Load(12), warmup_s=11.0, says="nothing was measured"
     ),
+    "one of ten users hung for half of the time": Truth(
+        hanging(32, 1), gates="error_rate<1%", says="let them end with a longer --drain"
+    ),
+    "two in a hundred requests hang, open loop": Truth(
+        some(0.02, {}, {"ttft": FOR_EVER}),
+        load=Load(drain=10),
+        due_s=poisson(5, 60),
+        gates="error_rate<1%",
+        says="let them end with a longer --drain",
+    ),
     "nobody was answered": Truth(same(status=503), 4, Load(10), gates="rps<1000", says="none of the"),
 }
 
@@ -412,7 +478,8 @@ def test_a_bad_server_fails_its_run(name: str) -> None:
     truth = BAD[name]
     found, summary = truth.judged()
     assert found.code == 1, (found, summary.reliability, summary.goodput.ratio, summary.user_time)
-    said = " ".join([found.reason, *(gate.reason or "" for gate in summary.gates)])
+    causes = (each.text for each in findings(summary))
+    said = " ".join([found.reason, *(gate.reason or "" for gate in summary.gates), *causes])
     assert truth.says in said
 
 

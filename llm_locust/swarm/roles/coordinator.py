@@ -12,7 +12,7 @@ from locust.env import Environment
 
 from llm_locust.figures.summary import as_json
 from llm_locust.figures.text import Line
-from llm_locust.figures.verdict import RunVerdict, stood_still, users_hung
+from llm_locust.figures.verdict import RunVerdict, hung, stood_still
 from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
@@ -340,7 +340,7 @@ class RunCoordinator:
         report = None if run is None else run.report
         judged = None
         if report is not None:
-            still = stood_still(report.summary) or users_hung(report.summary)
+            still = stood_still(report.summary) or hung(report.summary)
             judged = report.verdict or without_gates(report.summary.requests.failed, still)
         end = RunEnd(
             is_refused=self._refused,
