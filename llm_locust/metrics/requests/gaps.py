@@ -33,18 +33,18 @@ _Integers = NDArray[np.int64]
 
 
 class GapCourse:
-    """``table[cell, i]`` gaps in bin ``first`` + i, as a
+    """``table[i, cell]`` gaps in the i-th of the ``bins`` that have any, as a
     :class:`~llm_locust.metrics.stats.intervals.CellSums`.
     """
 
     def __init__(self, cells: int) -> None:
-        self.first = 0
-        self.table: _Integers = np.zeros((cells, 0), dtype=np.int64)
+        self.bins = np.zeros(0, dtype=np.int64)
+        self.table: _Integers = np.zeros((0, cells), dtype=np.int64)
         self._sums_ns = np.zeros(cells, dtype=np.int64)
 
     @property
     def counts(self) -> Floats:
-        counts: Floats = self.table.sum(axis=1).astype(np.float64)
+        counts: Floats = self.table.sum(axis=0).astype(np.float64)
         return counts
 
     @property
@@ -57,17 +57,16 @@ class GapCourse:
 
         An edge with gaps on both sides is preferred.
         """
-        whole = offsets_of(self.table.sum(axis=0))
-        found = np.empty((len(limits), len(self.table)))
+        whole = offsets_of(self.table.sum(axis=1))
+        found = np.empty((len(limits), self.table.shape[1]))
         for i, limit in enumerate(limits):
-            found[i] = self.table[:, : self._edge(limit * 1e9, whole)].sum(axis=1)
+            found[i] = self.table[: self._edge(limit * 1e9, whole)].sum(axis=0)
         return found
 
     def _edge(self, limit_ns: float, whole: _Integers) -> int:
         """Number of bins below a limit."""
         bin_ = int(_bins(np.array([limit_ns]))[0])
-        lower = min(max(bin_ - self.first, 0), self.table.shape[1])
-        upper = min(lower + 1, self.table.shape[1])
+        lower, upper = np.searchsorted(self.bins, [bin_, bin_ + 1]).tolist()
         start, end = (_start_ns(bin_ + i) for i in (0, 1))
         wanted = whole[lower] + (whole[upper] - whole[lower]) * (limit_ns - start) / (end - start)
         parting = [edge for edge in (lower, upper) if 0 < whole[edge] < whole[-1]]
@@ -84,41 +83,41 @@ class GapCourse:
         if not len(gaps_ns):
             return
         bins = _bins(gaps_ns)
-        self._cover(int(bins.min()), int(bins.max()) + 1)
-        # A piece of a run has few of its cells.
-        low, high, width = int(cell_of.min()), int(cell_of.max()) + 1, self.table.shape[1]
-        bins += np.repeat((cell_of - low) * width - self.first, rows_gaps)
-        counts = np.bincount(bins, minlength=(high - low) * width)
-        self.table[low:high] += counts.reshape(high - low, width)
+        first = int(bins.min())
+        bins -= first
+        occupied = np.flatnonzero(np.bincount(bins))
+        self._cover(occupied + first)
+        # A piece of a run has few of its cells, and few bins of those between its shortest and longest gap.
+        low, high = int(cell_of.min()), int(cell_of.max()) + 1
+        row_of = np.zeros(int(occupied[-1]) + 1, dtype=np.int64)
+        row_of[occupied] = np.arange(len(occupied)) * (high - low)
+        places = row_of[bins] + np.repeat(cell_of - low, rows_gaps)
+        counts = np.bincount(places, minlength=len(occupied) * (high - low)).reshape(len(occupied), -1)
+        self.table[np.searchsorted(self.bins, occupied + first), low:high] += counts
         sums = np.diff(np.concatenate([[0], np.cumsum(gaps_ns)])[offsets_of(rows_gaps)])
         np.add.at(self._sums_ns, cell_of, sums)
 
     def merge(self, other: "GapCourse") -> None:
         """Add the gaps of another course with the same number of cells."""
-        width = other.table.shape[1]
-        if width:
-            self._cover(other.first, other.first + width)
-            at = other.first - self.first
-            self.table[:, at : at + width] += other.table
-            self._sums_ns += other._sums_ns
+        self._cover(other.bins)
+        self.table[np.searchsorted(self.bins, other.bins)] += other.table
+        self._sums_ns += other._sums_ns
 
-    def _cover(self, first: int, last: int) -> None:
-        """Make room for bins from ``first`` to before ``last``."""
-        cells, width = self.table.shape
-        if not width:
-            self.first, self.table = first, np.zeros((cells, last - first), np.int64)
-            return
-        before, behind = max(0, self.first - first), max(0, last - self.first - width)
-        if before or behind:
-            self.first -= before
-            self.table = np.pad(self.table, ((0, 0), (before, behind)))
+    def _cover(self, bins: _Integers) -> None:
+        """Make room for gaps in ``bins``."""
+        whole = np.union1d(self.bins, bins)
+        if len(whole) > len(self.bins):
+            table = np.zeros((len(whole), self.table.shape[1]), dtype=np.int64)
+            table[np.searchsorted(whole, self.bins)] = self.table
+            self.bins, self.table = whole, table
 
 
 def joined(courses: Sequence[GapCourse]) -> GapCourse | None:
     """Sum of all courses; None for none."""
     if not courses:
         return None
-    whole = GapCourse(len(courses[0].counts))
+    whole = GapCourse(len(courses[0].sums))
+    whole._cover(np.concatenate([course.bins for course in courses]))
     for course in courses:
         whole.merge(course)
     return whole
