@@ -314,7 +314,7 @@ def compare_runs(
         question = replace(question, slo=next(filter(None, (m.slo for m in manifests)), ""))
     runs = []
     for path, manifest in zip(paths, manifests, strict=True):
-        compared = measure_for_comparison(open_requests(path), manifest, question)
+        compared = measure_for_comparison(open_requests(path).held_if_small(), manifest, question)
         if not len(compared.population.judged):
             raise ValueError(f"{str(path)!r} has no finished request in its window: nothing to compare")
         runs.append(ComparedRun(clean(path.name or path.resolve().name), path, compared))

@@ -185,7 +185,9 @@ class StoredRun:
     @classmethod
     def of(cls, path: Path, beside: Path | None = None) -> "StoredRun":
         """A run directory whose requests are in one file (raises StoreError)."""
-        return cls(read_manifest(path), open_requests(path), beside or path, tuple(read_expired(path)))
+        manifest = read_manifest(path)
+        requests = open_requests(path).held_if_small()
+        return cls(manifest, requests, beside or path, tuple(read_expired(path)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.core.arrow import SCHEMA, SCHEMA_VERSION, PagesError, check_group, open_parquet
-from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch
+from llm_locust.core.batch import PART_ROWS, BatchError, RecordBatch, Requests
 from llm_locust.core.files import replacing
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import MAX_ARRIVALS
@@ -57,6 +57,9 @@ _MOST_ROWS_A_BYTE = 2
 
 #: Most bytes of texts of a row group, but for those of its last batch.
 _TEXT_BYTES_A_GROUP = 64 << 20
+
+#: Most bytes of a file whose requests are held in memory, and of what is read of it.
+_SMALL_BYTES, _SMALL_BYTES_READ = 1 << 20, 8 << 20
 
 #: Key of the schema version in the file's metadata.
 _VERSION_KEY = b"llm_locust.schema"
@@ -210,6 +213,18 @@ class StoredRequests:
                 while (part := coming.result()) is not None:
                     coming = reader.submit(next, parts, None)
                     yield part
+
+    def held_if_small(self) -> Requests:
+        """The same requests in memory where they take some MiB at most: a report reads its columns some forty
+        times (raises StoreError)."""
+        if self.path.stat().st_size > _SMALL_BYTES:
+            return self
+        held: list[RecordBatch] = []
+        for part in self.parts():
+            held.append(part)
+            if sum(each.table.nbytes for each in held) > _SMALL_BYTES_READ:
+                return self
+        return RecordBatch.concat(held)
 
     def _read(self, columns: Sequence[str]) -> Generator[RecordBatch]:
         # Not as a data set, which would read a directory named key=value as a column, and read far ahead.

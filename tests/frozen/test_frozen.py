@@ -23,6 +23,7 @@ def test_every_text_is_as_it_was(name: str) -> None:
     changed = [
         line
         for file in sorted(known.keys() | found.keys())
+        if known.get(file) != found.get(file)
         for line in unified_diff(
             known.get(file, "").splitlines(),
             found.get(file, "").splitlines(),

@@ -78,6 +78,18 @@ def test_parts_can_be_asked_for_again(tmp_path: Path) -> None:
     assert [sum(map(len, stored.parts())) for _ in range(2)] == [2, 2]
 
 
+def test_few_requests_are_read_once_and_many_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = open_requests(write_run(tmp_path / "run"))
+    held = requests.held_if_small()
+    assert isinstance(held, RecordBatch)
+    assert held.table.equals(RecordBatch.concat(requests.parts()).table)
+    for bound in ("_SMALL_BYTES_READ", "_SMALL_BYTES"):
+        monkeypatch.setattr(stored, bound, 1_000)
+        assert requests.held_if_small() is requests
+
+
 def test_a_run_without_requests_has_one_empty_part(tmp_path: Path) -> None:
     write_requests(tmp_path / REQUESTS_FILE, [])
     (part,) = open_requests(tmp_path).parts(["sent_ns"])

@@ -10,6 +10,7 @@ from golden_intervals import (
     Course,
     figures,
     in_order,
+    once,
     over_time,
     rate_ends,
     ratio,
@@ -38,7 +39,7 @@ UNSENT = 3  # four, of which one was due in the warm-up
 def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:
     """What a summary has of all requests, of a name and of a class alike."""
     ok, failed, judged = population(df)
-    inside = df[df.inside]
+    inside = in_window(df)
     return {
         "requests": {
             "scheduled": len(inside),
@@ -69,9 +70,24 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
     }
 
 
+@once
+def in_window(df: Frame) -> Frame:
+    return df[df.inside]
+
+
+@once
+def _answered(inside: Frame) -> Frame:
+    return inside[inside.ok]
+
+
+@once
+def _without_failures(inside: Frame) -> Frame:
+    return inside[inside.ok | inside.cancelled]
+
+
 def _latencies(df: Frame, failed: Frame, seconds: float, unsent: int) -> dict[str, Any]:
-    inside = df[df.inside]
-    ok = inside[inside.ok]
+    inside = in_window(df)
+    ok = _answered(inside)
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
     # A failed request has as many gaps as an ok one has on average.
     gaps_of_failed = round(len(failed) * len(gaps) / len(ok)) if len(gaps) else len(failed)
@@ -93,7 +109,7 @@ def latency(inside: Frame, metric: str, failed: Frame, beside: list[float]) -> d
     failures = in_order(failed, inside)
     failed_in = sums(failures, np.ones(len(failed)))
     if metric == "tpot" or f"{metric}_longer_than" not in inside:
-        ok = inside[inside.ok]
+        ok = _answered(inside)
         values, cells = ok[metric] * 1e3, in_order(ok, inside)
         course = Course(cells.cell, cells.cells, failed_in)
         if not beside:
@@ -106,10 +122,10 @@ def latency(inside: Frame, metric: str, failed: Frame, beside: list[float]) -> d
         del table["quantile"]
         return table | sure
     # Failed requests stand for themselves: the bounds of those that timed out are not used beside them.
-    known = inside if failed.empty else inside[inside.ok | inside.cancelled]
+    known = inside if failed.empty else _without_failures(inside)
     lasted, ended, scheduled = censored(known, metric)
     table = survival(lasted, ended, scheduled, len(failed), beside)
-    cells = in_order(inside.loc[lasted.index], inside)
+    cells = in_order(inside[["ok"]].loc[lasted.index], inside)
     sure = uncertainty(lasted, Course(cells.cell, cells.cells, failed_in), ended=ended, table=table)
     del table["quantile"]
     return table | sure
@@ -218,6 +234,7 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
     }
 
 
+@once
 def stuck(df: Frame) -> Frame:
     """From before the window, given up when they had been in it for longer than a limit of their class."""
     start = df.window_start.iloc[0]

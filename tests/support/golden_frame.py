@@ -6,7 +6,7 @@ from typing import Any
 import golden_run as run
 import numpy as np
 import pandas as pd
-from golden_intervals import percentile, serial_correlation, student_t
+from golden_intervals import once, percentile, serial_correlation, student_t
 from metrics_cases import ORIGIN_NS
 
 from llm_locust.core.record import RequestRecord
@@ -17,6 +17,8 @@ Frame = pd.DataFrame
 def frame(made: list[RequestRecord]) -> Frame:
     """One row a request, in the order of the workers; times in seconds after the run's start."""
     df = pd.DataFrame([_row(r) for r in [*made[::2], *made[1::2]]])
+    # Rows with texts of Arrow take most of the time.
+    df = df.astype(dict.fromkeys(df.columns[df.dtypes == "str"], object))
     for column in ("input_tokens", "cached_tokens", "n", "chars", "ttft", "ttfo", "e2el", "tpot", "sent"):
         df[column] = df[column].astype(float)
     start, end = df.scheduled.min() + run.WARMUP_S, run.STOP_S
@@ -238,6 +240,7 @@ def _concurrency_when_sent(df: Frame) -> None:
     df["load"] = np.where(lasts, begun, 0)
 
 
+@once
 def population(df: Frame) -> tuple[Frame, Frame, Frame]:
     """ok, failed, and both, of the requests scheduled in the window."""
     judged = df[df.inside & ~df.cancelled]

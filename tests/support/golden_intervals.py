@@ -2,13 +2,35 @@
 
 import math
 from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
+from operator import is_
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
+
+T = TypeVar("T")
+
+
+def once(compute: Callable[..., T]) -> Callable[..., T]:
+    """What is computed of a table is remembered for the latest tables, which nobody changes."""
+    latest: deque[tuple[tuple[Any, ...], T]] = deque(maxlen=16)
+
+    @wraps(compute)
+    def computed(*of: Any) -> T:
+        for known, value in latest:
+            if len(known) == len(of) and all(map(is_, known, of)):
+                return value
+        value = compute(*of)
+        latest.appendleft((of, value))
+        return value
+
+    return computed
+
 
 PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 Z = NormalDist().inv_cdf(0.975)
@@ -182,22 +204,24 @@ class Course:
     binned: bool = False  # shares are of the gaps up to the edge of a bin
 
 
+@once
 def in_order(df: pd.DataFrame, of: pd.DataFrame | None = None) -> Course:
     """The cells of ``df``'s rows, by their places among those of ``of``."""
-    place = _places(df if of is None else of)
-    cells = min(CELLS, len(place))
-    return Course((place[df.index] * cells // max(1, len(place))).to_numpy(), cells)
+    every = df if of is None else of
+    cells = min(CELLS, len(every))
+    return Course(_cells(df, every, cells), cells)
 
 
-_latest: list[Any] = [None, None]
+def _cells(df: pd.DataFrame, every: pd.DataFrame, cells: int) -> Array:
+    found: Array = (_places(every)[df.index] * cells // max(1, len(every))).to_numpy()
+    return found
 
 
+@once
 def _places(every: pd.DataFrame) -> Any:
-    """The place of each row in the order of time; that of the latest table is remembered."""
-    if _latest[0] is not every:
-        ordered = every.sort_values(["scheduled", "sent", "ended"], kind="stable").index
-        _latest[:] = every, pd.Series(range(len(ordered)), ordered)
-    return _latest[1]
+    """The place of each row in the order of time."""
+    ordered = every.sort_values(["scheduled", "sent", "ended"], kind="stable").index
+    return pd.Series(range(len(ordered)), ordered)
 
 
 def over_time(times: Any, start: float, end: float) -> Course:
