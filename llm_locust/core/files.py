@@ -100,7 +100,10 @@ _STATM = Path("/proc/self/statm")
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 
-_MOST_MAGIC = 16
+_MOST_MAGIC = 48
+
+#: What Git has in place of a large file that was not fetched.
+_LFS = b"version https://git-lfs.github.com/spec/"
 
 #: First bytes of what is compressed in a way that is not read.
 _COMPRESSED = {
@@ -272,6 +275,8 @@ def open_input(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:
     file = open_plain(path, name)
     try:
         begin = file.read(_MOST_MAGIC)
+        if begin.startswith(_LFS):
+            raise OSError("it is a pointer of Git LFS and not the file itself; fetch it with git lfs pull")
         for magic, name_of in _COMPRESSED.items():
             if begin.startswith(magic):
                 raise OSError(f"it is compressed by {name_of}; unpack it first, or compress it by gzip")

@@ -362,12 +362,11 @@ _FITS, _MAY_FIT = 0.9, 0.5
 #: only the beginning has blocks.
 _FEWEST_BLOCKS = 4
 
-#: Rates above or below which no published trace is, by a factor of 10: of requests, and of tokens in and out.
-_MOST_RATE, _MOST_TOKEN_RATE = 1_000.0, 1_000_000.0
+#: Rates above or below which no published trace is: of requests, and of tokens in and out. In milliseconds a
+#: trace of a request every 10 s or less would have more, were its times seconds.
+_MOST_RATES = {"ms": 100.0, "s": 1_000.0}
+_MOST_TOKEN_RATE = 1_000_000.0
 _LEAST_RATE = 1 / 100
-
-#: Rate above which times with a fraction of a millisecond are more likely seconds.
-_MOST_RATE_OF_FRACTIONS = 100.0
 
 _UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -436,7 +435,6 @@ class _Sample:
     """Facts of the first requests of a trace, in recorded time."""
 
     requests: int = 0
-    fractions: int = 0
     first_s: float = 0.0
     last_s: float = 0.0
     tokens: int = 0
@@ -451,10 +449,9 @@ class _Sample:
     def rate(self) -> float:
         return (self.requests - 1) / self.span_s if self.span_s > 0 else math.nan
 
-    def add(self, at_s: float, row: TraceRow, unit_ns: int, block: int) -> None:
+    def add(self, at_s: float, row: TraceRow, block: int) -> None:
         self.first_s = at_s if not self.requests else self.first_s
         self.requests, self.last_s = self.requests + 1, at_s
-        self.fractions += row.at_ns % unit_ns != 0
         self.tokens += row.input_tokens + row.output_tokens
         self.prompt_tokens += row.input_tokens
         self.block_tokens += min(row.input_tokens, len(row.hash_ids) * block)
@@ -476,7 +473,7 @@ def how_read(trace: Trace, reading: FileReading | None = None, *, stretched: boo
     rows = trace.recorded(reading)
     file, sample, hashed = trace.file, _Sample(), list[Hashed]()
     for _, at_s, row in islice(rows, SAMPLE):
-        sample.add(at_s, row, file.unit_ns, file.block_tokens)
+        sample.add(at_s, row, file.block_tokens)
         if row.blocks:
             hashed.append(Hashed(row.input_tokens, row.blocks, f"{trace.path}:{row.line}"))
     is_all = next(rows, None) is None
@@ -500,8 +497,7 @@ def _check_rate(trace: Trace, sample: _Sample) -> None:
         return
     unit = FORMATS[trace.format].unit or "s"
     token_rate = sample.tokens / sample.span_s
-    has_fractions = unit == "ms" and 2 * sample.fractions > sample.requests
-    if sample.rate > _MOST_RATE or (has_fractions and sample.rate > _MOST_RATE_OF_FRACTIONS):
+    if sample.rate > _MOST_RATES[unit]:
         what, other = f"{sample.rate:,.0f} requests/s", "s"
     elif token_rate > _MOST_TOKEN_RATE:
         what, other = f"{token_rate:,.0f} tokens/s", "s"

@@ -114,16 +114,17 @@ def test_a_packed_file_may_expand_to_some_times_its_size_only(
 @pytest.mark.parametrize(
     ("begin", "name"),
     [
-        (b"\x28\xb5\x2f\xfd\x04", "zstd"),
-        (bz2.compress(b"a"), "bzip2"),
-        (lzma.compress(b"a"), "xz"),
-        (b"PK\x03\x04\x14", "zip"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed by zstd; unpack it"),
+        (bz2.compress(b"a"), "compressed by bzip2; unpack it"),
+        (lzma.compress(b"a"), "compressed by xz; unpack it"),
+        (b"PK\x03\x04\x14", "compressed by zip; unpack it"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "a pointer of Git LFS"),
     ],
 )
-def test_what_is_compressed_in_another_way_is_named(tmp_path: Path, begin: bytes, name: str) -> None:
-    assert f"cannot be read: it is compressed by {name}; unpack it" in refusal(
-        written(tmp_path, begin), DATASET
-    )
+def test_what_is_compressed_in_another_way_or_not_the_file_itself_is_named(
+    tmp_path: Path, begin: bytes, name: str
+) -> None:
+    assert f"cannot be read: it is {name}" in refusal(written(tmp_path, begin), DATASET)
 
 
 @pytest.mark.parametrize("cut", [12, 40, -5])
