@@ -43,7 +43,7 @@ from llm_locust.figures.late_client import (
 )
 from llm_locust.figures.littles_law import LittlesLaw, compute as littles_law, law_text, remark
 from llm_locust.figures.text import Line, Section, Tone, clean, count, number, plural, sentence, short
-from llm_locust.metrics.catalogue import schedule_delay
+from llm_locust.metrics.catalogue import end_lag, schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide, program_stamped
 from llm_locust.metrics.requests.judgement import Judgement
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _POPULATION = "the population"
 _WORKERS = "workers, in the window"
-_END_LAG = "responses of the population that came whole"
+_END_LAG = "ok requests of the population whose answers came whole"
 
 
 _CALIBRATION = "`--calibrate`, before the load, the master's machine"
@@ -258,7 +258,7 @@ class _Requests:
             first_tokens=len(first),
             wide=int(first_token_wide(c)[first].sum()),
             waits=_end_lags(c, judged),
-            end_lag_p50_ms=_ms(c.end_lag_s[judged], 50.0),
+            end_lag_p50_ms=_ms(end_lag(c)[judged], 50.0),
             delay_ms=_ms(schedule_delay(c)[judged], 99.0) if open_loop else None,
             made_bad=None if judgement is None or not open_loop else int(judgement.by_delay[judged].sum()),
         )
@@ -340,7 +340,7 @@ def client_validity(
         lag_ms_p50=lag_p50_ms,
         lag_ms_p99=lag_ms,
         end_lag_ms_p50=seen.end_lag_p50_ms,
-        end_lag_ms_p99=_ms(c.end_lag_s[judged], 99.0),
+        end_lag_ms_p99=_ms(end_lag(c)[judged], 99.0),
         end_lag_share=seen.waits.share,
         schedule_delay_ms_p99=seen.delay_ms,
         bad_by_delay=seen.made_bad,
@@ -368,9 +368,10 @@ def _lag(lag_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding
 
 
 def _end_lags(c: Columns, judged: Rows) -> EndLags:
-    known = judged[~np.isnan(c.end_lag_s[judged])]
+    lags_s = end_lag(c)
+    known = judged[~np.isnan(lags_s[judged])]
     response_s = c.ended_s[known] - c.started_s[known]
-    return EndLags(len(known), float(np.sort(c.end_lag_s[known]).sum()), float(np.sort(response_s).sum()))
+    return EndLags(len(known), float(np.sort(lags_s[known]).sum()), float(np.sort(response_s).sum()))
 
 
 def _unmeasured(manifest: Manifest) -> Iterator[Finding]:

@@ -153,7 +153,10 @@ def show(summary: "Summary") -> Section:
         ]
     )
     outside = part.failed_outside
-    apart = Line(f"{plural(outside, 'request')} failed outside the window, as in its warm-up: in no figure")
+    apart = Line(
+        f"{plural(outside, 'request')} failed outside the window, for example in the warm-up: "
+        "no figure has them"
+    )
     is_bad = part.failed or part.lost or part.unsent or part.stuck
     counted = Line(text, Tone.WARN if is_bad else Tone.PLAIN)
     return Section("Requests", (counted, *([apart] if outside else []), *_given_up(part)))

@@ -22,6 +22,7 @@ from llm_locust.figures.text import (
     count,
     estimate,
     is_cut,
+    load,
     meaning_in,
     number,
     percent,
@@ -517,19 +518,29 @@ def _finite(value: float) -> float | None:
 
 def show(summary: "Summary") -> Iterator[Section]:
     """A line for each, or why there is none, of each pair of lengths; nothing of a run without loads."""
-    unit = "users" if any(stage.kind == "users" for stage in summary.stages or ()) else "requests/s"
+    unit = _unit(summary)
     if summary.curve is not None:
         yield _section("Over the loads", summary.curve, unit)
     for each in summary.curves or ():
         yield _section(f"Over the loads, {clean(each.lengths)} tokens", each.curve, unit)
 
 
+def _unit(summary: "Summary") -> str:
+    return "users" if any(stage.kind == "users" for stage in summary.stages or ()) else "requests/s"
+
+
+def knee_of(summary: "Summary") -> str:
+    """Where the knee of a sweep is, ``knee at 8 users``; empty of a run without one."""
+    found = summary.curve and summary.curve.knee
+    return f"knee at {load(found.load)} {_unit(summary)}" if found else ""
+
+
 def _section(title: str, found: CurveFacts, unit: str) -> Section:
-    left_out = f"; {plural(found.left_out, 'stage')} without a result left out" if found.left_out else ""
+    left_out = f"without {plural(found.left_out, 'stage')} that have no result" if found.left_out else ""
     return Section(
         title,
         tuple(_lines(found, unit)),
-        notes=(Line(f"over {plural(found.loads, 'load')}{left_out}", Tone.FAINT),),
+        notes=(Line(left_out, Tone.FAINT),) if left_out else (),
         stacked=True,
     )
 
@@ -553,7 +564,7 @@ def _missing(what: str, found: CurveFacts, name: str) -> Line:
 def _knee_lines(knee: KneeSummary, unit: str) -> Iterator[Line]:
     ends = _ends(knee.ci95)
     yield Line(
-        f"knee at {number(knee.load)} {unit} ({ends}): up to there the median E2EL grows little, to "
+        f"knee at {load(knee.load)} {unit} ({ends}): up to there the median E2EL grows little, to "
         f"{number(knee.latency_ms)} ms"
     )
 
@@ -577,8 +588,8 @@ def _usl_lines(usl: UslFigures) -> Iterator[Line]:
 
 def _overload_line(part: Overload, unit: str) -> Line:
     beside = (
-        f"{number(part.good_per_s)} good requests/s at {number(part.load)} {unit}, {percent(part.kept)} of "
-        f"the {number(part.best_good_per_s)} at {number(part.best_load)} ({_over_repeats(part)})"
+        f"{number(part.good_per_s)} good requests/s at {load(part.load)} {unit}, {percent(part.kept)} of "
+        f"the {number(part.best_good_per_s)} at {load(part.best_load)} ({_over_repeats(part)})"
     )
     if part.collapses:
         return Line(f"goodput collapses beyond its best load: {beside}", Tone.WARN)

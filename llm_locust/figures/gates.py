@@ -420,11 +420,9 @@ def _not_by_time(case: _Case, value: float) -> GateOutcome | None:
     if shares is None or not shares.breaks(lambda share: case.holds(share if of_good else 1 - share)):
         return None
     of_time = (shares.share or 0.0) if of_good else 1 - (shares.share or 0.0)
-    both = (
-        f"{100 * value:.3g} % of the requests {_WHAT[metric]}, and {100 * of_time:.3g} % of the users' time"
-    )
-    limit = f"which is not {case.gate.op} {100 * case.gate.limit:.6g} %"
-    why = sentence([f"{both}, {limit}", times.hung_text], ": ")
+    but = f"but{' only' if of_good else ''} {100 * of_time:.3g} % of the users' time"
+    both = f"{100 * value:.3g} % of the requests {_WHAT[metric]}, {but}"
+    why = sentence([both, times.hung_text], ": ")
     of_hung = times.hung.seconds / times.seconds
     is_open = not of_good and 0 < of_hung <= MOST_HUNG and case.holds(max(0.0, of_time - of_hung))
     return case.unknown(f"cannot tell: {why}{_OPEN}", value) if is_open else case.broken(why, value)

@@ -257,9 +257,8 @@ def _without_first_token(summary: "Summary") -> Iterator[Line]:
                 )
         if found:
             yield Line(
-                f"without {latency.label}, which breaks its limit: {sentence(found, ', ')} (not streamed, no "
-                "completions, or without such a token); a class of their own may have a limit on e2el "
-                "instead",
+                f"{sentence(found, ', ')} have no {latency.label}, which breaks its limit: they were not "
+                "streamed, or no such token came. Give their class a limit on e2el instead",
                 Tone.WARN,
             )
 

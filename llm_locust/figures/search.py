@@ -470,7 +470,7 @@ def _answer(unit: str, found: SearchAnswer) -> Iterator[str]:
     elif found.load is not None and found.low is not None and found.high is not None:
         yield f"{load(found.load)} {unit} ({number(found.low)} to {number(found.high)}, 95 % interval)"
     elif found.load is not None:
-        open_end = "" if found.low is None else f", at least {load(found.low)}"
+        open_end = "" if found.low in (None, found.load) else f", at least {load(found.low)}"
         yield f"about {load(found.load)} {unit}{open_end}, without an interval"
     elif found.at_least is not None:
         yield f"at least {load(found.at_least)} {unit}: a lower bound, no load tried breaks a limit"

@@ -77,7 +77,7 @@ class Spike(SummaryPart, frozen=True):
     during: SpikePart
     recovering: SpikePart
     after: SpikePart
-    missed: Annotated[int, key("those not good from the peak's begin until both are back", _SPIKE)]
+    missed: Annotated[int, key("those not good from the beginning of the peak until both are back", _SPIKE)]
     good: SpikeRecovery
     latency: SpikeRecovery
     latency_limit_ms: Annotated[
@@ -354,7 +354,8 @@ def _line(what: str, found: SpikeRecovery) -> Line:
 def _notes(found: SpikeFacts, each: Spike) -> Iterator[Line]:
     both = each.during.requests + each.recovering.requests
     yield Line(
-        f"{count(each.missed)} of {count(both)} requests missed from the peak's begin until all was back"
+        f"{count(each.missed)} of {count(both)} requests missed from the beginning of the peak "
+        "until all was back"
     )
     if found.judged_by == "outcome":
         yield Line("no SLO: good requests are all that did not fail", Tone.FAINT)

@@ -153,6 +153,11 @@ def tpot(c: Columns) -> Floats:
     return pace
 
 
+def end_lag(c: Columns) -> Floats:
+    """NaN of a failed request too: its user waits anyway."""
+    return np.where(c.ok, c.end_lag_s, np.nan)
+
+
 def schedule_delay(c: Columns) -> Floats:
     """sent − scheduled."""
     return c.sent_s - c.scheduled_s
@@ -345,10 +350,10 @@ LATENCIES: Final = (
         key="end_lag",
         label="End lag",
         short="End lag",
-        definition="from the end of a whole response until the client's event loop took it up; in a closed "
+        definition="from the end of a whole answer until the client's event loop took it up; in a closed "
         "loop the user's next request waits for it",
-        undefined="the response did not come whole",
-        formula=lambda c: c.end_lag_s,
+        undefined="the answer did not come whole, or the request failed: its user waits anyway (`--backoff`)",
+        formula=end_lag,
         is_gated=False,
         is_of_answer=False,
         live=LiveView(),

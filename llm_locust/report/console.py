@@ -106,7 +106,7 @@ def print_report(
         head, lines = heading(summary), found.lines
         rest = [*boxes(found.findings), *sections(summary)]
     else:
-        head = brief_heading(heading(summary))
+        head = brief_heading(heading(summary), found.result)
         lines = found.lines if found.is_boxless else (found.headline,)
         rest = [*brief_boxes(found), *brief(summary, found)]
     files = () if run_dir is None else (Text(), _files(run_dir, full))
@@ -228,7 +228,7 @@ class _Fitted:
         section = _fitting(self.section, options)
         yield from map(_Flowing, section.lines)
         if section.table is not None:
-            yield _rich_table(section.table)
+            yield _rich_table(section.table, options.max_width)
         indent = 0 if section.lines else 2
         yield from (Padding(_Flowing(note), (0, 0, 0, indent)) for note in section.notes)
 
@@ -244,7 +244,7 @@ class _Stacked:
         yield Text(section.title, style="bold yellow" if section.alarm else "bold")
         yield from (Padding(_Flowing(line), (0, 0, 0, 2)) for line in section.lines)
         if section.table is not None:
-            yield _rich_table(section.table)
+            yield _rich_table(section.table, options.max_width)
         yield from map(_Flowing, section.notes)
 
 
@@ -252,11 +252,14 @@ def _fitting(section: Section, options: ConsoleOptions) -> Section:
     return section if options.max_width >= _WIDE_FROM else section.without_wide()
 
 
-def _rich_table(table: Table) -> RichTable:
-    rich_table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for i, (column, head) in enumerate(zip(table.columns, _heads(table.columns), strict=True)):
-        texts = [*head.split("\n"), *(row.cells[i] for row in table.rows)]
-        longest = max(map(cell_len, texts))
+def _rich_table(table: Table, room: int) -> RichTable:
+    """A table, with one space between its columns where two make it wider than ``room``."""
+    heads = [*_heads(table.columns)]
+    cells = ([*head.split("\n"), *(row.cells[i] for row in table.rows)] for i, head in enumerate(heads))
+    widths = [max(map(cell_len, texts)) for texts in cells]
+    apart = 2 if sum(widths) + 2 * (len(widths) - 1) <= room or any(c.wraps for c in table.columns) else 1
+    rich_table = RichTable(box=None, padding=(0, apart, 0, 0), pad_edge=False, header_style="bold")
+    for column, head, longest in zip(table.columns, heads, widths, strict=True):
         rich_table.add_column(
             Text(head),
             justify="left" if column.left else "right",
@@ -441,6 +444,7 @@ class ProgressPanel:
         yield Panel(
             body, title=Text(_time(progress)), title_align="left", box=box.ROUNDED, border_style="dim"
         )
+        yield Text()  # for a terminal's ^C, which would wrap after a line as wide as itself
 
 
 def _time(progress: Progress) -> str:
@@ -508,7 +512,7 @@ def _table(progress: Progress, room: int) -> Text:
     """
     whole, recent = progress.whole.total, progress.recent.total
     kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
-    rows = ["", f"last {recent.seconds or RECENT_S:g} s", "since start"]
+    rows = ["", f"last {recent.seconds or RECENT_S:.2g} s", "since start"]
     width = max(map(len, rows))
     shown = []
     for column in _COLUMNS:

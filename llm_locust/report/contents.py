@@ -29,6 +29,9 @@ from llm_locust.figures.text import (
 )
 from llm_locust.report.headline import Headline, boxes
 
+#: Before why the load ended.
+ENDED = "ended: "
+
 
 def heading(summary: Summary) -> Section:
     """What ran, against what, when, and which part of it is judged."""
@@ -45,7 +48,7 @@ def heading(summary: Summary) -> Section:
         Line(facts, Tone.FAINT),
         Line(f"window {seconds(window.seconds)} · {clean(window.rule)}", Tone.FAINT),
         *_left_out(window.left_out),
-        Line(f"ended: {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
+        Line(f"{ENDED}{clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
         *_skipped(run.skipped_lines),
         Line(_INSECURE if run.insecure is True else "", Tone.WARN),
         *_calibrated(summary.client),
@@ -245,18 +248,22 @@ def brief(summary: Summary, found: Headline) -> list[Section]:
         note.text for section in every.values() if section.table for note in latency.marks(section.table)
     }
     others = (section for key, section in every.items() if key not in _NOT_REMARKED)
-    left = [line.text for section in others for line in _warnings(section) if line.text not in told]
-    remarks = list(dict.fromkeys(left))
+    left = (line.text for section in others for line in _warnings(section))
+    above = "\n".join(told)  # with why the client was the limit of a stage, which its readings tell again
+    remarks = list(
+        dict.fromkeys(text for text in left if text.rpartition("the client was the limit: ")[2] not in above)
+    )
     closing = [every[key] for key in ("client", "records") if key in every]
     return [*shown, *(_first_line(section) for section in closing), *_remarks(remarks)]
 
 
-def brief_heading(found: Section) -> Section:
-    """A heading of two lines: what ran, and when; and what must not be missed."""
+def brief_heading(found: Section, result: str) -> Section:
+    """A heading of two lines: what ran, and when; and what must not be missed and the result does not say."""
     faint = [line.text for line in found.lines if line.tone is Tone.FAINT]
     others = [line for line in found.lines if line.tone is not Tone.FAINT]
     first = sentence([found.title, *(line.text for line in others[:1])])
-    return Section(first, (Line(sentence(faint), Tone.FAINT), *others[1:]))
+    more = [line for line in others[1:] if line.text.removeprefix(ENDED) not in result]
+    return Section(first, (Line(sentence(faint), Tone.FAINT), *more))
 
 
 def brief_boxes(found: Headline) -> list[Section]:

@@ -101,7 +101,7 @@ def advice(run: Path, *, out_of_memory: bool = False) -> str:
 # delivered later. Everything temporary is in the directory itself, and is removed.
 
 
-KILLED = "its master died, without a word"
+KILLED = "its master died and gave no reason"
 
 
 def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:

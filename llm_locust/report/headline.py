@@ -11,6 +11,7 @@ from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.texts import quantity
 from llm_locust.figures import client, goodput, latency, reliability, tokens
 from llm_locust.figures.completeness import first_loss, show as completeness
+from llm_locust.figures.curve import knee_of
 from llm_locust.figures.fairness import BOXED
 from llm_locust.figures.gates import GateOutcome
 from llm_locust.figures.quality import doubtful
@@ -310,7 +311,6 @@ _NAMES = {
     "doubtful_rate": "doubtful answers",
     "kv_transfer_failures": "failed KV transfers",
     "standstill_s": "standstill",
-    "edge": "edge of the search",
 }
 #: What stands behind a figure.
 _RATES = {
@@ -479,6 +479,7 @@ def _parts(summary: Summary, found: RunVerdict) -> Iterator[str]:
 def _plain(summary: Summary) -> Iterator[str]:
     """A run that passed without a gate."""
     requests, good = summary.requests, summary.goodput.ratio
+    yield from filter(None, [knee_of(summary)])
     yield plural(requests.scheduled, "request")
     yield f"{count(requests.failed)} failed" if requests.failed else "none failed"
     if good is not None and not summary.is_of_parts:
@@ -493,7 +494,7 @@ def edge_of(summary: Summary) -> str:
 
 def edge_words(unit: str, found: SearchAnswer) -> str:
     """The answer of a search in a few words; empty if it has none."""
-    low = found.low if found.good_per_s is None else None
+    low = found.low if found.good_per_s is None and found.low != found.load else None
     if found.good_per_s is not None:
         at = found.load if found.load is not None else found.at_least
         bound = "" if found.good_low is None else f", at least {number(found.good_low)}"

@@ -74,7 +74,9 @@ def _show_progress(environment: Environment, store: LiveStore) -> None:
     options.only_summary = True
     if mode == "rich" or (mode == "auto" and _can_draw()):
         panel = _Panel(store)
-        environment.events.quitting.add_listener(lambda **_: panel.close())
+        # What the process that makes the report has to say would else be written into the panel.
+        for event in (environment.events.test_stopping, environment.events.quitting):
+            event.add_listener(lambda **_: panel.close())
         every(PANEL_INTERVAL_S, panel.show, "the progress panel")
     else:
         every(LINE_INTERVAL_S, lambda: _say(store), "the progress lines")

@@ -145,6 +145,12 @@ def test_a_few_ends_that_were_taken_up_very_late_are_a_lighter_load_too() -> Non
     assert (found["verdict"], found["reasons"][0].split(":")[0]) == ("suspect", "the load was late")
 
 
+def test_after_a_failure_a_user_waits_anyway_and_no_end_of_it_is_late() -> None:
+    """A server that refuses at once is no client that is late."""
+    found = verdict(*[failed(end_lag_ns=20_000_000)] * 50, request(end_lag_ns=100_000))
+    assert (found["verdict"], found["end_lag_ms_p99"]) == ("ok", pytest.approx(0.1))
+
+
 def test_responses_that_did_not_come_whole_have_no_end_that_could_be_late() -> None:
     found = verdict(request(end_lag_ns=None), failed(end_lag_ns=None))
     assert [found[key] for key in ("end_lag_ms_p50", "end_lag_ms_p99", "end_lag_share")] == [None] * 3

@@ -148,7 +148,7 @@ def test_a_soak_whose_master_was_killed_has_one_report_that_names_the_gap(soak: 
     assert parts is not None
     assert [part.name for part in parts.parts] == ["part-1", "part-2"]
     (gap,) = parts.gaps
-    assert gap.why == "its master died, without a word"
+    assert gap.why == "its master died and gave no reason"
     assert soak.restarts["master"] == 1
     assert "after part-1" in (soak.folder / "report.md").read_text()
 

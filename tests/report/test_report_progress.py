@@ -27,7 +27,9 @@ def drawn(progress: Progress, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(ProgressPanel(progress))
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    *lines, last = console.file.getvalue().splitlines()
+    assert last == "", "the cursor is on a line of its own, where a terminal has room for its ^C"
+    return lines
 
 
 @pytest.fixture(scope="module")

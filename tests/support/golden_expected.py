@@ -324,7 +324,7 @@ def client(df: Frame) -> dict[str, Any]:
     _, _, judged = population(df)
     stepped = int(judged.stepped.sum())
     wide = judged.first_wide.dropna().mean()
-    whole = judged[judged.end_lag.notna()]
+    whole = judged[judged.end_lag.notna() & (judged.outcome == "ok")]
     return {
         "verdict": "suspect",
         "reasons": [
@@ -340,8 +340,8 @@ def client(df: Frame) -> dict[str, Any]:
         "first_tokens_wide": wide,
         "lag_ms_p50": judged.client_lag.quantile(0.5) * 1e3,
         "lag_ms_p99": judged.client_lag.quantile(0.99) * 1e3,
-        "end_lag_ms_p50": judged.end_lag.quantile(0.5) * 1e3,
-        "end_lag_ms_p99": judged.end_lag.quantile(0.99) * 1e3,
+        "end_lag_ms_p50": whole.end_lag.quantile(0.5) * 1e3,
+        "end_lag_ms_p99": whole.end_lag.quantile(0.99) * 1e3,
         "end_lag_share": whole.end_lag.sum() / (whole.end_lag + whole.took).sum(),
         "schedule_delay_ms_p99": judged.schedule_delay.quantile(0.99) * 1e3,
         "bad_by_delay": int(judged.by_delay.sum()),

@@ -105,7 +105,7 @@ def test_the_load_is_back_soon_and_the_gap_is_named(soak: Soak) -> None:
     assert parts is not None
     (gap,) = parts.gaps
     assert gap.after == "part-1"
-    assert gap.why == "its master died, without a word"
+    assert gap.why == "its master died and gave no reason"
     starts = sorted(entry["received_ns"] for entry in soak.sim.entries())
     silence_s = max(b - a for a, b in pairwise(starts)) * 1e-9
     assert gap.seconds == pytest.approx(silence_s, rel=0.2)

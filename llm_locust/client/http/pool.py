@@ -216,7 +216,9 @@ class Pool:
             self._addresses = [a for a in self._addresses if a not in failures]
             return connection
         self._resolve_at = min(self._resolve_at, time.monotonic() + RESOLVE_AFTER_FAILURE_S)
-        raise ConnectError(f"cannot connect to {self.target.authority}: {_listed(failures)}")
+        raise ConnectError(
+            f"cannot connect to {self.target.authority}: {_listed(failures, self.target.authority)}"
+        )
 
     def _dial(self, address: Address, timeout_s: float) -> Connection:
         """As :func:`dial`, with a timeout (raises TimeoutError, an OSError)."""
@@ -264,9 +266,10 @@ def _reason(error: OSError | UnicodeError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _listed(failures: dict[Address, str]) -> str:
-    """Errors by address, or once if all are the same."""
+def _listed(failures: dict[Address, str], authority: str) -> str:
+    """Errors by address, or once if all are the same. The address alone says no more than the authority."""
     if len(set(failures.values())) == 1:
         (reason,) = set(failures.values())
-        return f"{reason} ({', '.join(map(address_text, failures))})"
+        addresses = ", ".join(map(address_text, failures))
+        return reason if addresses == authority else f"{reason} ({addresses})"
     return ", ".join(f"{reason} ({address_text(address)})" for address, reason in failures.items())

@@ -1,7 +1,7 @@
 """Charts that are not over time: of a sweep along its load, of distributions, of limits, of slow requests."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, pairwise
 
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.charts import (
@@ -304,7 +304,9 @@ def _estimates(
     for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.DASHED), (" high", Kind.DASHED))):
         head = f"{name}{word} ({unit})"
         columns[head] = figures([value[i] for value in values], scale)
-        if any(value[i] is not None for value in values):
+        # Lines without marks need two values side by side to be seen.
+        neighbours = pairwise(values) if i else zip(values, values, strict=True)
+        if any(None not in (a[i], b[i]) for a, b in neighbours):
             found.append(Series(f"{name}{word}", x, head, colour, kind))
     return found
 

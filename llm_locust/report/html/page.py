@@ -17,6 +17,7 @@ from llm_locust.figures.comparison import Verdict
 from llm_locust.figures.completeness import WorkerCompleteness, show as completeness
 from llm_locust.figures.counts import RequestCounts
 from llm_locust.figures.course import ServerCurves, axis_window, server_curves
+from llm_locust.figures.curve import knee_of
 from llm_locust.figures.parts import LATENCY_COLUMNS
 from llm_locust.figures.routing import ReplicaFigures
 from llm_locust.figures.search import show as search
@@ -301,7 +302,7 @@ PLACES = (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
 
 _MOST_LINES = 3
 
-_VERDICTS = {"ok": ("valid", Tone.GOOD), "suspect": ("suspect", Tone.WARN), "invalid": ("INVALID", Tone.BAD)}
+_VERDICTS = {"ok": Tone.GOOD, "suspect": Tone.WARN, "invalid": Tone.BAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +347,8 @@ def tiles(summary: Summary, found: Headline) -> list[Tile]:
 
 
 def _result(found: Headline) -> Tile:
-    parts = found.parts[:_MOST_LINES]
-    more = len(found.parts) - len(parts)
-    code = "" if found.code is None else f"exit code {found.code}"
-    lines = (*parts, f"and {count(more)} more" if more > 0 else "", code)
-    return Tile("Result", found.word, tuple(line for line in lines if line), found.tone)
+    code = () if found.code is None else (f"exit code {found.code}",)
+    return Tile("Result", found.word, (*found.parts, *code), found.tone)
 
 
 def _cause(found: Headline, summary: Summary) -> Tile:
@@ -405,10 +403,10 @@ def _rate(summary: Summary) -> Tile:
 
 def _client(summary: Summary) -> Tile:
     """Whether the client can be trusted, and whether all of its records are here."""
-    value, tone = _VERDICTS[summary.client.verdict]
-    reasons, records = client.show(summary).lines, completeness(summary)
-    first = reasons[1 if summary.client.verdict == "invalid" else 0].text.partition(". ")[0]
-    return Tile("Client", value, (first, records.lines[0].text), Tone.BAD if records.alarm else tone)
+    verdict, records = summary.client.verdict, completeness(summary)
+    reason = client.show(summary).lines[1 if verdict == "invalid" else 0].text.removeprefix(f"{verdict}: ")
+    lines = (reason.partition(". ")[0], records.lines[0].text)
+    return Tile("Client", verdict, lines, Tone.BAD if records.alarm else _VERDICTS[verdict])
 
 
 def _goodput(summary: Summary) -> Tile:
@@ -429,13 +427,14 @@ def _goodput(summary: Summary) -> Tile:
 
 
 def _stages(summary: Summary) -> Tile:
-    """How many loads have a result, in place of a goodput over all of them."""
+    """The knee and how many loads have a result, in place of a goodput over all of them."""
     found = summary.stages or []
     results = sum(stage.is_result for stage in found)
     tone = Tone.GOOD if results == len(found) else Tone.WARN
-    return Tile(
-        "Stages", f"{count(results)} of {count(len(found))}", ("have a result: see the table below",), tone
-    )
+    value = f"{count(results)} of {count(len(found))}"
+    if where := knee_of(summary).removeprefix("knee at "):
+        return Tile("Knee", where, (f"{value} stages have a result",), tone)
+    return Tile("Stages", value, ("have a result: see the table below",), tone)
 
 
 def _arms(summary: Summary) -> Tile:

@@ -284,10 +284,12 @@ class LoadGenerator:
             return
         under_way, bound_s = session.client.unanswered, session.settings.run.drain_s
         if under_way and bound_s and session.draining:
-            logger.info("draining %d requests, at most %g s%s", under_way, bound_s, self._host.drain_hint)
+            in_flight = f"{under_way} request{'s' * (under_way > 1)}"
+            logger.info("draining %s, at most %g s%s", in_flight, bound_s, self._host.drain_hint)
         session.drain()
         if session.cut:
-            logger.info("%d requests were cut: they were in flight when the drain ended", session.cut)
+            cut = f"{session.cut} request{'s' * (session.cut > 1)}"
+            logger.info("cut %s that had not ended within the drain", cut)
 
     def cut_short(self) -> bool:
         """End the current drain; return whether there was one."""

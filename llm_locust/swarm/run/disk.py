@@ -35,6 +35,9 @@ _KEPT_SHARE = 0.8
 #: Size of frames beside their estimate, at the least: rows that are alike compress to half of it.
 _LEAST_SHARE = 0.4
 
+#: A disk that lasts for so many times what is left of the run is not worth a line.
+_AMPLE = 100
+
 _DRAWS = 1000
 _HOUR_S = 3600.0
 
@@ -237,7 +240,7 @@ class DiskWatch:
             logger.warning("%s on the disk of %r: %s. Free some, or end the run", text, self._where, end)
         elif not is_short:
             self._warned = False
-            if not self._growth_logged:
+            if not self._growth_logged and lasts_s < _AMPLE * left_s:
                 self._growth_logged = True
                 logger.info("%s on the disk of %r, enough for %.0f h", text, self._where, lasts_s / _HOUR_S)
 

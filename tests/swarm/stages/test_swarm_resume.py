@@ -122,7 +122,7 @@ def test_every_request_of_a_finished_stage_has_its_record(run: Resumed) -> None:
             assert entry["request_id"] in rows
     (first, second) = run.result.summary["parts"]["parts"]
     assert first["lost"] >= 0
-    assert (first["ended_by"], second["lost"]) == ("its master died, without a word", 0)
+    assert (first["ended_by"], second["lost"]) == ("its master died and gave no reason", 0)
 
 
 def test_the_interrupted_stage_is_no_result_and_says_so(run: Resumed) -> None:
