@@ -580,7 +580,7 @@ def _figures(summary: "Summary", found: list[ArmSummary]) -> Section:
             ),
             *_unrecorded(summary, found[0]),
             Line(
-                "requests were assigned at random; figures of all arms together are of none, and not shown",
+                "requests were assigned at random; no figure of all arms together is shown",
                 Tone.FAINT,
             ),
             *meaning_in(table),

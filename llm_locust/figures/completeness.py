@@ -274,9 +274,9 @@ def show(summary: "Summary") -> Section:
     part = summary.completeness
     notable = Line(_notable(part, summary.is_open_loop), Tone.FAINT)
     if part.complete:
-        text = (
-            f"complete: all {count(part.records_received)} records of {plural(part.workers_seen, 'worker')}"
-        )
+        every = "all " if part.records_received > 1 else ""
+        records = f"{every}{plural(part.records_received, 'record')}"
+        text = f"complete: {records} of {plural(part.workers_seen, 'worker')}"
         short = list(_cut_short(summary, part))
         lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []), *_backoff_remark(part))
         return Section("Records", lines, alarm=bool(short), key="records")

@@ -135,7 +135,10 @@ def hung_requests(summary: Summary) -> str:
 def nothing_measured(summary: Summary, why: str | None = None) -> str:
     """That no request is in the window, and why."""
     asked = summary.analysis.where if summary.analysis is not None else None
+    sent_none = not summary.completeness.records_received and not summary.requests.lost
     none = "no request is in the window" if asked is None else f"no request matches {asked}"
+    if asked is None and sent_none:
+        none = "the load sent no request"
     return f"nothing was measured: {why or summary.window.why_empty or none}"
 
 

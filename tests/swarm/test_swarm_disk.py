@@ -131,6 +131,10 @@ def test_a_run_that_cannot_fit_is_refused_one_that_might_not_is_warned_of(
         levels.append(caplog.records[-1].levelname)
         assert "an hour" in caplog.records[-1].getMessage()
     assert levels == ["INFO", "WARNING", "WARNING"]
+    caplog.clear()
+    room(monkeypatch, int(101 * need.whole))
+    check_room(*plan)
+    assert not caplog.records, "a disk that has room for a hundred such runs is not spoken of"
     room(monkeypatch, int(0.9 * need.least))
     with pytest.raises(UsageError, match=r"at the least.*free: name a directory on a larger disk"):
         check_room(*plan)

@@ -89,6 +89,8 @@ def check_room(
             f"{str(place)!r} has {size_text(free)} free: name a directory on a larger disk, or give a "
             "shorter -t or a lower rate"
         )
+    if _AMPLE * need.whole < free:
+        return
     level = logging.WARNING if need.whole > free else logging.INFO
     logger.log(level, "%s; %s are free on the disk of %r", text, size_text(free), str(place))
 

@@ -166,7 +166,7 @@ def _end_of_shares(count: int | None, participants: Iterable[Participant]) -> st
     what = "the trace was" if count is None else f"{count} requests were"
     if not all(p.late or (p.counts is not None and p.counts.load.spent) for p in participants):
         return f"{'trace' if count is None else 'num-requests'}: {what} not sent to the end: a worker is gone"
-    return "the end of the trace" if count is None else f"num-requests: all {count} were sent"
+    return "the end of the trace" if count is None else f"num-requests: {count} of {count} sent"
 
 
 # --- A sweep: its driver, and what the driver does with the swarm

@@ -179,7 +179,7 @@ def test_a_count_that_workers_without_users_share_ends_the_load_and_cuts_the_run
 def test_a_count_of_which_a_worker_that_is_gone_has_some_left_was_not_sent_to_its_end() -> None:
     whole = FakeRun(Clock(), None, num_requests=60, shares_spent=(True, True))
     assert ended_at_s(whole) is not None
-    assert whole.stop_reason == "num-requests: all 60 were sent"
+    assert whole.stop_reason == "num-requests: 60 of 60 sent"
     lacking = FakeRun(Clock(), None, num_requests=60, shares_spent=(True, False))
     assert ended_at_s(lacking, present=("w0",)) is not None
     assert lacking.stop_reason == "num-requests: 60 requests were not sent to the end: a worker is gone"
