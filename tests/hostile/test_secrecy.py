@@ -13,6 +13,7 @@ from llm_locust.deployment.targets import Arm, ArmError
 from llm_locust.options.settings import GRAMMAR
 from llm_locust.scenario.document import Scenario
 from llm_locust.store.upload import UploadError, check_address, open_destination
+from llm_locust.swarm.process.log import exporter_secrets
 from llm_locust.wire.foreign_text import (
     blanked,
     blanked_name,
@@ -206,6 +207,22 @@ def test_what_is_wrong_with_a_url_is_said_without_what_stands_in_it(url: str, fa
     with pytest.raises(ValueError, match=r"\w") as caught:
         _ = urlsplit(url).port
     assert url_fault(caught.value) == fault
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "quoted"),
+    [
+        ("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{KEY}", f"authorization=Bearer%20{KEY}"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", f"a=b,x-key = {KEY}", f"401: {KEY} is unknown"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", f"authorization=Bearer {KEY}", f"wrong token {KEY}"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", f"authorization Bearer {KEY}", f"invalid: authorization Bearer {KEY}"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", f"https://me:{KEY}@collector:4317", f"to me:{KEY}@collector:4317"),
+        ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http://{KEY}@collector", f"no host {KEY}@collector"),
+    ],
+)
+def test_keys_of_exporters_are_known_from_the_environment(name: str, value: str, quoted: str) -> None:
+    assert KEY not in blanked(quoted, filter(None, exporter_secrets({name: value, "PATH": "/bin"})))
+    assert not list(exporter_secrets({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector", "X_HEADERS": KEY}))
 
 
 def test_a_key_where_the_name_of_a_variable_is_expected_is_not_shown() -> None:

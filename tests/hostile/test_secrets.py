@@ -28,7 +28,8 @@ CLASS = "cls-Head-5rT6yU7iO8pA9s"
 PASSWORD = "open-Sesame-4dF5gH6jK7"
 BASIC = b64encode(f"alice:{PASSWORD}".encode()).decode()
 METRICS = "mtr-Token-1qW2eR3tY4uI5"
-KEYS = (API, HEADER, CLASS, PASSWORD, BASIC, METRICS)
+EXPORTER = "otl-Head-2sD3fG4hJ5kL6m"
+KEYS = (API, HEADER, CLASS, PASSWORD, BASIC, METRICS, EXPORTER)
 
 LOCUSTFILE = f"""
 from locust import task
@@ -206,6 +207,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         environ = {"API_KEY": API, "METRICS_KEY": METRICS, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
         environ |= {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
         environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = otlp
+        environ["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization Bearer {EXPORTER}"  # quoted, since invalid
         options = ["--master", "--master-bind-port", str(port), "--web-port", str(web), "-H", url, "--otel"]
         options += [
             "--out",
@@ -271,6 +273,7 @@ def test_what_held_the_keys_is_there_without_them(seen: dict[str, str]) -> None:
     assert "because ***" in seen["spans.jsonl"]
     assert "***" in seen["page /exceptions"]
     assert "***" in seen["page /logs"]
+    assert "Header format invalid" in seen["master's log"]
     assert "--header=X-Team=***" in json.loads(seen["run/manifest.json"])["command"]
 
 

@@ -6,13 +6,15 @@ are. So the log, Locust's table of exceptions, and what gevent prints about a fa
 """
 
 import logging
+import os
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import gevent
 
@@ -94,17 +96,32 @@ class Redactor(logging.Filter):
 def attach_redactor(environment: "Environment") -> None:
     """Install the filter for the log, the table of exceptions and reports of failed greenlets. It removes the
     secrets that :func:`redact` names later."""
-    redactor = Redactor()
-    vars(environment)[_ATTRIBUTE] = redactor
-    for name in _LOGGERS:
-        for handler in logging.getLogger(name).handlers:
-            handler.addFilter(redactor)
+    redactor = vars(environment)[_ATTRIBUTE] = Redactor()
+    _add_filter(redactor)
     for name in _CHATTY:
         if logging.getLogger(name).level == logging.NOTSET and not logger.isEnabledFor(logging.DEBUG):
             logging.getLogger(name).setLevel(logging.WARNING)
     vars(gevent.get_hub())["print_exception"] = redactor.log_greenlet
     handlers = environment.events.user_error._handlers
     handlers[:] = [_redacted(handler, redactor) for handler in handlers]
+
+
+def _add_filter(added: logging.Filter) -> None:
+    for name in _LOGGERS:
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(added)
+
+
+def exporter_secrets(environ: Mapping[str, str]) -> Iterator[str]:
+    """Keys in the variables of OpenTelemetry's exporters, which quote headers and addresses in the log."""
+    for name, value in environ.items():
+        if name.startswith("OTEL_EXPORTER_") and name.endswith("_HEADERS"):
+            for header in value.split(","):
+                text = header.partition("=")[2] or header
+                yield from (text.strip(), unquote(text).split(" ")[-1].strip())
+        elif name.startswith("OTEL_EXPORTER_") and name.endswith("_ENDPOINT") and "@" in value:
+            user = value.partition("://")[2].rpartition("@")[0]
+            yield from (user, user.partition(":")[2])
 
 
 def redact(environment: "Environment", secrets: Iterable[str]) -> None:
@@ -219,6 +236,9 @@ def take_log() -> None:
 
     def setup_logging(level: str, *more: Any) -> None:
         set_up(level, *more)
+        exporters = Redactor()  # they are set up, and warn, before there is an environment
+        exporters.add(filter(None, exporter_secrets(os.environ)))
+        _add_filter(exporters)
         if level.upper() != "DEBUG":
             _format()
 
@@ -227,7 +247,7 @@ def take_log() -> None:
 
 def _format() -> None:
     lines = LineFilter()
-    for name in ("", "locust", "locust.stats_logger"):
+    for name in _LOGGERS:
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(lines)
             if type(handler) is logging.StreamHandler and name != "locust.stats_logger":
