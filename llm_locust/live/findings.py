@@ -56,7 +56,7 @@ def hung_users(totals: Mapping[LiveKey, Counts], seen: Observation, origin_s: fl
                 of_kind = Counts.merge(c for key, c in totals.items() if key[:2] == kind[:2])
                 usual_s[kind] = _usual_s(of_kind, each.streamed)
             if each.silent_s > usual_s[kind]:
-                since_s.append(worker.told_s - each.silent_s)
+                since_s.append(worker.reported_s - each.silent_s)
                 seconds += each.silent_s
     from_s = float(round(min(since_s) - origin_s)) if since_s else None
     return HungUsers(n=len(since_s), from_s=from_s, until_s=None, seconds=seconds)

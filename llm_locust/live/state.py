@@ -91,7 +91,7 @@ class WorkerState:
 
     id: str
     state: str
-    told_s: float = 0.0
+    reported_s: float = 0.0
     waiting: tuple[Waiting, ...] = ()
     users: int = 0
     in_flight: int | None = None
@@ -137,8 +137,8 @@ class Observation:
     @property
     def in_flight(self) -> int | None:
         """Requests in flight at all workers, as far as reported; None before the first report."""
-        told = [w.in_flight for w in self.workers if w.here and w.in_flight is not None]
-        return sum(told) if told else None
+        counts = [w.in_flight for w in self.workers if w.here and w.in_flight is not None]
+        return sum(counts) if counts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +230,8 @@ class ServerGauges:
     @property
     def means(self) -> dict[str, float | None]:
         """Mean of each figure; None if the server did not report it."""
-        told = zip(FIGURES, self.sums, self.counts, strict=True)
-        return {name: total / n if n else None for name, total, n in told}
+        sums = zip(FIGURES, self.sums, self.counts, strict=True)
+        return {name: total / n if n else None for name, total, n in sums}
 
 
 def marks_between(at_s: float, before: Observation, now: Observation) -> list[LoadMark]:

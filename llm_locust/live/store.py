@@ -289,17 +289,17 @@ class LiveStore:
     def observe_servers(self, servers: Iterable[ServerNow]) -> None:
         """Note what the servers report now, and mark those that have fallen silent or come back; ignore
         servers beyond :data:`MOST_SERVERS`. A server with a role has it before its name."""
-        known, told = self.content.servers, {}
+        up, gauges = self.content.servers, {}
         for each in servers:
             now = replace(each, name=label_of_server(each.name, each.role))
             if each.role is not None:
-                known.pop(each.name, None)  # until its first page its role may not have been known
-            if now.name in known or len(known) < MOST_SERVERS:
-                self._mark_turn(now, known.get(now.name))
-                known[now.name] = now.up
-                told[now.name] = ServerGauges.of(now)
-        if told and self.content.stopped_s is None:
-            self._put(self.clock_s(), Cell(NOTHING, Gauges(), told))
+                up.pop(each.name, None)  # until its first page its role may not have been known
+            if now.name in up or len(up) < MOST_SERVERS:
+                self._mark_turn(now, up.get(now.name))
+                up[now.name] = now.up
+                gauges[now.name] = ServerGauges.of(now)
+        if gauges and self.content.stopped_s is None:
+            self._put(self.clock_s(), Cell(NOTHING, Gauges(), gauges))
 
     @property
     def missed(self) -> int:

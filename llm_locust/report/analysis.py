@@ -246,12 +246,12 @@ def write_reports(directory: Path, found: Analysis, judged: RunVerdict | None) -
     Raises:
         StoreError: a file cannot be written.
     """
-    told = in_words(found.summary, judged)
+    words = in_words(found.summary, judged)
     texts: dict[str, str | bytes] = {
         TIMESERIES_FILE: timeseries_csv(found.requests, found.manifest),
-        REPORT_MD_FILE: markdown(found.summary, told, found.manifest),
+        REPORT_MD_FILE: markdown(found.summary, words, found.manifest),
         REPORT_HTML_FILE: html_report(
-            found.requests, found.manifest, found.summary, found.measured, found.scraped, told
+            found.requests, found.manifest, found.summary, found.measured, found.scraped, words
         ),
     }
     tables = {

@@ -236,15 +236,15 @@ def inferencex(analysis: Analysis) -> str:
 
 
 def _in_seconds(found: dict[str, Any]) -> dict[str, float | None]:
-    told: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for key, value in found.items():
         if not key.endswith("_ms"):
             continue
         name = key.removesuffix("_ms")
-        told[name] = None if value is None else value / 1e3
+        values[name] = None if value is None else value / 1e3
         if name.endswith("tpot"):
-            told[name.replace("tpot", "intvty")] = 1e3 / value if value else None
-    return told
+            values[name.replace("tpot", "intvty")] = 1e3 / value if value else None
+    return values
 
 
 def _inputs_per_s(found: dict[str, Any]) -> float | None:

@@ -461,10 +461,10 @@ def _by_figures(outcome: ComparedRuns) -> Conclusion:
     last = outcome.comparisons[-1]
     if (doubt := doubt_on(last.base, last.new)) is not None:
         return Conclusion("UNKNOWN", (_DOUBTS[doubt],), Tone.WARN, 0, ", as no gate was given")
-    told = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
-    if told & set(TELLING):
-        same = f"{len(told)} of {plural(len(moved), 'figure')} do not differ by more than noise"
-        few = f"{len(moved) - len(told)} cannot be told" if len(told) < len(moved) else ""
+    decided = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
+    if decided & set(TELLING):
+        same = f"{len(decided)} of {plural(len(moved), 'figure')} do not differ by more than noise"
+        few = f"{len(moved) - len(decided)} cannot be told" if len(decided) < len(moved) else ""
         return Conclusion("NO DIFFERENCE", tuple(filter(None, [why, same, few])), Tone.GOOD, 0)
     few = "the runs are too short: noise could hide a difference of a quarter in every latency"
     return Conclusion("UNKNOWN", tuple(filter(None, [why, few])), Tone.WARN, 0, ", as no gate was given")

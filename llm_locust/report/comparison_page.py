@@ -599,8 +599,8 @@ def _moved(outcome: ComparedRuns) -> Tile:
     worse, better = ([row for row in rows if row.verdict is v] for v in (Verdict.WORSE, Verdict.BETTER))
     if not worse and not better:
         few = sum(row.verdict is Verdict.TOO_FEW for row in rows)
-        told = f"{few} of {plural(len(rows), 'figure')} cannot be told: too few samples" if few else ""
-        return Tile("Moved beyond noise", "nothing", tuple(filter(None, [told])), Tone.FAINT)
+        text = f"{few} of {plural(len(rows), 'figure')} cannot be told: too few samples" if few else ""
+        return Tile("Moved beyond noise", "nothing", tuple(filter(None, [text])), Tone.FAINT)
     value = ", ".join(f"{len(some)} {word}" for some, word in ((worse, "worse"), (better, "better")) if some)
     named = [f"{figure_label(row.metric)} {change(row)}" for row in (worse + better)]
     more = len(named) - _MOST_LINES
@@ -615,11 +615,11 @@ def _noise(outcome: ComparedRuns) -> Tile:
     reaches = [(row, _reach(row)) for name in TELLING if (row := rows.get(name)) is not None]
     known = [(row, reach) for row, reach in reaches if math.isfinite(reach)]
     if not known:
-        told = "Too few requests to know the noise: run longer."
-        return Tile("Noise", "unknown", (told,), Tone.WARN)
+        text = "Too few requests to know the noise: run longer."
+        return Tile("Noise", "unknown", (text,), Tone.WARN)
     lines = [f"{figure_label(row.metric)} ± {100 * reach:.2g} %" for row, reach in known]
-    told = "A smaller difference cannot be told from none."
-    return Tile("Noise", f"± {100 * known[0][1]:.2g} %", (*lines, told), Tone.PLAIN)
+    text = "A smaller difference cannot be told from none."
+    return Tile("Noise", f"± {100 * known[0][1]:.2g} %", (*lines, text), Tone.PLAIN)
 
 
 def _reach(row: Row) -> float:
@@ -632,8 +632,8 @@ def _reach(row: Row) -> float:
 def _alike(outcome: ComparedRuns) -> Tile:
     warnings = grave(outcome)
     if not warnings:
-        told = "Same load, same model, whole runs, a client that was fast enough."
-        return Tile("Runs alike", "yes", (told, *_clipped(outcome.warnings)), Tone.GOOD)
+        text = "Same load, same model, whole runs, a client that was fast enough."
+        return Tile("Runs alike", "yes", (text, *_clipped(outcome.warnings)), Tone.GOOD)
     return Tile("Runs alike", plural(len(warnings), "warning"), tuple(_clipped(warnings)), Tone.WARN)
 
 

@@ -5,10 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET, UnsetType
 
-from llm_locust.figures import (
-    goodput,
-    latency,
-)
+from llm_locust.figures import goodput, latency
 from llm_locust.figures.client import ClientFacts, calibration_text
 from llm_locust.figures.run_facts import AnalysisFacts, LeftOut
 from llm_locust.figures.summary import FIGURES, Summary
@@ -242,14 +239,14 @@ def brief(summary: Summary, found: Headline) -> list[Section]:
     """The sections of the short report below the verdict and its boxes, without the run's heading."""
     every = {section.key: section for section in sections(summary)}
     shown = list(_answers(summary, found, every))
-    told = {line.text for section in shown for line in _lines(section)}
-    told |= {line.text for each in found.findings if each.box is not None for line in _lines(each.box)}
-    told |= {
+    placed = {line.text for section in shown for line in _lines(section)}
+    placed |= {line.text for each in found.findings if each.box is not None for line in _lines(each.box)}
+    placed |= {
         note.text for section in every.values() if section.table for note in latency.marks(section.table)
     }
     others = (section for key, section in every.items() if key not in _NOT_REMARKED)
     left = (line.text for section in others for line in _warnings(section))
-    above = "\n".join(told)  # with why the client was the limit of a stage, which its readings tell again
+    above = "\n".join(placed)  # with why the client was the limit of a stage, which its readings tell again
     remarks = list(
         dict.fromkeys(text for text in left if text.rpartition("the client was the limit: ")[2] not in above)
     )

@@ -376,8 +376,8 @@ class Headline:
     @property
     def line(self) -> str:
         """All of it: ``FAIL: goodput 65.0 % (at least 95 % required) · cause: … · exit 1``."""
-        is_told = not self.cause or (self.word == "FAIL" and self.cause.partition(":")[0] in self.result)
-        cause = "" if is_told else f"{self.cause_label}: {brief(self.cause, _CAUSE_LENGTH)}"
+        is_in_result = not self.cause or (self.word == "FAIL" and self.cause.partition(":")[0] in self.result)
+        cause = "" if is_in_result else f"{self.cause_label}: {brief(self.cause, _CAUSE_LENGTH)}"
         waived = self.is_good and any(each.key == "client" for each in self.findings)
         why = ", as --require-valid was not given" if waived else ""
         if self.code == 0 and not self.is_good:
@@ -404,8 +404,8 @@ def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
     result = sentence(parts, "; " if found.is_undecided else ", ")
     sought = _sought(summary)
     # A rule that ended the run did not break its gates.
-    told = [each for each in causes if not (each.key == "records" and found.code == EXIT_GATE)]
-    cause = next((each for each in told if each.is_of_client or each.explains & sought), None)
+    listed = [each for each in causes if not (each.key == "records" and found.code == EXIT_GATE)]
+    cause = next((each for each in listed if each.is_of_client or each.explains & sought), None)
     if cause is not None and cause.key == "client" and "errors" in sought and are_mostly_failures(summary):
         # A client that was late makes no request fail.
         cause = next((each for each in causes if each.key == "failures"), cause)
@@ -423,8 +423,8 @@ def _undecided(summary: Summary) -> RunVerdict:
         return RunVerdict(EXIT_INVALID, nothing_measured(summary))
     if summary.gates:
         if all(gate.passed or gate.undecided for gate in summary.gates):
-            untold = next((gate for gate in summary.gates if gate.undecided), None)
-            why = "" if untold is None else f"{untold.shown}: {untold.reason}"
+            undecided = next((gate for gate in summary.gates if gate.undecided), None)
+            why = "" if undecided is None else f"{undecided.shown}: {undecided.reason}"
             return RunVerdict(EXIT_INVALID if why else 0, why, is_undecided=bool(why))
         return RunVerdict(EXIT_GATE)
     failed = summary.requests.failed

@@ -74,8 +74,8 @@ def _verdict(found: Headline) -> Iterator[str]:
     yield f"## {MARKS.get(found.tone, '')}{escaped(found.headline.text)}"
     if found.cause:
         yield f"**{found.cause_label.capitalize()}:** {code(found.cause)}"
-    told = f"{found.result} {found.cause}"
-    others = [each for each in found.findings if each.box is not None and each.text not in told]
+    head = f"{found.result} {found.cause}"
+    others = [each for each in found.findings if each.box is not None and each.text not in head]
     if others:
         yield "\n".join(f"- also: {code(each.text)}" for each in others)
 

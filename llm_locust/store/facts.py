@@ -93,19 +93,20 @@ def account(
         last_words: each worker's own facts, written when it ended.
         held: present data of each worker.
     """
-    told: dict[str, list[_ReportedFacts]] = {}
+    reports: dict[str, list[_ReportedFacts]] = {}
     for manifest in manifests:
         for facts in manifest.workers:
             final = facts.left or (manifest.ended_ns is not None and not facts.lost)
-            told.setdefault(facts.id, []).append(_ReportedFacts(facts, final))
-    for worker in sorted((last_words.keys() | held.keys()) - told.keys()):
-        taken = {each[0].facts.index for each in told.values()}
+            reports.setdefault(facts.id, []).append(_ReportedFacts(facts, final))
+    for worker in sorted((last_words.keys() | held.keys()) - reports.keys()):
+        taken = {each[0].facts.index for each in reports.values()}
         facts = last_words.get(worker) or WorkerFacts(id=worker, index=-1, announced=None, received=0)
         if facts.index < 0 or facts.index in taken:
             facts = replace(facts, index=1 + max(taken, default=-1))
-        told[worker] = [_ReportedFacts(facts, final=False)]
+        reports[worker] = [_ReportedFacts(facts, final=False)]
     workers = [
-        _account(each, last_words.get(worker), held.get(worker, Holding())) for worker, each in told.items()
+        _account(each, last_words.get(worker), held.get(worker, Holding()))
+        for worker, each in reports.items()
     ]
     stopped_ns = next((m.stopped_ns for m in manifests if m.stopped_ns is not None), None)
     return replace(
@@ -121,7 +122,7 @@ class _ReportedFacts:
     final: bool
 
 
-def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
+def _account(reports: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
     """Facts of one worker.
 
     Announced is the largest known count, and ``in_flight`` the one reported with it; between equal counts the
@@ -129,8 +130,8 @@ def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Hol
     counts the worker is lost. Everything else is from the most complete manifest, or from the worker itself
     if that manifest was written before its end.
     """
-    known = told[0].facts
-    if word is not None and not told[0].final:
+    known = reports[0].facts
+    if word is not None and not reports[0].final:
         known = replace(
             known,
             dropped=max(known.dropped, word.dropped),
@@ -144,7 +145,7 @@ def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Hol
             others=word.others or known.others,
             replica_headers=word.replica_headers or known.replica_headers,
         )
-    counts = [(facts.announced, facts.in_flight) for facts in (word, *(t.facts for t in told)) if facts]
+    counts = [(facts.announced, facts.in_flight) for facts in (word, *(t.facts for t in reports)) if facts]
     if held.newest is not None:
         counts.append((held.newest.finished, held.newest.in_flight or 0))
     announced, in_flight = max(counts, key=lambda each: -1 if each[0] is None else each[0])
@@ -155,7 +156,7 @@ def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Hol
         received=held.rows,
         batches=sum(map(len, held.seqs)),
         received_seqs=ranges_text(held.seqs),
-        lost=(word is None or word.lost) and not any(t.final for t in told),
+        lost=(word is None or word.lost) and not any(t.final for t in reports),
     )
 
 

@@ -89,16 +89,16 @@ def _compact(run: Path) -> int:
     remove_void(run)
     index = index_batches(run)
     frames = unique_frames(index.frames)
-    told = (run / MANIFEST_FILE).exists()
+    has_manifest = (run / MANIFEST_FILE).exists()
     bad: list[BadFrame] = []
-    batches = (batch for _, batch in placed_batches(frames, bad if told else None))
+    batches = (batch for _, batch in placed_batches(frames, bad if has_manifest else None))
     rows = write_requests(run / REQUESTS_FILE, staged(batches, _manifest(run)))
-    if told:
+    if has_manifest:
         note_dropped(run)
     if not index.tears and not bad:
         for segment in segments_of(run):
             segment.path.unlink()
-    elif told:
+    elif has_manifest:
         _tell_tears(run, without(frames, bad), index.tears, bad)
     return rows
 

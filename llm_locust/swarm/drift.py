@@ -116,11 +116,11 @@ def drifts(store: LiveStore, memory_mib: Sequence[tuple[float, float]]) -> dict[
     if not cells or len(cells) * store.content.run.width_s < LONG_ENOUGH_S:
         return {}
     begin_s = cells[0][0]
-    at_h, told = _binned(store, cells)
+    at_h, of_bins = _binned(store, cells)
     series: dict[_Measure, Floats] = {
-        _TTFT: _values([f.latencies["ttft"].p99_ms for f in told]),
-        _GOODPUT: _values([f.goodput for f in told]),
-        _ERRORS: _values([f.failures / f.requests if f.requests else None for f in told]),
+        _TTFT: _values([f.latencies["ttft"].p99_ms for f in of_bins]),
+        _GOODPUT: _values([f.goodput for f in of_bins]),
+        _ERRORS: _values([f.failures / f.requests if f.requests else None for f in of_bins]),
     }
     found = {measure.name: _drift(measure, at_h, values) for measure, values in series.items()}
     later = [((at_s - begin_s) / _HOUR_S, mib) for at_s, mib in memory_mib if at_s >= begin_s]
@@ -146,11 +146,11 @@ def _binned(store: LiveStore, cells: Sequence[tuple[float, Cell]]) -> tuple[Floa
     per_bin = max(1, math.ceil(BIN_S / width_s), math.ceil(len(cells) / most))
     groups = [cells[i : i + per_bin] for i in range(0, len(cells) - per_bin + 1, per_bin)]
     at_h = [(g[0][0] + per_bin * width_s / 2 - cells[0][0]) / _HOUR_S for g in groups]
-    told = [
+    of_bins = [
         figures(Counts.merge(cell.counts for _, cell in group), per_bin * width_s, store.run.limits)
         for group in groups
     ]
-    return _values(at_h), told
+    return _values(at_h), of_bins
 
 
 def _values(values: Sequence[float | None]) -> Floats:

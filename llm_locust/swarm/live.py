@@ -327,12 +327,12 @@ class LiveReceiver:
         return {client.id: self._worker(client.id) for client in clients}
 
     def _worker(self, worker: str) -> WorkerState:
-        client, (counts, told_s) = self._runner.clients[worker], self._known.get(worker, (None, 0.0))
+        client, (counts, reported_s) = self._runner.clients[worker], self._known.get(worker, (None, 0.0))
         ours = counts is not None and counts.run == self.store.run.id
         state = WorkerState(
             id=worker,
             state=client.state,
-            told_s=told_s,
+            reported_s=reported_s,
             waiting=tuple(counts.waiting) if counts is not None and ours else (),
             users=client.user_count,
             in_flight=counts.under_way if counts is not None and ours else None,

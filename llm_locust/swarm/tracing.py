@@ -293,7 +293,7 @@ class SpanWriter:
         self._under_way = 0  # spans being exported
         self._over = 0  # finished requests
         self._dropped = 0  # of these, the ones that found the queue full
-        self._told: str | None = None
+        self._logged: str | None = None
         self._news = Event()
         self._writing = Semaphore()
         self._log_limit = RateLimiter()
@@ -386,8 +386,8 @@ class SpanWriter:
         parts = [f"{exported} spans exported"] if self._exports else []
         parts += [f"{number} {fate}" for number, fate in fates if number]
         text = ", ".join(parts)
-        if self._over and parts and text != self._told:
-            self._told = text
+        if self._over and parts and text != self._logged:
+            self._logged = text
             (logger.warning if failed or lost else logger.info)("OpenTelemetry: %s", text)
 
     @property

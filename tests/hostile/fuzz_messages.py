@@ -37,7 +37,7 @@ from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.collector import Inbox
 from llm_locust.swarm.channel.locust_messages import KINDS as LOCUST_KINDS, Reported, check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
-from llm_locust.swarm.run.run import Roster
+from llm_locust.swarm.run.roster import Roster
 
 #: Every message of this project's own, and an example of it.
 EXAMPLES: dict[str, msgspec.Struct] = {

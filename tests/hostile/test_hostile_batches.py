@@ -41,7 +41,7 @@ from llm_locust.store import (
 )
 from llm_locust.store.frames import _PREFIX, BadFrame, index_frames, placed_batches
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, read
-from llm_locust.swarm.run.run import Roster
+from llm_locust.swarm.run.roster import Roster
 
 # --- Batches that a hostile worker sends end no process, fill no memory, and hide no record
 

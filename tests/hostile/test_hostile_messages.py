@@ -44,7 +44,7 @@ from llm_locust.swarm.channel.messages import (
 )
 from llm_locust.swarm.channel.trust import derive_keys, secret_of
 from llm_locust.swarm.process.event_loop import Supervised
-from llm_locust.swarm.run.run import MOST_FAULTS, Roster
+from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
 
 # --- Messages of a hostile, broken or different worker: what does not fit changes nothing, and is named
 

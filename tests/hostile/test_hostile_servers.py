@@ -238,7 +238,7 @@ CHECK = """
 import sys
 from locust.argument_parser import LocustArgumentParser
 from llm_locust.options.settings import add_arguments
-from llm_locust.swarm.run.preflight import check_target
+from llm_locust.swarm.run.target_check import check_target
 from llm_locust.options.settings import UsageError, parse_settings
 parser = LocustArgumentParser()
 add_arguments(parser)

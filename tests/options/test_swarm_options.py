@@ -30,7 +30,8 @@ from llm_locust.options.settings import Settings, UsageError, with_roofline
 from llm_locust.store import read_manifest
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.run.run import ActiveRun, Roster
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.run import ActiveRun
 
 # --- Options as checked values, and secrets that stay where they are
 

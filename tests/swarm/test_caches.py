@@ -19,9 +19,8 @@ from llm_locust.deployment.replicas import reset_prefix_caches
 from llm_locust.deployment.server_metrics import readings
 from llm_locust.options.settings import GRAMMAR, KEYS, parse_settings
 from llm_locust.scenario.document import load_scenario
-from llm_locust.swarm.run import servers
-from llm_locust.swarm.run.preflight import post_to
-from llm_locust.swarm.run.servers import (
+from llm_locust.swarm.run import prefix_caches
+from llm_locust.swarm.run.prefix_caches import (
     Counters,
     PrefixCaches,
     ReplicaError,
@@ -30,6 +29,7 @@ from llm_locust.swarm.run.servers import (
     counters_of,
     prepare,
 )
+from llm_locust.swarm.run.servers import post_to
 from llm_locust.workload.prompts import Prompt
 
 # --- Counters of a replica's prefix caches count by what each has grown by, if that can be
@@ -300,7 +300,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
-    monkeypatch.setattr(servers, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(prefix_caches, "_AGAIN_S", 0.01)
     with Guarded() as server:
         serving = threading.Thread(target=partial(server.serve_forever, 0.01))
         serving.start()

@@ -37,18 +37,7 @@ from llm_locust.figures.text import (
 )
 from llm_locust.metrics.catalogue import LATENCY, View, from_scheduled, shown_in
 from llm_locust.metrics.question import Prices
-from llm_locust.report.html.shell import (
-    Axis,
-    Chart,
-    Data,
-    Heat,
-    Kind,
-    Mark,
-    Series,
-    Values,
-    figures,
-    labels,
-)
+from llm_locust.report.html.shell import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures, labels
 
 # --- Charts of a sweep over lengths: figures along the load, one line for each pair of lengths
 
@@ -79,21 +68,21 @@ def over_lengths(groups: Groups, unit: str, per: str, note: str) -> list[Chart]:
     ]
 
 
-def _over_lengths_latency(metric: str, told: tuple[Groups, str, str]) -> Chart:
+def _over_lengths_latency(metric: str, groups_of: tuple[Groups, str, str]) -> Chart:
     columns = [
         (place, "ms", 1.0, lambda p, place=place: p.latencies_ms[metric, place]) for place in ("p50", "p99")
     ]
     title = f"{LATENCY[metric].label} over load, ms"
-    return _chart((f"{metric}-over-load", title, "ms"), columns, told)
+    return _chart((f"{metric}-over-load", title, "ms"), columns, groups_of)
 
 
 def _chart(
     names: tuple[str, str, str],
     columns: Sequence[tuple[str, str, float, Callable[[LoadPoint], Estimate]]],
-    told: tuple[Groups, str, str],
+    groups_of: tuple[Groups, str, str],
 ) -> Chart:
     """A line for each column of each pair of lengths, the first with marks; intervals are in the tables."""
-    (id_, title, y), (groups, unit, note) = names, told
+    (id_, title, y), (groups, unit, note) = names, groups_of
     tables, series = [], []
     x = f"asked ({unit})"
     for at, (lengths, points) in enumerate(groups.items()):

@@ -364,8 +364,8 @@ def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
             continue
         few = f" There are over {MOST_CURVES}: each span's extremes, and what lies in the middle."
         reading = "A gap in a line means that the server returned no metrics page."
-        told = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
-        yield _chart(run, _words(run, name.replace("_", "-"), title, told), curves, unit, scale)
+        note = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
+        yield _chart(run, _words(run, name.replace("_", "-"), title, note), curves, unit, scale)
 
 
 def _failed(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:

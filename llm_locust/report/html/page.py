@@ -355,10 +355,10 @@ def _cause(found: Headline, summary: Summary) -> Tile:
     """The worst finding, and how many others there are."""
     first = next((each for each in found.findings if _is_cause(each, found)), None)
     if first is None:
-        told = "Nothing speaks against this result." if found.is_good else "No single cause was found."
+        text = "Nothing speaks against this result." if found.is_good else "No single cause was found."
         if found.is_good and summary.client.verdict == "suspect":
-            told = "Nothing of the server; the client is suspect."
-        return Tile("Cause", "none", (told,), Tone.FAINT)
+            text = "Nothing of the server; the client is suspect."
+        return Tile("Cause", "none", (text,), Tone.FAINT)
     others = sum(each.box is not None and each is not first for each in found.findings)
     # What an invalid client did is in its own tile: here is why, and what to do.
     text = (first.text.partition(". ")[2] if first.key == "client" else "") or first.text

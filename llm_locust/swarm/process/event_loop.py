@@ -86,14 +86,14 @@ class Supervised:
         self.failures += 1
         why = exhausted(error)
         text = "%s failed (%d times so far) and goes on: %s: %s"
-        told = (self._name, self.failures, type(error).__name__, why or error)
+        values = (self._name, self.failures, type(error).__name__, why or error)
         if type(error) not in self._kinds:
             self._kinds.add(type(error))
             self._log_limit.ready()
             is_own = not (isinstance(error, OSError) or why)
-            logger.error(text, *told, exc_info=is_own)
+            logger.error(text, *values, exc_info=is_own)
         elif self._log_limit.ready():
-            logger.error(text, *told)
+            logger.error(text, *values)
 
 
 def spawn_loop(

@@ -74,7 +74,7 @@ def fork() -> int:
     pid: int = gevent.fork()
     if pid:
         _FORKS.append(pid)
-    elif _told_by_kernel() and os.getppid() != _PARENT:  # it has ended in between
+    elif _ends_with_parent() and os.getppid() != _PARENT:  # it has ended in between
         os.kill(os.getpid(), signal.SIGTERM)
     return pid
 
@@ -138,7 +138,7 @@ def free_port() -> int:
     return _CHANNEL["master_port"]  # type: ignore[return-value]
 
 
-def _told_by_kernel() -> bool:
+def _ends_with_parent() -> bool:
     """Let Linux send SIGTERM to this process when its parent ends."""
     if not sys.platform.startswith("linux"):
         return False
@@ -278,15 +278,15 @@ def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
     frames = traceback.extract_tb(trace)
     loading = [n for n, frame in enumerate(frames) if frame.name == "load_locustfile"]
     shown = [f for f in frames[loading[0] + 1 :] if "importlib" not in f.filename] if loading else frames
-    told = "".join(traceback.format_exception_only(error)).strip()
-    print("".join(traceback.format_list(shown)) + told, file=sys.stderr)
+    text = "".join(traceback.format_exception_only(error)).strip()
+    print("".join(traceback.format_list(shown)) + text, file=sys.stderr)
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({PurePath(error.filename).name}:{error.lineno})"
     else:
         own = [frame for frame in shown if not is_library(frame.filename)] or shown
         where = f" ({PurePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     what = "the locustfile cannot be loaded" if loading else "Locust failed"
-    print(f"llm-locust: error: {what}: {told.splitlines()[-1]}{where}", file=sys.stderr, flush=True)
+    print(f"llm-locust: error: {what}: {text.splitlines()[-1]}{where}", file=sys.stderr, flush=True)
     return EXIT_USAGE
 
 
@@ -383,7 +383,7 @@ class Signals:
         self._freed: WeakSet[greenlet] = WeakSet()
         self._has_alarm = False
         self._asked_s = self._asked_cpu_s = 0.0
-        self._told_s = -math.inf
+        self._end_asked_s = -math.inf
 
     def take_over(self) -> None:
         """Take the signals of this process, which is one of Locust's command, before Locust takes any."""
@@ -433,8 +433,8 @@ class Signals:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM and forked():
             # The kernel sends one for each of its parent's threads.
-            last_s, self._told_s = self._told_s, time.monotonic()
-            if self._told_s - last_s < PARENT_ENDS_WITHIN_S:
+            last_s, self._end_asked_s = self._end_asked_s, time.monotonic()
+            if self._end_asked_s - last_s < PARENT_ENDS_WITHIN_S:
                 return
         self._counts[number] += 1
         if self.shut_down is None and not self.has_begun():

@@ -117,7 +117,7 @@ class LocalRole:
             id=runner.client_id,
             state=runner.state,
             users=runner.user_count,
-            told_s=self._live.store.clock_s(),
+            reported_s=self._live.store.clock_s(),
             waiting=() if session is None else tuple(session.waiting()),
             in_flight=None if session is None else session.client.occupancy.level,
             cpu_percent=float(runner.current_cpu_usage) or None,  # 0: not measured yet

@@ -76,7 +76,7 @@ class WorkerRole:
         self._over: set[str] = set()  # runs that must not start here (again)
         self._last_word: CountsMessage | None = None  # final counts of the run that was flushed last
         self._ending: str | None = None  # the run that is ending here
-        self._told_spent: str | None = None
+        self._spent_sent: str | None = None
         self._held = 0  # records left in the spool, or lost
         mail.listen(messages.ACK, AckMessage, lambda ack: self._shipper.acknowledged(ack.run, ack.seq))
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
@@ -190,12 +190,12 @@ class WorkerRole:
     def _tell_when_spent(self) -> None:
         """Report once that this worker's share of a run is done. Each later report repeats it."""
         session = self.session
-        if session is None or session.closed or session.run["id"] == self._told_spent or not session.spent:
+        if session is None or session.closed or session.run["id"] == self._spent_sent or not session.spent:
             return
         counts = self._counts()
         if counts is not None:
             self._mail.send(messages.SPENT, counts)
-            self._told_spent = session.run["id"]
+            self._spent_sent = session.run["id"]
 
     def offset(self) -> Offset:
         self._clock.look()

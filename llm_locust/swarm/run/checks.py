@@ -25,10 +25,7 @@ from llm_locust.swarm.users.open_loop import open_loop_class
 from llm_locust.wire.dialects import dialect_of
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
-from llm_locust.wire.foreign_text import (
-    public_url,
-    url_secret,
-)
+from llm_locust.wire.foreign_text import public_url, url_secret
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.workload.answers import ValidatorError, checks_of
 from llm_locust.workload.trace_formats import TraceError
@@ -161,11 +158,11 @@ def kinds_sent(settings: Settings, user_classes: "Iterable[type[User]]") -> tupl
     for cls in user_classes:
         # A server takes both or refuses both of two with the same headers and body.
         before = [(kind.spec, dict(kind.headers)) for kind in found]
-        found += [k for k in _kinds(cls, settings) if (k.spec, dict(k.headers)) not in before]
+        found += [k for k in kinds_of_class(cls, settings) if (k.spec, dict(k.headers)) not in before]
     return tuple(found)
 
 
-def _kinds(cls: "type[User]", settings: Settings) -> Sequence[RequestKind]:
+def kinds_of_class(cls: "type[User]", settings: Settings) -> Sequence[RequestKind]:
     """Kinds of request that a user class sends, as far as it says so."""
     if getattr(cls, "sends_scenario", False):
         return settings.kinds
@@ -357,7 +354,7 @@ def check_arms(settings: Settings, user_classes: "Iterable[type[User]]") -> None
     if settings.load.sweep is not None and arms:
         other = "--sweep" if settings.load.search is None else "--find"
         raise UsageError(f"--arm beside {other}: arms are compared at one load; give one load, such as -u 8")
-    fixed = [cls.__name__ for cls in user_classes if not _kinds(cls, settings)]
+    fixed = [cls.__name__ for cls in user_classes if not kinds_of_class(cls, settings)]
     if fixed and not settings.asks_for_one:
         raise UsageError(
             f"--models: {fixed[0]} builds its requests itself, and names their model itself: use a user "

@@ -31,6 +31,7 @@ from llm_locust.swarm.process.children import (
     STDERR,
     STDOUT,
     ElsewhereError,
+    LateError,
     last_words,
     run_elsewhere,
 )
@@ -79,10 +80,10 @@ def join_elsewhere(folder: Path, *, allow_incomplete: bool = False) -> Report:
 def _report_elsewhere(command: str, run: Path, allow_incomplete: bool, within_s: float) -> Report:
     words = [command, *["--allow-incomplete"] * allow_incomplete]
     try:
-        code, said = run_elsewhere(REPORT_COMMANDS, [*words, "--", str(run)], within_s=within_s)
+        code, output = run_elsewhere(REPORT_COMMANDS, [*words, "--", str(run)], within_s=within_s)
     except ElsewhereError as e:
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
-    found = _judge(code, said, run)
+    found = _judge(code, output, run)
     return Report(off_the_hub(_read_summary, run), found)
 
 
@@ -100,10 +101,10 @@ def _read_summary(run: Path) -> Summary:
         raise FinishError(f"its {SUMMARY_FILE} was written but cannot be read: {e}") from e
 
 
-def _judge(code: int, said: bytes, run: Path) -> RunVerdict | None:
+def _judge(code: int, output: bytes, run: Path) -> RunVerdict | None:
     """Verdict on the run (raises FinishError if there is no report)."""
     try:
-        answer = msgspec.json.decode(said, type=FinishAnswer)
+        answer = msgspec.json.decode(output, type=FinishAnswer)
     except ValueError:
         what_to_do = advice(run, out_of_memory=code == -SIGKILL)
         raise FinishError(f"the process that makes it {_end(code)}; {what_to_do}") from None
@@ -176,8 +177,8 @@ def _answer(run: Path, question: StageQuestion, within_s: float) -> StageAnswer:
     """The answer of the process that reads; of one that gave none, why."""
     words = ["stages", "--", str(run), msgspec.json.encode(question).decode()]
     try:
-        _, said = run_elsewhere(REPORT_COMMANDS, words, within_s=within_s)
-        return off_the_hub(msgspec.json.decode, said, type=StageAnswer, dec_hook=decode_table)
+        _, output = run_elsewhere(REPORT_COMMANDS, words, within_s=within_s)
+        return off_the_hub(msgspec.json.decode, output, type=StageAnswer, dec_hook=decode_table)
     except ElsewhereError as e:
         return StageAnswer(error=f"the process that reads it {e}")
     except ValueError:
@@ -215,39 +216,73 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
     try:
-        code, told = _with_credentials("llm_locust.cli.main", ["upload", *words, "--", str(run), to], run)
+        code, output = _with_credentials("llm_locust.cli.main", ["upload", *words, "--", str(run), to], run)
     except ElsewhereError as e:
         return False, f"the process that uploads {e}"
-    return code == 0, told or f"the process that uploads ended with {code}"
+    return code == 0, output or f"the process that uploads ended with {code}"
 
 
 def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> None:
     """Drop what a run directory has had for long enough, after its upload; log the result."""
     words = ["drop", "--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
     try:
-        code, told = _with_credentials(REPORT_COMMANDS, words, run)
+        code, output = _with_credentials(REPORT_COMMANDS, words, run)
     except ElsewhereError as e:
         logger.warning("--keep: nothing was dropped this time: its process %s", e)
         return
     if code:
-        logger.warning("--keep: not all could be dropped: %s", told or f"its process ended with {code}")
-    elif told:
-        logger.info("--keep: %s", told)
+        logger.warning("--keep: not all could be dropped: %s", output or f"its process ended with {code}")
+    elif output:
+        logger.info("--keep: %s", output)
 
 
 def _with_credentials(module: str, words: Sequence[str], run: Path) -> tuple[int, str]:
     """Exit code and last words of a process that asks an object store for a run (raises ElsewhereError)."""
     within_s = UPLOAD_PATIENCE_S + off_the_hub(size_of, run) / _SLOWEST_BYTES_PER_S
-    code, said = run_elsewhere(module, words, heard=(STDOUT, STDERR), prefixes=CREDENTIALS, within_s=within_s)
-    return code, last_words(said)
+    code, output = run_elsewhere(
+        module, words, heard=(STDOUT, STDERR), prefixes=CREDENTIALS, within_s=within_s
+    )
+    return code, last_words(output)
 
 
 def upload_so_far(run: Path, to: str) -> bool:
     """Copy what a running run has so far; log the result. A failure is a warning: the next upload goes on
     where this one ended, and the one at the run's end decides."""
-    done, told = upload_elsewhere(run, to, _ATTEMPTS_IN_BETWEEN)
+    done, output = upload_elsewhere(run, to, _ATTEMPTS_IN_BETWEEN)
     if done:
-        logger.info("%s", told)
+        logger.info("%s", output)
     else:
-        logger.warning("no upload this time: %s", told)
+        logger.warning("no upload this time: %s", output)
     return done
+
+
+# --- Whether the destination of an upload answers, before the load
+
+
+# --- The destination of an upload
+
+
+#: Time limit of the question whether an object store answers.
+REACH_WITHIN_S = 15.0
+
+
+def reach_upload(to: str) -> str | None:
+    """Why a destination in an object store does not answer, asked by a process of its own; None if it does.
+
+    Call it in the main thread. A folder is looked at when it is opened.
+    """
+    if not to.startswith(("s3://", "gs://")):
+        return None
+    try:
+        code, output = run_elsewhere(
+            "llm_locust.store.upload",
+            ["--", to],
+            heard=(STDOUT, STDERR),
+            prefixes=CREDENTIALS,
+            within_s=REACH_WITHIN_S,
+        )
+    except LateError:
+        return f"no answer within {REACH_WITHIN_S:g} s"
+    except ElsewhereError as e:
+        return f"the process that asks {e}"
+    return (last_words(output) or f"the process that asked ended with {code}") if code else None

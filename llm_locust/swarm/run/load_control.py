@@ -23,9 +23,10 @@ from llm_locust.swarm.channel.messages import RateMessage, StagedMessage, StageM
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.run.checks import kinds_sent
 from llm_locust.swarm.run.finishing import look_at_stage, read_stage
-from llm_locust.swarm.run.preflight import post_to
-from llm_locust.swarm.run.run import ActiveRun, Participant, State, raised_in_tasks, totals
-from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, PrefixCaches
+from llm_locust.swarm.run.prefix_caches import PrefixCaches
+from llm_locust.swarm.run.roster import Participant, totals
+from llm_locust.swarm.run.run import ActiveRun, State, raised_in_tasks
+from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, post_to
 from llm_locust.swarm.run.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,8 @@ class LoadWatch:
         if left == []:
             return _end_of_shares(count, participants.values())
         if left and count is not None and not self._run.open_loop and self._without_users(left):
-            told = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
-            self._run.cut(f"{told}: start as many users as there are workers")
+            fault = f"num-requests: worker {', '.join(left)} has no user to send its share of {count} with"
+            self._run.cut(f"{fault}: start as many users as there are workers")
             return self._run.stop_reason
         if gone := self._users_gone():
             return gone

@@ -1,4 +1,4 @@
-"""One run in the process that owns its directory: its states, workers, facts, result and exit code."""
+"""One run in the process that owns its directory: its states, facts and result."""
 
 import logging
 import math
@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from importlib.metadata import version
@@ -19,45 +19,34 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_USAGE
 from llm_locust.core.manifest import (
     CalibrationFacts,
     Manifest,
-    NodeHealth,
     StageFacts,
     TaskException,
-    WorkerFacts,
     pipeline_of,
     task_exceptions,
 )
 from llm_locust.deployment.replicas import Replicas
 from llm_locust.figures.text import clean, short
-from llm_locust.figures.verdict import RunVerdict
 from llm_locust.host import exhausted, reason_of
 from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.server_series import ServerNow
-from llm_locust.options.run import Totals
 from llm_locust.options.settings import OPTIONS, Settings
 from llm_locust.report.analysis import Report
 from llm_locust.report.output import one_line
 from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import remove_frames
-from llm_locust.swarm.channel.collector import SETTLE_WITHIN_S, Collector, Inbox
-from llm_locust.swarm.channel.messages import (
-    CountsMessage,
-    DroppedMessages,
-    RateMessage,
-    RunInfo,
-    StageMessage,
-    place_key,
-)
+from llm_locust.swarm.channel.collector import SETTLE_WITHIN_S, Collector
+from llm_locust.swarm.channel.messages import DroppedMessages, RateMessage, RunInfo, StageMessage
 from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.event_loop import off_the_hub, spawn_loop
 from llm_locust.swarm.process.exits import innermost
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere, keep_live, upload_elsewhere
+from llm_locust.swarm.run.roster import Participant, Roster
 from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, Scraping, ServerCalls
 from llm_locust.swarm.run.stages import closed, stages_of, steps_of
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled
@@ -74,189 +63,6 @@ class State(IntEnum):
     DRAINING = 2  # those in flight end, and the last records arrive
     FINISHING = 3  # all records are in, or given up: the report is being made
     REPORTED = 4  # there is a report, or the reason why there is none
-
-
-# --- Workers of a run, as the process with its directory sees them
-
-
-#: A worker heard from within this time may still come back: the run's end waits for it.
-SILENT_S = 15.0
-
-#: Most faults of one worker listed in the manifest.
-MOST_FAULTS = 5
-
-
-@dataclass(slots=True)
-class Participant:
-    """One worker. Times are on the run's clock."""
-
-    joined_ns: int
-    late: bool
-    heard_ns: int
-    counts: CountsMessage | None = None
-    done: bool = False  # it announced that nothing more will follow
-    left: bool = False  # it announced so before the run was stopped
-    most_finished: int = 0  # largest of all counts received
-    faults: list[str] = field(default_factory=list)
-    never_sent: Scheduled = field(default_factory=Scheduled)  # of its part of a schedule, after it was gone
-
-    def fault(self, text: str) -> None:
-        """Record a reason to doubt its count of records; the first few, each once."""
-        if text not in self.faults and len(self.faults) < MOST_FAULTS:
-            self.faults.append(text)
-
-    def take(self, counts: CountsMessage) -> None:
-        """Keep the newest counts. The number of finished requests must not fall."""
-        if self.counts is not None and counts.number < self.counts.number:
-            return
-        if counts.finished < self.most_finished:
-            self.fault(f"it reported {counts.finished} finished requests, after {self.most_finished}")
-        elif self.done and counts.finished > self.most_finished:
-            self.fault(
-                f"it reported {counts.finished} finished requests after a final count of {self.most_finished}"
-            )
-            self.done = False
-        self.most_finished = max(self.most_finished, counts.finished)
-        self.counts = counts
-
-
-def totals(participants: Iterable[Participant]) -> Totals:
-    """Sum of the workers' newest counts."""
-    counts = [p.counts for p in participants if p.counts is not None]
-    return Totals(
-        ok=sum(c.load.ok for c in counts),
-        failed=sum(c.load.failed for c in counts),
-        ended=sum(c.finished for c in counts),
-        backlog=sum(c.in_flight + c.load.waiting for c in counts),
-    )
-
-
-class Roster:
-    """Workers of one run.
-
-    A worker's index is the position of its name in sorted order, so that a run with the same names has the
-    same random streams, in whatever order they connected. Workers that join late are appended.
-
-    Attributes:
-        places: :func:`place_key` of each worker, by index; it grows with late joiners.
-
-    Args:
-        run: the run's id; counts of another one are ignored.
-        now_ns: the run's clock.
-    """
-
-    def __init__(self, run: str, workers: Iterable[str], now_ns: Callable[[], int]) -> None:
-        self._run = run
-        self._now_ns = now_ns
-        self._participants: dict[str, Participant] = {}
-        self.places: list[str] = []
-        for worker in sorted(workers):
-            self._join(worker, late=False)
-
-    def __contains__(self, worker: str) -> bool:
-        return worker in self._participants
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._participants)
-
-    def __getitem__(self, worker: str) -> Participant:
-        return self._participants[worker]
-
-    def heard(self, worker: str, counts: CountsMessage | None = None) -> Participant:
-        """Note a sign of life of a worker, and its counts if given; an unknown worker joins late."""
-        participant = self._participants.get(worker) or self._join(worker, late=True)
-        participant.heard_ns = self._now_ns()
-        if counts is not None and counts.run == self._run:
-            participant.take(counts)
-        return participant
-
-    def fault(self, worker: str, text: str) -> None:
-        """Record a reason to doubt a worker's count of records; ignored for a worker that takes no part."""
-        if worker in self._participants:
-            self._participants[worker].fault(text)
-
-    def done(self, worker: str, counts: CountsMessage, *, stopped: bool) -> None:
-        """Note a worker's final counts of the run, which was stopped or not."""
-        participant = self.heard(worker, counts)
-        if counts.finished < participant.most_finished:
-            participant.fault(
-                f"its final counts have {counts.finished} finished requests, "
-                f"after {participant.most_finished}"
-            )
-        participant.left = participant.left or not (stopped or participant.done)
-        participant.done = True
-
-    def awaited(self, present: Callable[[str], bool]) -> list[str]:
-        """Workers whose final counts may still arrive: they are connected, or were a moment ago."""
-        recently_ns = self._now_ns() - round(SILENT_S * 1e9)
-        return [
-            worker
-            for worker, participant in self._participants.items()
-            if not participant.done and (present(worker) or participant.heard_ns > recently_ns)
-        ]
-
-    @property
-    def drained_ns(self) -> int | None:
-        """Longest time from the end of a worker's load to the end of its drain; None before the first."""
-        told = (p.counts.load.drained_ns for p in self._participants.values() if p.counts is not None)
-        return max((ns for ns in told if ns is not None), default=None)
-
-    def facts(self, inboxes: Mapping[str, Inbox]) -> list[WorkerFacts]:
-        """Facts of each worker for the manifest, by index; without final counts it counts as lost."""
-        order = {key: index for index, key in enumerate(self.places)}
-        facts = [
-            _facts(worker, order[place_key(worker)], participant, inboxes.get(worker) or Inbox())
-            for worker, participant in self._participants.items()
-        ]
-        return sorted(facts, key=lambda f: f.index)
-
-    def _join(self, worker: str, *, late: bool) -> Participant:
-        now_ns = self._now_ns()
-        participant = self._participants[worker] = Participant(now_ns, late, now_ns)
-        self.places.append(place_key(worker))
-        return participant
-
-
-def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts:
-    counts = p.counts
-    finished = None if counts is None else p.most_finished
-    in_flight = 0 if counts is None else counts.in_flight
-    if inbox.finished is not None and inbox.finished > (finished or 0):
-        finished, in_flight = inbox.finished, inbox.in_flight or 0
-    faults = list(p.faults)
-    if p.done and inbox.rows > (finished or 0):
-        faults.append(f"{inbox.rows} records were received for {finished or 0} finished requests")
-    return WorkerFacts(
-        id=worker,
-        index=index,
-        announced=finished,
-        received=inbox.rows,
-        batches=len(inbox.seqs),
-        resent=inbox.resent,
-        dropped=0 if counts is None else counts.dropped,
-        in_flight=in_flight,
-        in_flight_ns=None if counts is None else counts.in_flight_ns,
-        held_back=0 if counts is None else counts.load.held_back,
-        longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
-        backoff_waits=0 if counts is None else counts.load.backoff_waits,
-        backoff_ns=0 if counts is None else counts.load.backoff_ns,
-        unsent=p.never_sent.requests + (0 if counts is None else counts.load.unsent),
-        unsent_warmup=p.never_sent.warmup + (0 if counts is None else counts.load.unsent_warmup),
-        unsent_by_class={} if counts is None else counts.load.unsent_by_class,
-        cut=0 if counts is None else counts.load.cut,
-        late=p.late,
-        lost=not p.done,
-        left=p.left,
-        joined_ns=p.joined_ns,
-        heard_ns=p.heard_ns,
-        received_seqs=str(inbox.seqs),
-        faults=faults,
-        clock=None if counts is None else counts.clock,
-        health=NodeHealth() if counts is None else counts.health,
-        stamps=None if counts is None else counts.stamps,
-        others=[] if counts is None else counts.others,
-        replica_headers=[] if counts is None else counts.replica_headers,
-    )
 
 
 # --- The run: what it received, its facts, its result
@@ -478,11 +284,11 @@ class ActiveRun:
             return
         self.uploaded = True
         for path in parts_of(self.reported) if self.is_part else (self.path,):
-            done, told = upload_elsewhere(path, self.settings.report.upload)
+            done, text = upload_elsewhere(path, self.settings.report.upload)
             self.uploaded = self.uploaded and done
             if not done:
-                told = f"the run stays in {str(path)!r}: {told}"
-            logger.log(logging.INFO if done else logging.ERROR, "%s", told)
+                text = f"the run stays in {str(path)!r}: {text}"
+            logger.log(logging.INFO if done else logging.ERROR, "%s", text)
 
     def discard(self) -> None:
         """Remove every file of a run that never started."""
@@ -573,8 +379,8 @@ class ActiveRun:
     def _unsent(self, index: int, gone: Participant, to_its_end: bool) -> Scheduled:
         """What the schedule had for a worker after it was gone."""
         assert self.stopped_ns is not None
-        told_ns = None if gone.counts is None else gone.counts.load.until_ns
-        from_s = self._schedule_s(gone.heard_ns) if told_ns is None else told_ns * 1e-9
+        until_ns = None if gone.counts is None else gone.counts.load.until_ns
+        from_s = self._schedule_s(gone.heard_ns) if until_ns is None else until_ns * 1e-9
         stopped_s = self._schedule_s(self.stopped_ns)
         if not to_its_end and stopped_s - from_s <= TOGETHER_S:
             return Scheduled()
@@ -653,71 +459,3 @@ def command_line(settings: Settings) -> list[str]:
         hide = word in secret
         words.append(blanked(word, settings.secrets))
     return words
-
-
-# --- What only the process that ran a load knows of its outcome, beside the verdict on its records
-
-
-def without_gates(failed: int, still: str = "") -> RunVerdict:
-    """Verdict on a run without gates: no request may fail.
-
-    Args:
-        still: that the server stood still, which is a failure too; empty if it did not.
-    """
-    if failed:
-        still = f"{failed} requests failed, and no --gate says how many may"
-    return RunVerdict(EXIT_GATE, still, is_of_failures=True) if still else RunVerdict(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
-    """What decides the exit code of the process that has run a load.
-
-    Attributes:
-        is_refused: the last run that was requested was refused.
-        has_run: a load was begun.
-        was_to_run: one was requested by the command.
-        judged: the verdict on its records; None without a report.
-        code_on_error: of ``--exit-code-on-error``.
-        part_failed: a part of Locust or of this package ended by an exception.
-        is_uploaded: whether the run was copied to where it was to be; None if that was not asked for.
-        given: the code that a listener of the locustfile has set.
-    """
-
-    is_refused: bool = False
-    has_run: bool = True
-    was_to_run: bool = True
-    judged: RunVerdict | None
-    code_on_error: int = 1
-    part_failed: bool = False
-    is_uploaded: bool | None = None
-    given: int | None = None
-
-
-def exit_verdict(end: RunEnd) -> RunVerdict:
-    """Verdict whose code the process ends with: the first that applies, in the order below.
-
-    A refusal, no load, and what went wrong around the records come before the verdict on them.
-    ``--exit-code-on-error`` is the code where only failed requests made it; 0 accepts them. A locustfile's
-    own code counts where the run's would be 0.
-    """
-    found = end.judged
-    if end.is_refused:
-        return RunVerdict(EXIT_USAGE, "the run was refused: the log says why")
-    if not end.has_run and end.was_to_run:
-        return RunVerdict(EXIT_USAGE, "no load was sent")
-    if not end.has_run:
-        found = RunVerdict(0)
-    elif found is None:
-        return RunVerdict(EXIT_INCOMPLETE, "there is no report")
-    elif found.code == EXIT_INCOMPLETE:
-        return found
-    elif end.part_failed:
-        return RunVerdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
-    elif end.is_uploaded is False:
-        return RunVerdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
-    elif found.is_of_failures:
-        found = replace(found, code=end.code_on_error) if end.code_on_error else RunVerdict(0)
-    if not found.code and end.given:
-        return RunVerdict(end.given, "the locustfile has set it (process_exit_code)")
-    return found

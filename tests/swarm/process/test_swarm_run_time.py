@@ -15,7 +15,8 @@ from llm_locust.options.run import parse_stop_rules
 from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.process.stopping import RunTime
 from llm_locust.swarm.run.load_control import WATCH_INTERVAL_S, LoadWatch
-from llm_locust.swarm.run.run import Participant, State
+from llm_locust.swarm.run.roster import Participant
+from llm_locust.swarm.run.run import State
 from llm_locust.workload.arrivals import parse_rate
 
 # --- The run time is time of load: it begins with the load, and Locust's own timers do not end it earlier

@@ -31,8 +31,8 @@ import json, sys
 from locust.argument_parser import LocustArgumentParser
 from llm_locust.options.settings import add_arguments
 from llm_locust.options.settings import UsageError, parse_settings
-from llm_locust.swarm.run.preflight import canaries_of
-from llm_locust.swarm.run.preflight import wait_for_replicas
+from llm_locust.swarm.run.canary import canaries_of
+from llm_locust.swarm.run.readiness import wait_for_replicas
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust import ChatUser
 

@@ -29,7 +29,7 @@ from llm_locust.swarm.clocks import RunClock
 from llm_locust.swarm.process.children import passed_on
 from llm_locust.swarm.run import finishing
 from llm_locust.swarm.run.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
-from llm_locust.swarm.run.servers import Scraping, _Bounded
+from llm_locust.swarm.run.servers import Scraping, _LogLimit
 
 # --- A report made by a process of its own, while the event loop of the one that asked runs on
 
@@ -360,7 +360,7 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
 
 def test_its_lines_are_bounded_and_what_was_left_out_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    log = _Bounded(2, lambda: now[0])
+    log = _LogLimit(2, lambda: now[0])
     for i in range(5):
         log(f"line {i}")
     now[0] = 61.0

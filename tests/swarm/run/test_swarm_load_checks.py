@@ -25,8 +25,8 @@ from llm_locust.swarm.run.checks import (
     foreseen,
     own_endpoints,
 )
-from llm_locust.swarm.run.preflight import host_of
 from llm_locust.swarm.run.run import raised_in_tasks
+from llm_locust.swarm.run.target_check import host_of
 from llm_locust.wire.dialects import DIALECTS, dialect_of
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.workload.arrivals import Process, TraceFile, constant

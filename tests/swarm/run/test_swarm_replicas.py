@@ -205,7 +205,7 @@ def calls(
         lambda: clock[0],
         warmup_s=more.get("warmup_s", 0.0),
         run_s=more.get("run_s"),
-        told=told,
+        on_call=told,
     )
 
 
