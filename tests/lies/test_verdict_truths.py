@@ -15,7 +15,7 @@ from llm_locust.core.record import Doubt, RequestRecord
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, hung, stood_still, verdict
 from llm_locust.report.headline import findings
-from llm_locust.swarm.roles.coordinator import without_gates
+from llm_locust.swarm.run.finishing import without_gates
 
 
 @dataclass(frozen=True, slots=True)

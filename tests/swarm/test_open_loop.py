@@ -19,17 +19,9 @@ from llm_locust.client.http.clock import ClockPair
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.load import LoadSettings
 from llm_locust.swarm.process.event_loop import wait_until
-from llm_locust.swarm.users import open_loop as module
-from llm_locust.swarm.users.open_loop import (
-    AHEAD_S,
-    Alarm,
-    Dispatcher,
-    OpenLoad,
-    ScheduleClock,
-    TurnOrder,
-    open_loop_class,
-    timetable,
-)
+from llm_locust.swarm.users import dispatcher
+from llm_locust.swarm.users.dispatcher import AHEAD_S, Alarm, Dispatcher, TurnOrder
+from llm_locust.swarm.users.open_loop import OpenLoad, ScheduleClock, open_loop_class, timetable
 from llm_locust.workload.arrivals import (
     Arrival,
     ListedSchedule,
@@ -475,7 +467,7 @@ def bell() -> Bell:
 def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, bell: Bell) -> Iterator[Alarm]:
     """Of both kinds: as on Linux, and as elsewhere."""
     if request.param == "loop":
-        monkeypatch.setattr(module, "_timerfd", lambda: None)
+        monkeypatch.setattr(dispatcher, "_timerfd", lambda: None)
     made = Alarm(bell.ring)
     yield made
     made.close()
@@ -512,7 +504,7 @@ def test_a_time_that_is_over_rings_at_once(alarm: Alarm, bell: Bell) -> None:
         bell.wait()
 
 
-@pytest.mark.skipif(module._timerfd() is None, reason="without timer descriptors there is no such order")
+@pytest.mark.skipif(dispatcher._timerfd() is None, reason="without timer descriptors there is no such order")
 def test_it_rings_before_the_sockets_that_are_read_in_its_turn(bell: Bell) -> None:
     called: list[str] = []
 

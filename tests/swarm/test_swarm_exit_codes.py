@@ -16,8 +16,8 @@ from swarm_process import Result, in_parallel, locust, simulation
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.doctor.calibration import Calibrated
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.swarm.run import preparation
-from llm_locust.swarm.run.preparation import calibrate_run
+from llm_locust.swarm.run import checks
+from llm_locust.swarm.run.checks import calibrate_run
 
 # --- Bad runs that reach their end: none of them exits with 0, and the last line of the report says why
 
@@ -161,7 +161,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             answers=200,
         )
 
-    monkeypatch.setattr(preparation, "calibrate", measured)
+    monkeypatch.setattr(checks, "calibrate", measured)
     return seen
 
 

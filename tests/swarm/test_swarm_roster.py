@@ -26,7 +26,7 @@ from llm_locust.swarm.channel.messages import (
     StageMessage,
     place_key,
 )
-from llm_locust.swarm.roles.coordinator import RunEnd, exit_verdict, without_gates
+from llm_locust.swarm.run.finishing import RunEnd, exit_verdict, without_gates
 from llm_locust.swarm.run.roster import SILENT_S, Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.users.open_loop import Scheduled, Span, scheduled

@@ -1,7 +1,6 @@
 """Steps from options to a run that may start: settings, checks before any load, the run and its directory."""
 
 import logging
-import math
 import os
 import secrets
 from collections.abc import Callable, Collection
@@ -11,12 +10,8 @@ from pathlib import Path
 
 from locust.env import Environment
 
-from llm_locust.client.http.clock import hold_stamping
 from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.deployment.replicas import ProfileError, Replicas
-from llm_locust.doctor.calibration import WHOLE_S, calibrate, facts
-from llm_locust.doctor.finding import TimeLeft
-from llm_locust.figures.client import calibration_text
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.requests import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
@@ -32,6 +27,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.run.canary import canaries_of
 from llm_locust.swarm.run.checks import (
+    calibrate_run,
     check_amount,
     check_hosts,
     check_load,
@@ -314,51 +310,3 @@ class RunPreparation:
         store = store_of(self._environment)
         if store is not None:
             store.note(text)
-
-
-# --- The client's error on this machine, measured before the load of a run
-
-
-# --- The client's error on this machine, measured before the load of a run
-
-
-def calibrate_run(
-    environment: "Environment", settings: Settings, *, at_once: bool
-) -> CalibrationFacts | None:
-    """Measure the client at the streams of one worker; None if that was not asked for.
-
-    It is this process's client, on this machine: that of the users if the run has no workers, or if they are
-    here. It never ends the run: what could not be measured is said.
-
-    Raises:
-        UsageError: it is not known how many streams the run has.
-    """
-    if not settings.run.calibration:
-        return None
-    options = environment.parsed_options
-    workers = max(1, int(getattr(options, "expect_workers", 1) or 1))
-    asked = settings.run.calibration
-    streams = math.ceil(_users(environment, settings, at_once) / workers) if asked is True else int(asked)
-    logger.info("calibrating the client at %d streams, before the load", streams)
-    stamping = hold_stamping()
-    try:
-        found = facts(calibrate(streams, TimeLeft(WHOLE_S + 1.0)), streams, workers)
-    finally:
-        if stamping is not None:
-            stamping.close()
-    logger.info("calibrated: %s", calibration_text(found))
-    return found
-
-
-def _users(environment: "Environment", settings: Settings, at_once: bool) -> int:
-    """Users of a closed loop, each with a stream at most."""
-    load, options = settings.load, environment.parsed_options
-    if open_loop_class(environment.user_classes, settings) is not None:
-        why = "an open loop has as many streams as the answers last"
-    elif load.sweep is not None or environment.shape_class is not None:
-        why = "the load changes"
-    elif not at_once:
-        why = "the web UI says later how many users there are"
-    else:
-        return max(1, int(getattr(options, "num_users", None) or 1))
-    raise UsageError(f"--calibrate: {why}: give --calibrate-streams N, those of one worker")

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import gevent
 import msgspec
+from gevent.event import Event
 from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
@@ -22,7 +23,8 @@ from llm_locust.client.call import Canceller, LlmClient
 from llm_locust.client.http.timers import DECODE_BUDGET
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.error_kinds import ErrorKinds
-from llm_locust.core.record import UNJUDGED, OtherTable, Outcome, RequestRecord
+from llm_locust.core.manifest import PrefixShare
+from llm_locust.core.record import UNJUDGED, LengthPair, OtherTable, Outcome, RequestRecord
 from llm_locust.live.state import LEAST_SILENT_S, MOST_NAME, MOST_WAITING, Waiting
 from llm_locust.options.run import Quota, share
 from llm_locust.options.settings import Settings
@@ -33,7 +35,6 @@ from llm_locust.swarm.process.log import redact
 from llm_locust.swarm.process.patches import events
 from llm_locust.swarm.tracing_setup import tracer_of
 from llm_locust.swarm.users.open_loop import OpenLoad
-from llm_locust.swarm.users.stage_gate import StageGate
 from llm_locust.swarm.users.traffic import TrafficTable, make_routes, request_headers
 from llm_locust.swarm.users.waits import Backoffs
 
@@ -109,6 +110,72 @@ def _elapsed_ms(record: RequestRecord) -> float:
         return float(record.arrivals_ns[-1]) * 1e-6
     begin = record.started_ns if record.sent_ns is None else record.sent_ns
     return (record.ended_ns - begin) * 1e-6
+
+
+# --- The gate at which users of a closed loop wait between two stages, and the warm-up of what passes it
+
+
+class StageGate:
+    """Open during a stage's load, closed between two stages; in a run without a sweep always open.
+
+    Attributes:
+        phase: number of times that it was opened after it had been closed.
+        measured_ns: end of the current stage's warm-up on the run's clock; None: not known yet.
+        lengths: of the current stage's prompts and answers, from before its load begins; None: as the run
+            says.
+        prefix: what the current stage's prompts share, and its number, from then; None: as the run says.
+
+    Args:
+        origin_ns: start of an open loop's schedule, on the run's clock.
+        clock: returns this process's clock against the run's time.
+    """
+
+    def __init__(self, settings: Settings, origin_ns: int, clock: Callable[[], Offset]) -> None:
+        self.measured_ns: int | None = None
+        self.lengths: LengthPair | None = None
+        self.prefix: tuple[PrefixShare, int] | None = None
+        self.phase = 0
+        self._sweep = settings.load.sweep
+        self._warmup_s = settings.run.warmup_s
+        self._origin_ns = origin_ns
+        self._clock = clock
+        self._began_s = time.monotonic()
+        self._opened = Event()
+        if self._sweep is None or self._sweep.kind == "rate":
+            self._opened.set()
+
+    def open(self) -> None:
+        self.phase += not self._opened.is_set()
+        self._opened.set()
+
+    def close(self) -> None:
+        self._opened.clear()
+
+    @property
+    def is_open(self) -> bool:
+        return self._opened.is_set()
+
+    def wait(self) -> None:
+        """Return at once if the gate is open, else when it opens."""
+        if not self._opened.is_set():
+            self._opened.wait()
+
+    @property
+    def is_warm_up_now(self) -> bool:
+        """Whether the measured part of the run, or of the stage, has not begun; for a closed loop."""
+        if self._sweep is None:
+            return time.monotonic() - self._began_s < self._warmup_s
+        offset_ns, _ = self._clock() or (0, 0)
+        return self._is_before(time.time_ns() + offset_ns)
+
+    def is_warm_up_at(self, at_s: float) -> bool:
+        """Whether a request due ``at_s`` after the schedule's start is due before the measured part."""
+        if self._sweep is None:
+            return at_s < self._warmup_s
+        return self._is_before(self._origin_ns + round(at_s * 1e9))
+
+    def _is_before(self, at_ns: int) -> bool:
+        return self.measured_ns is None or at_ns < self.measured_ns
 
 
 # --- State shared by the users of one process during one run

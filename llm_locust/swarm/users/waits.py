@@ -13,7 +13,7 @@ from gevent.hub import Waiter
 
 from llm_locust.client.recording import Answer
 from llm_locust.core.record import UNJUDGED, Outcome
-from llm_locust.swarm.users.open_loop import Alarm
+from llm_locust.swarm.users.dispatcher import Alarm
 from llm_locust.workload.draws import BACKOFF, generator
 
 # --------------------
