@@ -183,7 +183,9 @@ def told(
     run.store.begin(LiveRun(id="run", **facts))  # type: ignore[arg-type]
     run.ended(answers)
     run.report()
-    run.store.observe(observation(10, worker("a", state, reported_s=START_S + TOLD_S, waiting=tuple(waiting))))
+    run.store.observe(
+        observation(10, worker("a", state, reported_s=START_S + TOLD_S, waiting=tuple(waiting)))
+    )
     return Progress(run.store.run, snapshot(run.store), snapshot(run.store, 10))
 
 
