@@ -27,7 +27,14 @@ from llm_locust.core.texts import Term, listed, nearest, quantity, split_terms
 from llm_locust.figures.completeness import completeness
 from llm_locust.figures.sides import METRICS, NOT_COMPARED, Compared, Metric, table_metrics
 from llm_locust.metrics.columns import SOURCES
-from llm_locust.metrics.limits import MOST_FAILED, OF_ANSWERS, GateError, MetricKind, counts_failed
+from llm_locust.metrics.limits import (
+    MOST_FAILED,
+    OF_ANSWERS,
+    GateError,
+    MetricKind,
+    counts_failed,
+    limits_failures,
+)
 from llm_locust.metrics.stats.estimates import (
     Average,
     Difference,
@@ -237,6 +244,7 @@ def tail_p(base: Estimate, new: Estimate, factor: float) -> float:
     if of_base is None or of_new is None:
         return 1.0
     (share_base, n_base), (share_new, n_new) = of_base, of_new
+    share_base = max(share_base, 1 - base.percent / 100)  # fewer are above one that many samples share
     above_base, above_new = math.ceil(share_base * n_base - 1e-9), math.floor(share_new * n_new + 1e-9)
     return hypergeometric_at_most(above_base, n_base, above_base + above_new, n_base + n_new)
 
@@ -538,6 +546,12 @@ class RelativeGate:
         """Whether it is over all requests, failed ones being above any limit."""
         return counts_failed(self.op, self.metric.latency, self.metric.statistic)
 
+    @property
+    def limits_failures(self) -> bool:
+        """Whether it says how many requests more than in base may fail."""
+        metric = self.metric
+        return limits_failures(metric.name, self.is_upper, metric.latency, metric.statistic)
+
     def holds(self, over: float) -> bool:
         """Whether a change that is so far over the limit is allowed; negative is below it."""
         return _HOLDS[self.op](round(over, _DIGITS), 0.0)
@@ -558,6 +572,7 @@ class State(StrEnum):
     BROKEN_APART = "broken apart"  # every sample of new is over the limit times every sample of base
     BROKEN_BY_RANKS = "broken by ranks"
     BROKEN_BY_FAILURES = "broken by failures"
+    BROKEN_BESIDE = "broken beside the gates"  # requests of new failed, or it was not served, as base was
     NO_SAMPLES = "no samples"
     FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
@@ -590,6 +605,7 @@ class GateResult:
     where there is no change and, of a relative gate, from a base of 0. ``failed`` has the failed shares of
     base and new where the figures' latency lacks them, None where none failed. ``times``: about how many
     times the requests of each run would decide an unknown gate, None where that is not known or not the way.
+    ``beside``: why it is broken by what it does not limit.
     """
 
     gate: RelativeGate
@@ -599,6 +615,7 @@ class GateResult:
     interval: Difference | None = None
     failed: tuple[float, float] | None = None
     times: float | None = None
+    beside: str = ""
 
     def passed(self, unknown: Unknown = "fail") -> bool:
         """Whether it held; an unknown one does as ``unknown`` says."""
@@ -619,10 +636,35 @@ def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Comp
     """Each gate on the change from ``base`` to ``new``."""
     found = [_judged(gate, base, new, len(gates)) for gate in gates]
     doubt = doubt_on(base, new) if found else None
-    if doubt is None:
-        return found
-    # More requests of such runs would tell no more.
-    return [replace(each, state=doubt, times=None) if each.state in _DOUBTED else each for each in found]
+    if doubt is not None:
+        # More requests of such runs would tell no more.
+        return [replace(each, state=doubt, times=None) if each.state in _DOUBTED else each for each in found]
+    if beside := beside_gates(gates, base, new):
+        return [
+            each
+            if each.state.finding == "broken"
+            else replace(each, state=State.BROKEN_BESIDE, times=None, beside=beside)
+            for each in found
+        ]
+    return found
+
+
+def beside_gates(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> str:
+    """Why new fails whatever its gates limit, as a run does; empty if it does not, or base does too.
+
+    Its server stood still, or its users hung. Or requests of it failed, by more than a hundredth and beyond
+    chance, and no gate limits that.
+    """
+    if new.unserved and not base.unserved:
+        return f"in new {new.unserved}"
+    if any(gate.limits_failures for gate in gates) or new.error_rate - base.error_rate <= MOST_FAILED:
+        return ""
+    n, m = len(base.population.judged), len(new.population.judged)
+    failed = len(base.population.failed), len(new.population.failed)
+    if hypergeometric_at_most(failed[0], n, sum(failed), n + m) > _BREAKS:
+        return ""
+    of = f"{failed[1]:,} of {m:,} requests of new failed, {failed[0]:,} of {n:,} of base"
+    return f"{of}, and no gate limits that: add error_rate<=+0.5pp"
 
 
 def doubt_on(base: Compared, new: Compared) -> State | None:

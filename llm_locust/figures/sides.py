@@ -9,8 +9,10 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.core.texts import quantity
 from llm_locust.figures.client import ClientFacts, client_validity
 from llm_locust.figures.late_client import Scale
+from llm_locust.figures.user_time import MOST_HUNG, user_time
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, View, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.limits import SLO_METRICS, MetricKind
@@ -19,6 +21,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.judgement import good_rates
 from llm_locust.metrics.requests.rates import Spans, inputs_per_s, rate_per_s
 from llm_locust.metrics.select import without_first_tries
+from llm_locust.metrics.standstill import MOST_STILL, Silences
 from llm_locust.metrics.stats.bootstrap import CELLS, order_cells, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, Ascending, Durations, ordered, percentile
 from llm_locust.metrics.stats.estimates import (
@@ -126,6 +129,7 @@ class Compared:
     unsent: int  # requests that were due and never sent
     together: float = 1.0  # requests under way together, on average over the window
     apis: tuple[str, ...] = ()  # the endpoints of its requests
+    unserved: str = ""  # that the server stood still, or users hung, for more than a tenth
 
     @property
     def c(self) -> Columns:
@@ -233,7 +237,25 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     unsent = manifest.requests_unsent(question.warmup_of(manifest))
     apis = {name for batch in requests.parts(["endpoint"]) for name in batch.labels("endpoint").names}
     together = _together(measured)
-    return Compared(manifest, measured, population, gaps, lost, unsent, together, tuple(sorted(apis)))
+    is_whole = question.where is None and not (manifest.is_sweep or manifest.arms)
+    unserved = _unserved(requests, measured, manifest) if is_whole else ""
+    return Compared(
+        manifest, measured, population, gaps, lost, unsent, together, tuple(sorted(apis)), unserved
+    )
+
+
+def _unserved(requests: Requests, m: Measured, manifest: Manifest) -> str:
+    """That the server stood still, or users or requests hung, for longer than a run may; empty if not."""
+    window_s, scheduled = m.window.seconds, len(m.population(np.arange(len(m.c))).all)
+    silences = Silences.of(m.c, m.holes, m.window, m.judgement)
+    still_s = float(silences.busy_s[silences.still].sum())
+    if scheduled and window_s >= 1 and still_s > MOST_STILL * window_s:
+        return f"the server stood still for {quantity(still_s)} s of {quantity(window_s)} s"
+    if manifest.open_loop:
+        n = len(silences.hung())
+        return f"{n:,} of {scheduled:,} requests hung" if n > MOST_HUNG * scheduled else ""
+    times = user_time(requests, m, silences)
+    return times.hung_text if times is not None and times.have_hung(window_s) else ""
 
 
 def _together(m: Measured) -> float:

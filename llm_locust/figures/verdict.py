@@ -13,10 +13,7 @@ from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.user_time import MOST_HUNG
 from llm_locust.metrics.limits import STANDSTILL, parse_gates
-
-#: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
-#: wait for it send few.
-MOST_STILL = 0.1
+from llm_locust.metrics.standstill import MOST_STILL
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,11 +223,16 @@ class Gate:
     @property
     def limits_failures(self) -> bool:
         """Whether it cannot hold with many failed requests: it says how many of them are too many."""
-        if self.metric in ("goodput", "error_rate"):
-            return self.is_upper == (self.metric == "error_rate")
-        if self.latency not in OF_ANSWERS or not self.is_upper:
-            return False
-        return self.statistic == "mean" or PERCENTILES.get(self.statistic, 100.0) >= LEAST_PERCENT_OF_ALL
+        return limits_failures(self.metric, self.is_upper, self.latency, self.statistic)
+
+
+def limits_failures(metric: str, is_upper: bool, latency: str | None, statistic: str) -> bool:
+    """Whether a limit on a figure, or on its change, cannot hold with many failed requests."""
+    if metric in ("goodput", "error_rate"):
+        return is_upper == (metric == "error_rate")
+    if latency not in OF_ANSWERS or not is_upper:
+        return False
+    return statistic == "mean" or PERCENTILES.get(statistic, 100.0) >= LEAST_PERCENT_OF_ALL
 
 
 def parse_gates(text: str) -> tuple[Gate, ...]:

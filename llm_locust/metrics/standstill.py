@@ -62,6 +62,10 @@ _MOST_OF_IT, _LITTLE, _MEDIANS, _TWICE = 0.5, 0.05, 1.5, 2.0
 #: the median wait of each other go in step, and count as one; it takes so many.
 _CHANCE, _IN_STEP, _FEWEST = 1e-4, 0.1, 3
 
+#: A server that stood still for more of the window has failed, whatever shares of its requests say: users who
+#: wait for it send few.
+MOST_STILL = 0.1
+
 #: Standstills that are listed, the longest ones.
 MOST = 20
 

@@ -136,6 +136,7 @@ def gate_reason(result: GateResult) -> str | None:
         State.BROKEN_APART: "every request of new is further from every one of base than the limit",
         State.BROKEN_BY_RANKS: f"more samples than expected are above the limit on {metric.statistic}",
         State.BROKEN_BY_FAILURES: _of_failures(result),
+        State.BROKEN_BESIDE: result.beside,
         State.NO_SAMPLES: lacking,
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
         State.TOO_NOISY: f"noise could hide a change of {_twice_the_limit(result)}",
@@ -434,7 +435,8 @@ def _named(gates: Sequence[GateResult]) -> Iterator[str]:
     """Gates in words, unknown ones of one reason together."""
     names: dict[str, list[str]] = {}
     for gate in gates[:_MOST]:
-        is_told = gate.change is None or gate.state.finding == "unknown"
+        is_beside = gate.state is State.BROKEN_BESIDE
+        is_told = gate.change is None or gate.state.finding == "unknown" or is_beside
         change = "" if gate.change is None else f" {gate_change(gate)}"
         # E2EL mean +87.3 % (at most +5 %)
         text = f"{figure_label(gate.gate.metric)}{change} ({gate_limit(gate)})"
@@ -451,6 +453,11 @@ def _by_figures(outcome: ComparedRuns) -> Conclusion:
         [row for row in moved if row.verdict is verdict] for verdict in (Verdict.WORSE, Verdict.BETTER)
     )
     why = "" if outcome.is_pair else "the last run against the one before"
+    last = outcome.comparisons[-1]
+    doubt = doubt_on(last.base, last.new)
+    if doubt is None and last.new.unserved and not last.base.unserved:
+        parts = (why, f"in new {last.new.unserved}")
+        return Conclusion("WORSE", tuple(filter(None, parts)), Tone.BAD, 0, ", as no gate was given")
     if worse or better:
         word = "MIXED" if worse and better else "WORSE" if worse else "BETTER"
         tone = Tone.BAD if worse and not better else Tone.GOOD if not worse else Tone.WARN
@@ -458,8 +465,7 @@ def _by_figures(outcome: ComparedRuns) -> Conclusion:
         if word == "MIXED":
             named = f"worse: {_figures(worse)}; better: {_figures(better)}"
         return Conclusion(word, tuple(filter(None, [why, named])), tone, 0, ", as no gate was given")
-    last = outcome.comparisons[-1]
-    if (doubt := doubt_on(last.base, last.new)) is not None:
+    if doubt is not None:
         return Conclusion("UNKNOWN", (_DOUBTS[doubt],), Tone.WARN, 0, ", as no gate was given")
     decided = {row.metric.name for row in moved if row.verdict is Verdict.NO_DIFFERENCE}
     if decided & set(TELLING):

@@ -3,15 +3,18 @@
 import io
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
-from metrics_cases import batch, failed, ns, request
+from metrics_cases import batch, failed, manifest, ns, request
 from report_cases import write_run
+from scripted_loads import FOR_EVER, Asked, Course, Load, Server
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
@@ -23,7 +26,8 @@ from llm_locust.figures.comparison import (
     evaluate_relative,
     parse_relative_gates,
 )
-from llm_locust.figures.sides import Compared
+from llm_locust.figures.sides import Compared, measure_for_comparison
+from llm_locust.metrics.question import PLAIN
 from llm_locust.report.comparison import compare_runs, gate_reason, verdict
 from llm_locust.report.comparison_page import sections
 from llm_locust.report.console import print_sections
@@ -368,3 +372,68 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
         print_sections(sections(compare_runs(paths)), file, width)
         assert "undetermined" in file.getvalue()
         assert max(map(len, file.getvalue().splitlines())) <= width
+
+
+def served(server: Server, seed: int = 1, **load: Any) -> Compared:
+    """Ten users for a minute."""
+    return in_memory(Load(seed=seed, **load).closed(10, server))
+
+
+def in_memory(records: list[RequestRecord], **facts: Any) -> Compared:
+    return measure_for_comparison(batch(*records), manifest(stopped=60.0, **facts), PLAIN)
+
+
+def steady(asked: Asked) -> Course:
+    return Course(ttft=asked.rng.uniform(0.1, 0.14))
+
+
+def failing(share: float) -> Server:
+    return lambda asked: replace(steady(asked), status=500 if asked.rng.random() < share else 200)
+
+
+def hanging(asked: Asked) -> Course:
+    return replace(steady(asked), ttft=FOR_EVER) if asked.at_s > 8 and asked.user % 2 else steady(asked)
+
+
+def hanging_in_an_open_loop() -> Compared:
+    due_s = np.arange(0, 60, 0.1).tolist()
+    records = Load(drain=5).open(due_s, lambda asked: hanging(replace(asked, user=asked.i % 7 // 3)))
+    return in_memory(records, open_loop=True)
+
+
+@pytest.mark.parametrize(
+    ("new", "gates", "says"),
+    [
+        (
+            lambda: served(steady, freezes=[(20, 40)]),
+            "p99_ttft<=+20%",
+            "in new the server stood still for 20",
+        ),
+        (lambda: served(hanging), "p50_ttft<=+5% error_rate<=+5pp", "in new 5 of 10 users hung from 8"),
+        (lambda: served(hanging, timeout=10.0), "p50_ttft<=+5%", "in new 5 of 10 users hung from 8"),
+        (hanging_in_an_open_loop, "p50_tpot<=+5%", " of 600 requests hung"),
+        (lambda: served(failing(0.03)), "p50_ttft<=+5%", " requests of new failed, 0 of "),
+    ],
+)
+def test_a_run_that_fails_by_itself_passes_no_comparison_whose_gates_do_not_see_it(
+    new: Callable[[], Compared], gates: str, says: str
+) -> None:
+    base, failed = served(steady, seed=2), new()
+    found = evaluate_relative(parse_relative_gates(gates), base, failed)
+    assert "broken" in {each.state.finding for each in found}
+    assert says in " ".join(gate_reason(each) or "" for each in found)
+    alike = evaluate_relative(parse_relative_gates(gates), failed, failed)
+    assert "broken" not in {each.state.finding for each in alike}
+
+
+@pytest.mark.parametrize("base", [steady, lambda asked: Course()])  # of the second every latency is the same
+def test_failures_that_a_gate_allows_or_chance_makes_break_none(base: Server) -> None:
+    def failed(share: float) -> Compared:
+        return served(lambda asked: replace(base(asked), status=500 if asked.rng.random() < share else 200))
+
+    allowed = evaluate_relative(
+        parse_relative_gates("p50_ttft<=+5% error_rate<=+5pp"), served(base, seed=2), failed(0.03)
+    )
+    assert {each.state.finding for each in allowed} == {"held"}
+    rare = evaluate_relative(parse_relative_gates("p50_ttft<=+5%"), served(base, seed=2), failed(0.005))
+    assert {each.state.finding for each in rare} == {"held"}
