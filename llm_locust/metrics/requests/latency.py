@@ -291,16 +291,18 @@ def latency_tables(
         # Metric by metric, so that the values of one at a time are there.
         samples = Samples.of(c, per_request(c), metric) if metric in FORMULAS else None
         for (plain, adjusted), each in zip(tables, populations, strict=True):
+            found = each.gaps() if samples is None else samples.durations(each.population, each.order)
+            stuck_s = each.stuck_s(metric)
+            whole = with_unsent(with_stuck(found, stuck_s), metric, each.unsent)
+            plain[metric] = adjusted[metric] = summarise(whole, 1e3, places)
+            if not len(each.population.failed):
+                continue  # what is to be adjusted for is not there
             if samples is None:
-                found = each.gaps()
                 beyond = adjusted_gaps(found, each.population, each.failed_over_time)
             else:
-                found = samples.durations(each.population, each.order)
                 beyond = samples.adjusted(each.population, found, each.order)
-            stuck_s = each.stuck_s(metric)
-            for table, durations in ((plain, found), (adjusted, beyond)):
-                durations = with_stuck(durations, stuck_s)
-                table[metric] = summarise(with_unsent(durations, metric, each.unsent), 1e3, places)
+            whole = with_unsent(with_stuck(beyond, stuck_s), metric, each.unsent)
+            adjusted[metric] = summarise(whole, 1e3, places)
     return tables
 
 
