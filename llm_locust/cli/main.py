@@ -94,6 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: by argparse, for ``--help`` of a command and wrong arguments.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        from llm_locust.swarm.process.early_signals import open_standard_files
+
+        open_standard_files()
     name = words[0] if words else ""
     if name in COMMANDS:
         if argv is None:  # the process is the command's own

@@ -312,6 +312,10 @@ class AccessSettings(Group, frozen=True, kw_only=True):
             )
         if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'":  # files of variables read as they stand
             raise ValueError(f"--api-key-env: the value of {name!r} stands in quotes: leave them out")
+        if key.lower().startswith("bearer "):
+            raise ValueError(
+                f"--api-key-env: the value of {name!r} begins with Bearer: leave it out, the client adds it"
+            )
         if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in key):
             raise ValueError(
                 f"--api-key-env: the value of {name!r} holds a line break or a character that no header can "

@@ -6,11 +6,12 @@ package: here the package is loaded first. A signal is taken from the first mome
 
 import sys
 
-from llm_locust.swarm.process.early_signals import end_at_a_signal
+from llm_locust.swarm.process.early_signals import end_at_a_signal, open_standard_files
 
 
 def main() -> None:
     """Run Locust with the process's arguments (raises SystemExit with its exit code)."""
+    open_standard_files()
     end_at_a_signal()
     import locust.main  # deferred: it takes a second
 

@@ -15,6 +15,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from llm_locust.host import exhausted
 from llm_locust.options.settings import UsageError, add_arguments
 from llm_locust.swarm.channel.channel import guard_channels
+from llm_locust.swarm.process.early_signals import open_standard_files
 from llm_locust.swarm.process.event_loop import interrupt_threads
 from llm_locust.swarm.process.exits import (
     SIGNALS,
@@ -101,6 +102,7 @@ def _show(environment: Environment) -> None:
 guard_channels()
 keep_monitoring()
 if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
+    open_standard_files()
     take_exits()
     SIGNALS.take_over()
     take_log()

@@ -254,6 +254,19 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert process.wait(timeout=120) == 1
 
 
+def test_standard_files_that_are_closed_are_the_null_device_also_for_the_next_program() -> None:
+    is_open = "import sys; sys.stderr.write(repr([f is None for f in (sys.stdin, sys.stdout, sys.stderr)]))"
+    script = (
+        "import os, sys; from llm_locust.swarm.process.early_signals import open_standard_files\n"
+        "open_standard_files();"
+        f"print(sys.stdin.read(), flush=True); os.execv(sys.executable, [sys.executable, '-c', {is_open!r}])"
+    )
+    for closed in ("", "<&-", ">&-", "<&- >&-"):
+        words = ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, script]
+        done = subprocess.run(words, capture_output=True, input=b"", timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, repr([False] * 3).encode())
+
+
 def test_merge_takes_along_what_was_scraped_of_the_run_and_of_no_other(tmp_path: Path) -> None:
     left = left_over(tmp_path / "left", ended_ns=ORIGIN_NS + 20_000_000_000)
     other = left_over(tmp_path / "other", id="another", ended_ns=ORIGIN_NS + 20_000_000_000)

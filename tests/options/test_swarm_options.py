@@ -331,6 +331,8 @@ def test_a_header_without_a_usable_variable_is_refused_without_showing_a_value(
         ('"s3cret-key"', None),
         ("'s3cret-key'", None),
         ('s3cret"key', 's3cret"key'),
+        # The client adds the scheme.
+        ("Bearer s3cret-key", None),
     ],
 )
 def test_a_key_out_of_a_file_loses_the_blanks_around_it_or_is_refused_and_not_shown(

@@ -1,4 +1,5 @@
-"""Signals before a load test can take them: one line and the exit code of a run that could not start.
+"""The first moment of a process: its standard files are open, and a signal ends it with one line and the exit
+code of a run that could not start.
 
 It imports nothing that takes time: a process uses it in its first moment.
 """
@@ -14,6 +15,18 @@ from llm_locust.core import EXIT_USAGE
 
 #: What tells a process to end.
 ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def open_standard_files() -> None:
+    """Give this process the null device in place of each standard file that it was started without.
+
+    Else Python has None there, and the next socket may get the file's number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            found = os.open(os.devnull, os.O_RDWR)  # the least free number
+            os.set_inheritable(found, found == number)
+            setattr(sys, name, open(found, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def end_at_a_signal() -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from llm_locust.client.http.errors import ClientError
+from llm_locust.client.http.errors import ClientError, ConnectionBrokenError
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.probing import ask, list_models
 from llm_locust.client.recording import ReplicaNames
@@ -104,8 +104,10 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
     except ClientError as e:
         reason = blanked(str(e), settings.secrets)
         has_port = urlsplit(host if "://" in host else f"http://{host}").port is not None
-        port = "" if has_port else f"; the URL names no port, so {target.port} was tried: add :PORT"
-        raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
+        hint = "" if has_port else f"; the URL names no port, so {target.port} was tried: add :PORT"
+        if isinstance(e, ConnectionBrokenError) and target.scheme == "http":
+            hint += "; servers of HTTPS do so, whose URL begins with https://"
+        raise UsageError(f"host {host!r} cannot be reached: {reason}{hint}") from e
     named = [_choose(name, models, host) for name in settings.models]
     model = _choose(settings.requests.model, models, host) if settings.asks_for_one else named[0]
     return CheckedServer(base, model, naming)
