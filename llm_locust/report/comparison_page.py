@@ -475,7 +475,9 @@ _DISTRIBUTIONS = tuple(
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 
 _SHARE = "at or below (%)"
-_TIME = "hours after the first run"
+
+#: Units of the time after the first run, the longest first, with their seconds; the first that fits twice.
+_TIME_UNITS = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
 #: Charts over time: a title, and the figures that share its axis.
 _TRENDS = {
@@ -526,7 +528,9 @@ def _kind(index: int) -> Kind:
 
 def _trends(outcome: ComparedRuns) -> list[Chart]:
     first_ns = outcome.runs[0].compared.manifest.started_ns
-    hours = [(run.compared.manifest.started_ns - first_ns) / 3.6e12 for run in outcome.runs]
+    after_s = [(run.compared.manifest.started_ns - first_ns) * 1e-9 for run in outcome.runs]
+    unit, of_unit_s = next((each for each in _TIME_UNITS if max(after_s) >= 2 * each[1]), _TIME_UNITS[-1])
+    time = f"{unit} after the first run", [each / of_unit_s for each in after_s]
     names = [name for those in _TRENDS.values() for name in those]
     measured = [run.compared for run in outcome.runs]
     found = figures_over_time(measured, [METRICS[name] for name in names])
@@ -534,30 +538,31 @@ def _trends(outcome: ComparedRuns) -> list[Chart]:
     for title, those in _TRENDS.items():
         known = [found[name] for name in those if any(v is not None for v in found[name].values)]
         if known:
-            charts.append(_trend(title, known, hours, labels([run.label for run in outcome.runs])))
+            charts.append(_trend(title, known, time, labels([run.label for run in outcome.runs])))
     return charts
 
 
-def _trend(title: str, drawn: list[FigureOverTime], hours: list[float], names: list[str]) -> Chart:
-    columns: dict[str, Values] = {_TIME: figures(hours), "run": names}
+def _trend(title: str, drawn: list[FigureOverTime], time: tuple[str, list[float]], names: list[str]) -> Chart:
+    x, after = time
+    columns: dict[str, Values] = {x: figures(after), "run": names}
     series = []
     for figure, colour in zip(drawn, _COLOURS, strict=False):
         name = figure_label(figure.metric)
         scale = {MetricKind.LATENCY: 1e3, MetricKind.SHARE: 100.0}.get(figure.metric.kind, 1.0)
         for head, values, kind in (
             (name, figure.values, Kind.LINE),
-            (f"{name} low", figure.lows, Kind.DASHED),
-            (f"{name} high", figure.highs, Kind.DASHED),
+            (f"{name} low", figure.lows, Kind.BOUND),
+            (f"{name} high", figure.highs, Kind.BOUND),
         ):
             columns[head] = figures(values, scale)
-            series.append(Series(head, _TIME, head, colour, kind))
+            series.append(Series(head, x, head, colour, kind))
     return Chart(
         id="trend-" + drawn[0].metric.name.replace("_", "-"),
         title=f"{title}, over time",
         reading=f"One point a run; dashed: the {100 * CONFIDENCE:.0f} % interval of each.",
         data=(Data("trend", columns),),
         series=tuple(series),
-        x=Axis(_TIME),
+        x=Axis(x),
         y=Axis(title.rpartition(", ")[2]),
     )
 

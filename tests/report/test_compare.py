@@ -268,6 +268,8 @@ def test_the_page_of_several_runs_shows_figures_over_time(runs: dict[str, Path])
     assert columns["run"] == ["base", "same", "slow"]
     for low, value, high in zip(*(columns[f"TTFT p50{end}"] for end in (" low", "", " high")), strict=True):
         assert low < value < high
+    kinds = [each["kind"] for each in charts["trend-p50-ttft"]["series"]]
+    assert kinds[:3] == ["line", "bound", "bound"], "the ends of intervals are in no legend"
     assert [len(charts[f"cdf-{metric}"]["series"]) for metric in ("ttft", "tpot", "e2el")] == [3, 3, 3]
 
 

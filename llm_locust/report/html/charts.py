@@ -290,7 +290,7 @@ def _estimates(
 ) -> list[Series]:
     """Add a figure and the ends of its interval to the columns; the lines that show them."""
     found = []
-    for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.DASHED), (" high", Kind.DASHED))):
+    for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.BOUND), (" high", Kind.BOUND))):
         head = f"{name}{word} ({unit})"
         columns[head] = figures([value[i] for value in values], scale)
         # Lines without marks need two values side by side to be seen.

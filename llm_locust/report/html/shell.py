@@ -124,10 +124,14 @@ _DIGITS = 5
 
 
 class Kind(StrEnum):
-    """How a series is drawn. ``HEAT`` takes every column but the first as one row of cells."""
+    """How a series is drawn. ``HEAT`` takes every column but the first as one row of cells.
+
+    ``BOUND`` is an end of an interval: dashed, and in no legend.
+    """
 
     LINE = "line"
     DASHED = "dashed"
+    BOUND = "bound"
     POINTS = "points"
     MARKS = "marks"
     STACKED = "stacked"

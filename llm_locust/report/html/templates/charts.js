@@ -65,9 +65,10 @@
         return { ...common, type: "bar", orientation: "h", marker: { color: ink } };
       default: {
         const few = common.x.length < 40 && series.kind === "line" && common.x.length > 2;
-        const dash = series.kind === "dashed" ? "dash" : "solid";
+        const dash = ["dashed", "bound"].includes(series.kind) ? "dash" : "solid";
         return {
           ...common, type: "scatter", mode: few ? "lines+markers" : "lines", connectgaps: false,
+          showlegend: series.kind !== "bound",
           line: { color: ink, width: 1.6, dash }, marker: { color: ink, size: 4 },
         };
       }
@@ -128,7 +129,7 @@
   function layout(chart) {
     const kinds = new Set(chart.series.map((series) => series.kind));
     const bars = kinds.has("stacked") || kinds.has("timeline");
-    const named = chart.series.length > 1 || bars;
+    const named = chart.series.filter((series) => series.kind !== "bound").length > 1 || bars;
     const rows = kinds.has("timeline")
       ? { autorange: "reversed", type: "category", tickformat: undefined, dtick: 1, rangemode: undefined }
       : {};
