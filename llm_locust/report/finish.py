@@ -1,7 +1,7 @@
 """What a run directory gets once its last record is in: its report, or that of all parts of a run."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -27,13 +27,12 @@ from llm_locust.store import (
     StoreError,
     compact,
     holds_frames,
-    index_frames,
     read_manifest,
     write_manifest,
     write_requests,
 )
 from llm_locust.store.facts import SPOOL_DIR, parts_of
-from llm_locust.store.merge import FRAME_SUFFIX, FRAMES_SUFFIX
+from llm_locust.store.merge import find
 from llm_locust.store.requests import note_dropped
 
 logger = logging.getLogger(__name__)
@@ -115,16 +114,19 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
     if not parts:
         raise StoreError(f"{str(folder)!r} holds no part of a run")
     manifests = [read_manifest(path) for path in parts]
-    if manifests[0].is_sweep:  # a part that ended in its first warm-up has no records
-        parts = [path for path in parts if _holds_records(path)] or parts
     spool = folder / SPOOL_DIR
-    with open_source([*parts, *[spool] * holds_frames(spool)], beside=folder) as source:
+    spools = [spool] * holds_frames(spool)
+    held = find([*parts, *spools]).runs_with_records
+    # A part that ended in its first warm-up has none, or one whose master died before its first batch.
+    empty = [path for path, part in zip(parts, manifests, strict=True) if part.id not in held]
+    parts = [path for path in parts if path not in empty] or parts
+    with open_source([*parts, *spools], beside=folder) as source:
         runs = [_ended(run) for run in source.runs]
         facts = parts_facts(runs, names_of(parts, runs))
         if manifests[0].is_sweep:
             whole = _one_sweep(folder, source, runs, manifests)
         else:
-            whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs))
+            whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs, empty))
         if len(parts) == len(runs):
             runs = [replace(run, path=path) for run, path in zip(runs, parts, strict=True)]
         whole = replace(whole, parts=tuple(runs))
@@ -136,18 +138,12 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
         return Report(summary, judged)
 
 
-def _holds_records(part: Path) -> bool:
-    return (part / REQUESTS_FILE).exists() or any(
-        index_frames(path).frames for path in part.rglob("*") if path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX)
-    )
-
-
 def _one_sweep(
     folder: Path, source: Source, runs: Sequence[StoredRun], manifests: Sequence[Manifest]
 ) -> Source:
     """The run directory of a sweep in parts, written anew; the parts stay as they are."""
     settled = [_settled(run) for run in runs]
-    whole, last = _whole(source, settled), manifests[-1]
+    whole, last = _whole(source, settled, ()), manifests[-1]
     stages = resumed([manifest.stages for manifest in manifests])
     left = len(finished(stages)) < last.stages_planned or (stages and stages[-1].drained_ns is None)
     if not left and not whole.options.get("find"):  # what ended it then came after its last stage
@@ -262,11 +258,13 @@ def _ended(run: StoredRun) -> StoredRun:
     return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
 
 
-def _whole(source: Source, runs: Sequence[StoredRun]) -> Manifest:
+def _whole(source: Source, runs: Sequence[StoredRun], empty: Iterable[Path]) -> Manifest:
     """The manifest of all parts: its end is the last part's, and only what ended that one cuts it short."""
     last = runs[-1].manifest
+    why = "its master died before it had a record, so what it sent is unknown"
     return replace(
         source.manifest,
+        torn=[*source.manifest.torn, *(f"{path.name}: {why}" for path in empty)],
         stopped_ns=last.stopped_ns,
         stop_reason=last.stop_reason,
         cut_short=last.cut_short or last.stop_reason == KILLED,

@@ -96,8 +96,13 @@ class FoundSources:
     @property
     def runs(self) -> list[str]:
         """Ids of all runs that anything was found of."""
-        runs = {f.header.run for f in self.frames} | {each.run for each in self.expired}
-        return sorted(runs | {m.id for m in self.manifests.values()})
+        return sorted(self.runs_with_records | {m.id for m in self.manifests.values()})
+
+    @property
+    def runs_with_records(self) -> set[str]:
+        """Ids of runs of which there is more than a manifest."""
+        finished = {self.manifests[path].id for path in self.finished}
+        return finished | {f.header.run for f in self.frames} | {each.run for each in self.expired}
 
     def of_run(self, run: str) -> "FoundSources":
         """Content that belongs to this run.
@@ -368,7 +373,7 @@ def _chosen_run(found: FoundSources, run: str | None) -> str:
         raise StoreError(f"there are no batches of a run ({torn}{len(found.names)} files){left_out}")
     chosen = runs[0] if run is None else run
     of_run = found.of_run(chosen)
-    if not of_run.frames and not of_run.finished and not of_run.expired:
+    if not of_run.runs_with_records:
         raise StoreError(f"there are no batches of run {chosen}, only its manifest{left_out}")
     if not of_run.manifests:
         raise StoreError(

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from metrics_cases import manifest, ns, request, stage
 
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
@@ -136,6 +137,24 @@ def test_a_last_part_whose_master_died_cuts_the_run_short(tmp_path: Path) -> Non
     assert report.verdict.code == 4
     assert report.summary.parts is not None
     assert report.summary.parts.gaps[0].why == "SIGTERM"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_part_without_a_record_is_named_and_the_others_are_joined(number: int, tmp_path: Path) -> None:
+    """Its master died in its first seconds; the last part's is still to be said to have ended."""
+    whole: dict[str, object] = {"ended_ns": ns(120.5), "stopped_ns": ns(120.0)}
+    for i, (begin_s, end_s) in enumerate([(0, 50), (60, 80), (90, 120)], 1):
+        part(tmp_path, i, begin_s, end_s, **(whole if i == 3 else {}))
+    (tmp_path / f"part-{number}" / FRAMES_FILE).write_bytes(b"")
+    report = join_parts(tmp_path)
+    assert report.verdict is not None
+    assert report.verdict.code == EXIT_INCOMPLETE
+    (torn,) = report.summary.completeness.torn
+    assert torn.startswith(f"part-{number}: its master died before it had a record")
+    assert report.summary.requests.scheduled == 100 - (50, 20, 30)[number - 1]
+    assert report.summary.parts is not None
+    left = {f"part-{n}" for n in (1, 2, 3)} - {f"part-{number}"}
+    assert {each.name for each in report.summary.parts.parts} == left
 
 
 def test_one_part_has_no_gap(tmp_path: Path) -> None:

@@ -217,6 +217,17 @@ def test_the_same_sweep_differs_in_nothing(version: str | None) -> None:
     assert found(version) == []
 
 
+@pytest.mark.parametrize("sweep", ["rate=5,10", "users=1,2", "lengths=16:8,32:8"])
+def test_what_locust_sets_when_a_load_begins_is_no_difference(sweep: str) -> None:
+    settings = parse_settings(Namespace(sweep=sweep, num_users=None, spawn_rate=None), {})
+    began = {**settings.text, "num_users": 1, "spawn_rate": 1}
+    assert differences(manifest(options=began, stages=[stage(0, 1.0, 4.0)]), settings, {}) == []
+    (text,) = differences(
+        manifest(options={**began, "spawn_rate": 3}, stages=[stage(0, 1.0, 4.0)]), settings, {}
+    )
+    assert text == "--spawn-rate was 3, now 1"
+
+
 def test_another_version_is_named_with_what_to_do() -> None:
     (text,) = found("0.0.1")
     assert text.startswith("llm-locust was 0.0.1, now ")

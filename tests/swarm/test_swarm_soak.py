@@ -13,9 +13,10 @@ import pytest
 from chaos import UNHURRIED, wait_batches, wait_more
 from swarm_process import Process, Result, Simulation, as_worker, free_port, locust, simulation
 
+from llm_locust.core import EXIT_INCOMPLETE
 from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.report.inputs import open_source
-from llm_locust.store import read_manifest
+from llm_locust.store import MANIFEST_FILE, read_manifest
 from llm_locust.store.facts import parts_of
 
 # --- A soak whose master is killed and started again, and then a worker is killed: one report, a named gap
@@ -176,3 +177,15 @@ def test_a_worker_joins_a_late_master_ends_with_it_and_its_successor_joins_the_n
     assert "this worker ends: a master is there again" in early.stderr
     assert "Traceback" not in early.stderr + second.stderr + later.stderr
     assert Result.read(tmp_path / "second").rows()
+
+
+def test_a_run_whose_parts_cannot_be_joined_has_no_report_and_ends_with_4(tmp_path: Path) -> None:
+    options = ["--headless", "-u", "2", "-t", "2s", "--out", "day", "--restartable", "--output-tokens", "2"]
+    with simulation(tmp_path) as sim, locust(tmp_path, *options, "-H", sim.url) as process:
+        sim.wait_entries(1)
+        damaged = tmp_path / "day" / "part-2"
+        damaged.mkdir()
+        (damaged / MANIFEST_FILE).write_text("{")
+        assert process.exit_code() == EXIT_INCOMPLETE
+        assert "the report of 'day" in process.stderr
+        assert "part-2/manifest.json" in process.stderr

@@ -91,6 +91,9 @@ MAY_DIFFER = frozenset(
     }
 )
 
+#: Locust's defaults, which it sets when a load begins: a manifest has them, and what is asked now has not.
+_LOCUSTS = {"num_users": 1, "spawn_rate": 1}
+
 #: What to do instead where ``--sim`` started the server.
 _NEW_PORT = (
     ". With --sim each run has a simulator of its own at a new port: start `llm-locust sim` by itself, and "
@@ -143,7 +146,7 @@ def differences(manifest: Manifest, settings: Settings, files: Mapping[str, str]
     """What was asked for differently then, each as a text."""
     if not manifest.is_sweep:
         return ["it is a run of one load"]
-    then, now = _given(manifest.options), _given(settings.text)
+    then, now = _LOCUSTS | _given(manifest.options), _LOCUSTS | _given(settings.text)
     sweep = settings.load.sweep
     own_users = {"num_users"} if sweep is not None and not sweep.values else set()
     texts = [

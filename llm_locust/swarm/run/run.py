@@ -265,11 +265,11 @@ class ActiveRun:
             if self.live is not None and self.live.run.id == self.info["id"]:
                 keep_live(self.path, self.live)
             off_the_hub(write_manifest, self.path, self.manifest())
-            self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.report.allow_incomplete)
-            if self.is_part:
-                self.report = join_elsewhere(
-                    self.reported, allow_incomplete=self.settings.report.allow_incomplete
-                )
+            allow_incomplete = self.settings.report.allow_incomplete
+            report = finish_elsewhere(self.path, allow_incomplete=allow_incomplete)
+            if self.is_part:  # without the report of all parts there is none
+                report = join_elsewhere(self.reported, allow_incomplete=allow_incomplete)
+            self.report = report
             self.state = State.REPORTED
             self._upload()
         except (OSError, ValueError) as e:  # a full disk or a damaged file: a traceback would add nothing
