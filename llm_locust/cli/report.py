@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unfinished run are merged first",
     )
     _add_questions(parser.add_argument_group("what is asked"))
-    told = parser.add_argument_group("how it is told")
+    told = parser.add_argument_group("what is printed and written")
     told.add_argument("--so-far", action="store_true", help="report on the records so far of a running run")
     told.add_argument(
         "--skip-bad",
@@ -95,7 +95,7 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
         default=None,
         metavar="WINDOW",
         help=f"{WINDOWS[0]}: without warm-up and drain; {WINDOWS[1]}: the longest span of steady "
-        "concurrency; 30s-90s: a span after the run's start (default: as the run was told)",
+        "concurrency; 30s-90s: a span after the run's start (default: the run's own)",
     )
     asked.add_argument(
         "--percentiles",

@@ -328,18 +328,19 @@ examples:
   llm-locust run http://HOST:8000 --workers 4 -- --loglevel DEBUG"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options: those of this command, and all of the options' table."""
+def add_arguments(parser: argparse.ArgumentParser, explained: Mapping[str, tuple[str, ...]] = _SHOWN) -> None:
+    """Add the options: those of this command, and all of the options' table, of which ``explained`` are
+    explained under their headings."""
     parser.argument_default = argparse.SUPPRESS
     parser.usage = "llm-locust run URL [OPTIONS] [-- LOCUST OPTIONS]"
-    groups = {title: parser.add_argument_group(title) for title in _SHOWN}
+    groups = {title: parser.add_argument_group(title) for title in explained}
     _add_server(groups["the server"])
     _add_load(groups["the load"])
     _add_run(groups["the run"])
-    for title, names in _SHOWN.items():
+    for title, names in explained.items():
         for name in names:
             _add_row(groups[title], OPTION[name])
-    shown = {name for names in _SHOWN.values() for name in names}
+    shown = {name for names in explained.values() for name in names}
     for row in OPTIONS:
         if row.name not in shown:
             _add_row(parser, row, hidden=True)
@@ -494,14 +495,16 @@ DEFAULT_SWEEP = "users=1,2,4,8,16,32"
 
 SWEEP_DESCRIPTION = (
     "Measure several loads one after the other in one run, and print a row for each. Takes the options of "
-    f"`llm-locust run`; --sweep says which loads (default {DEFAULT_SWEEP}), --stage-time how long each is "
-    "measured (default 60s), --find that it is to search the highest one under which limits hold."
+    f"`llm-locust run`, and without --sweep and --find measures {DEFAULT_SWEEP}."
 )
 
 
+_LOADS = ("sweep", "stage_time", "until", "repeat", "find", "first_load", "precision", "max_stages", "resume")
+
+
 def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``llm-locust run``, under this command's name."""
-    add_arguments(parser)
+    """Add the options of ``llm-locust run``, those of several loads explained before them."""
+    add_arguments(parser, {"several loads": _LOADS, **_SHOWN})
     parser.usage = (
         "llm-locust sweep URL [--sweep LOADS | --find OBJECTIVE] [OPTIONS]\n"
         "                        [-- LOCUST OPTIONS]"

@@ -227,6 +227,7 @@ def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["report", "--help"], "goodput>=95% p99_ttft<800ms"),
         (["merge", "--help"], "--run ID"),
         (["sim", "--help"], "--replicas"),
+        (["sweep", "--help"], "--stage-time TIME  "),
     ):
         with pytest.raises(SystemExit) as ended:
             main(argv)
