@@ -269,7 +269,7 @@ def help_width() -> int:
 # --- ``llm-locust options``: the options of a load test
 
 
-OPTIONS_DESCRIPTION = "List the options that a locustfile has in addition to Locust's own."
+OPTIONS_DESCRIPTION = "List all options of a load test, beside Locust's own."
 
 
 def add_options_arguments(_: argparse.ArgumentParser) -> None:

@@ -316,9 +316,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     place.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     place.add_argument(
-        "--port", type=_port, default=8000, help="the gateway's port, 0: a free one (%(default)s)"
+        "--port",
+        type=_port,
+        metavar="PORT",
+        default=8000,
+        help="the gateway's port, 0: a free one (%(default)s)",
     )
-    place.add_argument("--replicas", type=positive, default=4, help="number of replicas (%(default)s)")
+    place.add_argument(
+        "--replicas", type=positive, metavar="N", default=4, help="number of replicas (%(default)s)"
+    )
     place.add_argument(
         "--prefill-replicas",
         type=_count,
@@ -343,7 +349,7 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     place.add_argument("--model", action="append", metavar="NAME", help="a served model; repeatable (sim)")
     place.add_argument("--api-key", metavar="KEY", help="ask for this bearer token, or x-api-key, on /v1")
     place.add_argument(
-        "--seed", type=int, default=0, help="of lengths, texts, noise and faults (%(default)s)"
+        "--seed", type=int, metavar="N", default=0, help="of lengths, texts, noise and faults (%(default)s)"
     )
     place.add_argument(
         "--truth",
@@ -354,6 +360,7 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     place.add_argument(
         "--keep-alive",
         type=_time_ns,
+        metavar="TIME",
         default="3600s",
         help="of idle connections (%(default)s)",
     )
@@ -405,6 +412,7 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
     routing.add_argument(
         "--health-interval",
         type=_time_ns,
+        metavar="TIME",
         default="2s",
         help="between two looks of the gateway at its replicas' health (%(default)s)",
     )
@@ -420,7 +428,8 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
     )
 
     def add(name: str, read: Callable[[str], object], default: str, text: str) -> None:
-        engine.add_argument(name, type=read, help=f"{text} ({default})")
+        value = "TIME" if read is _time_ns else "on|off" if read is _is_on else "N"
+        engine.add_argument(name, type=read, metavar=value, help=f"{text} ({default})")
 
     def ms(ns: float) -> str:
         return f"{ns * 1e-6:g}ms"
@@ -457,12 +466,14 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
     engine.add_argument(
         "--mean-output-tokens",
         type=_not_negative,
+        metavar="N",
         default=200.0,
         help="mean length of an answer that ends by itself, without its end (%(default)s)",
     )
     engine.add_argument(
         "--eos",
         type=_is_on,
+        metavar="on|off",
         default="on",
         help="on: an answer that ends by itself ends with one more token, which usage counts and which comes "
         "as an empty event with the finish reason, as vLLM does it; off: its last word is its end",
@@ -484,10 +495,18 @@ def _add_fault_arguments(faults: argparse._ArgumentGroup) -> None:
         "kv_transfer",
     )
     faults.add_argument(
-        "--fault-after-tokens", type=_count, default=3, help="where a fault midway strikes (%(default)s)"
+        "--fault-after-tokens",
+        type=_count,
+        metavar="N",
+        default=3,
+        help="where a fault midway strikes (%(default)s)",
     )
-    faults.add_argument("--stall", type=_time_ns, default="3600s", help="length of a stall (%(default)s)")
-    faults.add_argument("--slow-factor", type=positive, default=10, help="of slow answers (%(default)s)")
+    faults.add_argument(
+        "--stall", type=_time_ns, metavar="TIME", default="3600s", help="length of a stall (%(default)s)"
+    )
+    faults.add_argument(
+        "--slow-factor", type=positive, metavar="N", default=10, help="of slow answers (%(default)s)"
+    )
 
 
 def _speeds(text: str) -> dict[int, float]:
