@@ -370,6 +370,12 @@ def test_many_workers_whose_clocks_were_set_are_one_reason() -> None:
     )
 
 
+def test_a_step_of_the_masters_clock_is_told() -> None:
+    result = verdict(request(), clock_steps=1)
+    assert (result["verdict"], result["master_clock_steps"]) == ("suspect", 1)
+    assert "the master's clock was set once" in result["reasons"][0]
+
+
 @pytest.mark.parametrize(
     ("error_s", "window_s", "expected"),
     [(0.1, 10.0, "ok"), (0.11, 10.0, "suspect"), (1.0, 1e4, "ok"), (1.1, 1e4, "suspect"), (0.1, 0.0, "ok")],

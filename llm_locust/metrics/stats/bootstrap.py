@@ -128,7 +128,7 @@ def _flat_top(lag: int) -> tuple[Floats, Floats]:
 
 def _autocovariances(series: Floats) -> Floats:
     n = len(series)
-    frequencies = np.fft.rfft(series - series.mean(), 2 * n)
+    frequencies = np.fft.rfft(series - series.sum() / n, 2 * n)
     covariances: Floats = np.fft.irfft(np.abs(frequencies) ** 2, 2 * n)[:n] / n
     return covariances
 
@@ -192,7 +192,7 @@ class Order:
     def sums(self, in_order: NDArray[np.float64] | Mask) -> Floats:
         """Sum in each cell of values in the order of the run."""
         found = np.zeros(len(self.bounds) - 1)
-        occupied = np.diff(self.bounds) > 0
+        occupied = self.bounds[1:] > self.bounds[:-1]
         if occupied.any():
             dtype = np.int64 if in_order.dtype == np.bool_ else np.float64
             found[occupied] = np.add.reduceat(in_order, self.bounds[:-1][occupied], dtype=dtype)
