@@ -111,6 +111,10 @@ def scrape(target: ScrapeTarget, plan: ScrapePlan) -> tuple[list[ServerSample], 
     return samples, reason
 
 
+#: Samples of a scrape itself.
+_OWN = frozenset({UP, ROLE_SAMPLE, SCRAPE_S})
+
+
 @dataclass(slots=True)
 class _Following:
     """A target's thread: its stop event, and whether its first scrape is done."""
@@ -207,13 +211,16 @@ class Scraper:
 
     def _scrape_on(self, target: ScrapeTarget, going: _Following) -> None:
         """Scrape at absolute times; a missed one is skipped. The last scrape is at the end."""
-        due, said, last = time.monotonic(), "", False
+        due, said, last, knows_any = time.monotonic(), "", False, False
         while not last:
             last = going.stop.is_set()
             samples, reason = scrape(target, self._last_plan if last and not said else self._plan)
             if (reason or "") != said:
                 self._tell(f"{target.name}: {reason or 'available again'}")
                 said = reason or ""
+            knows_any |= any(sample.name not in _OWN for sample in samples)
+            if last and not reason and not knows_any:
+                self._tell(f"{target.name}: its page had no metric that is known; --metrics-map names others")
             try:
                 self._found.put_nowait(samples)
             except Full:

@@ -293,6 +293,17 @@ def test_those_that_hang_and_those_that_send_garbage_do_not_slow_down_the_others
         assert why in line
 
 
+@pytest.mark.parametrize(("text", "told"), [("other 9\n", 1), ("", 1), ("vllm:num_requests_running 3\n", 0)])
+def test_a_page_without_a_known_metric_is_told_at_the_end(text: str, told: int) -> None:
+    lines: list[str] = []
+    with serving(page(text)) as port:
+        scraper = Scraper(ScrapePlan(endpoints=[endpoint(port)], interval_s=30.0), lines.append)
+        scraper.start()
+        assert collect(scraper, bool)
+        scraper.stop(within_s=5.0)
+    assert len([line for line in lines if "no metric that is known" in line]) == told
+
+
 def test_each_target_is_scraped_a_last_time_when_asked_to_stop() -> None:
     with serving(PAGE) as port:
         scraper = Scraper(ScrapePlan(endpoints=[endpoint(port)], interval_s=30.0), lambda line: None)
