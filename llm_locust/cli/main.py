@@ -344,7 +344,7 @@ def run_merge(args: argparse.Namespace) -> int:
     """Merge, and print the report. Return the report's exit code (raises ValueError or OSError)."""
     from llm_locust.report.analysis import build_report
     from llm_locust.report.console import print_report
-    from llm_locust.report.headline import verdict
+    from llm_locust.report.headline import headline_of
     from llm_locust.report.inputs import carry_over
     from llm_locust.report.output import one_line, printing
     from llm_locust.store import merge
@@ -355,7 +355,7 @@ def run_merge(args: argparse.Namespace) -> int:
     carry_over(args.sources, args.out, merged.manifest.id)
     report = build_report(args.out, allow_incomplete=args.allow_incomplete)
     with printing():
-        found = verdict(report.summary, report.verdict)
+        found = headline_of(report.summary, report.verdict)
         print_report(report.summary, args.out, sys.stdout, found=replace(found, code=report.exit_code))
     return report.exit_code
 

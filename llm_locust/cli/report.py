@@ -20,7 +20,7 @@ from llm_locust.report.analysis import Analysis, analyse, write_reports
 from llm_locust.report.benchmark_formats import dynamo, vllm_json
 from llm_locust.report.console import print_report
 from llm_locust.report.formats import FORMAT, Format
-from llm_locust.report.headline import Headline, verdict as in_words
+from llm_locust.report.headline import Headline, headline_of
 from llm_locust.report.inputs import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.so_far import open_so_far
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
         runs = ", ".join(map(str, args.runs))
         raise ValueError(f"the records of {runs} hold an invalid value: {one_line(e)}") from e
     code = 0 if found is None else found.code
-    _print(args, directory, analysis, text, source, replace(in_words(analysis.summary, found), code=code))
+    _print(args, directory, analysis, text, source, replace(headline_of(analysis.summary, found), code=code))
     return code
 
 

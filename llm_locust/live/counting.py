@@ -291,8 +291,8 @@ def _tallies(
         if metric not in FORMULAS:
             durations_s, begin = gaps.values_s[of_ok], np.repeat(begins, np.diff(gaps.offsets))[of_ok]
         else:
-            known = ~np.isnan(latencies[metric])
-            durations_s, begin = latencies[metric][known], begins[known]
+            defined = ~np.isnan(latencies[metric])
+            durations_s, begin = latencies[metric][defined], begins[defined]
         pieces.append(begin + (place * BUCKETS + buckets_of(durations_s)))
     # Narrower integers sort several times as fast.
     codes = np.concatenate(pieces).astype(np.int32)

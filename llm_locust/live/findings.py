@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.texts import quantity
+from llm_locust.figures.client import ClientVerdict
 from llm_locust.figures.client_thresholds import LAG_PROGRAM, PROGRAM_SHARE
 from llm_locust.figures.fairness import slower
 from llm_locust.figures.late_client import (
@@ -105,21 +105,18 @@ def slow_replicas(by_replica: Mapping[str, Counts]) -> tuple[str, ...]:
 # --------------------
 
 
-Severity = Literal["ok", "suspect", "invalid"]
-
-
 @dataclass(frozen=True, slots=True)
-class LiveVerdict:
+class LiveValidity:
     """``ok``, ``suspect`` or ``invalid``, with the reasons, the worst first, and why the client was late."""
 
-    severity: Severity
+    severity: ClientVerdict
     reasons: tuple[str, ...] = ()
     cause: Cause | None = None
 
 
-def verdict(
+def live_validity(
     counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool, seconds: float
-) -> LiveVerdict:
+) -> LiveValidity:
     """Verdict from the requests of a span of ``seconds``, and from the present state of the workers."""
     here = [w for w in workers if w.here]
     now = [w.now for w in here if w.now is not None]
@@ -146,8 +143,8 @@ def verdict(
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     if not findings:
-        return LiveVerdict("ok")
-    return LiveVerdict(findings[0][0], tuple(text for _, text in findings), cause)
+        return LiveValidity("ok")
+    return LiveValidity(findings[0][0], tuple(text for _, text in findings), cause)
 
 
 def _lag(lag_ms: float | None, of: str, of_ms: float | None) -> Iterator[Finding]:

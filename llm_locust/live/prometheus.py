@@ -107,13 +107,13 @@ class LiveCollector(Collector):
             "llm_locust_client_verdict", "1 for the client's verdict on the last 30 s", labels=["verdict"]
         )
         for name in _VERDICTS:
-            verdicts.add_metric([name], float(name == recent.verdict.severity))
+            verdicts.add_metric([name], float(name == recent.validity.severity))
         yield verdicts
         causes = GaugeMetricFamily(
             "llm_locust_client_late", "1 for why the client was late in the last 30 s", labels=["cause"]
         )
         for name in get_args(Cause):
-            causes.add_metric([name], float(name == recent.verdict.cause))
+            causes.add_metric([name], float(name == recent.validity.cause))
         yield causes
 
 

@@ -8,7 +8,7 @@ from llm_locust.figures.latency import METRICS, PLACES, LastLatency, LiveEnd
 from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import AGENTS, NOTHING, OTHERS, ByKey, Counts, LiveKey, merged
 from llm_locust.live.figures import Figures, figures
-from llm_locust.live.findings import LiveVerdict, hung_users, slow_replicas, verdict
+from llm_locust.live.findings import LiveValidity, hung_users, live_validity, slow_replicas
 from llm_locust.live.state import Observation
 from llm_locust.live.store import KEYED_CELLS, RECENT_WIDTH_S, LiveStore
 from llm_locust.metrics.stats.sketch import SKETCH_ERROR
@@ -43,7 +43,7 @@ class Snapshot:
     names: tuple[LiveRow, ...]
     replicas: tuple[LiveRow, ...]
     observation: Observation
-    verdict: LiveVerdict
+    validity: LiveValidity
     missed: int
     hung: HungUsers
     slow: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def snapshot(store: LiveStore, seconds: float | None = None, *, rows: bool = Tru
         names=table(lambda key: key._replace(replica="")),
         replicas=tuple(row for row in table(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
         observation=seen,
-        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
+        validity=live_validity(total, seen.workers, open_loop=store.run.open_loop, seconds=span_s),
         missed=store.missed,
         hung=hung_users(store.content.totals, seen, store.began_s + store.run.warmup_s),
         slow=slow_replicas(replicas) if rows else (),

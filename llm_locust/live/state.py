@@ -241,9 +241,9 @@ def marks_between(at_s: float, before: Observation, now: Observation) -> list[Lo
         marks.append(LoadMark(at_s, "rate", f"rate {_shown(before.rate)} → {_shown(now.rate)} requests/s"))
     elif now.target != before.target and now.rate is None:
         marks.append(LoadMark(at_s, "users", f"users {before.target} → {now.target}"))
-    known = {w.id: w for w in before.workers}
+    earlier = {w.id: w for w in before.workers}
     for worker in now.workers:
-        old = known.get(worker.id)
+        old = earlier.get(worker.id)
         if old is None:
             marks.append(LoadMark(at_s, "came", f"worker {worker.id} came"))
         elif old.here and worker.state == MISSING:

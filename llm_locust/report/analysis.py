@@ -23,7 +23,7 @@ from llm_locust.metrics.select import Terms, Where, parse_where, selected, witho
 from llm_locust.metrics.window import Window, iso, sweep_window, united
 from llm_locust.report.csv_tables import arms_csv, curve_csv, repeats_csv, stages_csv, timeseries_csv
 from llm_locust.report.dropping import dropped_totals, sum_of, with_batches
-from llm_locust.report.headline import verdict as in_words
+from llm_locust.report.headline import headline_of
 from llm_locust.report.html.page import html_report
 from llm_locust.report.inputs import Scraped, Source, read_live_end
 from llm_locust.report.markdown import markdown
@@ -178,9 +178,9 @@ def _dropped(source: Source, question: Question) -> tuple[SinceStart | None, Dro
         )
     except StoreError:
         return None, dropped
-    known = sum(each.rows for run in source.runs for each in run.expired)
+    expired = sum(each.rows for run in source.runs for each in run.expired)
     since_start = total.since_start(judged=bool(source.manifest.slo or source.manifest.class_slos))
-    return since_start if question.is_plain and known == facts.records else None, dropped
+    return since_start if question.is_plain and expired == facts.records else None, dropped
 
 
 def _dimensions(question: Question, manifest: Manifest) -> tuple[str, ...]:
@@ -195,8 +195,8 @@ def _asks_for_models(manifest: Manifest) -> bool:
     document = manifest.scenario_document
     classes = document.get("classes")
     each = classes.values() if isinstance(classes, dict) else classes if isinstance(classes, list) else ()
-    said = [manifest.options, document, *(found for found in each if isinstance(found, dict))]
-    return any(found.get("models") for found in said)
+    documents = [manifest.options, document, *(found for found in each if isinstance(found, dict))]
+    return any(found.get("models") for found in documents)
 
 
 # --- From the records of a run directory to its summary and reports
@@ -246,7 +246,7 @@ def write_reports(directory: Path, found: Analysis, judged: RunVerdict | None) -
     Raises:
         StoreError: a file cannot be written.
     """
-    words = in_words(found.summary, judged)
+    words = headline_of(found.summary, judged)
     texts: dict[str, str | bytes] = {
         TIMESERIES_FILE: timeseries_csv(found.requests, found.manifest),
         REPORT_MD_FILE: markdown(found.summary, words, found.manifest),

@@ -106,12 +106,12 @@ class Completed:
         """Per second of :attr:`seconds`: requests, and input, output and all tokens. None if unknown."""
         inputs, outputs = (self.tokens(side) for side in ("input", "output"))
         n, amounts = len(self.ok), (float(np.sum(inputs)), float(np.sum(outputs)))
-        known = [len(tokens) == n for tokens in (inputs, outputs)]
+        is_counted = [len(tokens) == n for tokens in (inputs, outputs)]
         return {
             "requests": self.per_second(n),
-            "input": self.per_second(amounts[0]) if known[0] else None,
-            "output": self.per_second(amounts[1]) if known[1] else None,
-            "total": self.per_second(sum(amounts)) if all(known) else None,
+            "input": self.per_second(amounts[0]) if is_counted[0] else None,
+            "output": self.per_second(amounts[1]) if is_counted[1] else None,
+            "total": self.per_second(sum(amounts)) if all(is_counted) else None,
         }
 
 

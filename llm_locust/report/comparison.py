@@ -85,7 +85,7 @@ def absolute(row: Row) -> str:
     return text if text == "0" else ("-" if value < 0 else "+") + text
 
 
-def verdict(row: Row) -> str:
+def row_verdict(row: Row) -> str:
     if row.why_open is not None:
         return why_open(row)
     return _SHORT.get(row.verdict, str(row.verdict))

@@ -83,9 +83,9 @@ def scaled(outcome: ComparedRuns) -> dict[str, list[Scaled]]:
     found = {}
     for name in _RATES:
         rates = _rates(outcome, name)
-        known = [(g, rate) for g, rate in zip(gpus, rates, strict=True) if g is not None and rate is not None]
+        pairs = [(g, rate) for g, rate in zip(gpus, rates, strict=True) if g is not None and rate is not None]
         try:
-            found[name] = scaling(known)
+            found[name] = scaling(pairs)
         except ScalingError:
             continue
     return found
@@ -180,7 +180,7 @@ def sections(outcome: ComparedRuns, *, full: bool = True) -> list[Section]:
         warnings(outcome),
     ]
     if outcome.is_pair:
-        found += [verdict(outcome.comparisons[0]), runs(outcome), figures_table(outcome, full=full)]
+        found += [verdict_section(outcome.comparisons[0]), runs(outcome), figures_table(outcome, full=full)]
     else:
         found.append(runs(outcome))
         found += [over_time(outcome), changes(outcome)]
@@ -237,7 +237,7 @@ def gates(outcome: ComparedRuns) -> Section | None:
     return Section("Gates", tuple(lines))
 
 
-def verdict(comparison: Comparison) -> Section:
+def verdict_section(comparison: Comparison) -> Section:
     """In one look: what became worse, what better."""
     worse, better = (comparison.having(v) for v in (Verdict.WORSE, Verdict.BETTER))
     same, few, left_open = (
@@ -292,7 +292,7 @@ def figures_table(outcome: ComparedRuns, *, full: bool = True) -> Section:
                 words.absolute(row),
                 words.change(row),
                 words.change_interval(row),
-                words.verdict(row),
+                words.row_verdict(row),
             ),
             words.TONES[row.verdict],
         )
@@ -536,9 +536,9 @@ def _trends(outcome: ComparedRuns) -> list[Chart]:
     found = figures_over_time(measured, [METRICS[name] for name in names])
     charts = []
     for title, those in _TRENDS.items():
-        known = [found[name] for name in those if any(v is not None for v in found[name].values)]
-        if known:
-            charts.append(_trend(title, known, time, labels([run.label for run in outcome.runs])))
+        drawn = [found[name] for name in those if any(v is not None for v in found[name].values)]
+        if drawn:
+            charts.append(_trend(title, drawn, time, labels([run.label for run in outcome.runs])))
     return charts
 
 
@@ -618,13 +618,13 @@ def _noise(outcome: ComparedRuns) -> Tile:
     """How large a difference could hide in the figures that say most."""
     rows = {row.metric.name: row for row in outcome.comparisons[-1].rows}
     reaches = [(row, _reach(row)) for name in TELLING if (row := rows.get(name)) is not None]
-    known = [(row, reach) for row, reach in reaches if math.isfinite(reach)]
-    if not known:
+    finite = [(row, reach) for row, reach in reaches if math.isfinite(reach)]
+    if not finite:
         text = "Too few requests to know the noise: run longer."
         return Tile("Noise", "unknown", (text,), Tone.WARN)
-    lines = [f"{figure_label(row.metric)} ± {100 * reach:.2g} %" for row, reach in known]
+    lines = [f"{figure_label(row.metric)} ± {100 * reach:.2g} %" for row, reach in finite]
     text = "A smaller difference cannot be told from none."
-    return Tile("Noise", f"± {100 * known[0][1]:.2g} %", (*lines, text), Tone.PLAIN)
+    return Tile("Noise", f"± {100 * finite[0][1]:.2g} %", (*lines, text), Tone.PLAIN)
 
 
 def _reach(row: Row) -> float:

@@ -41,7 +41,7 @@ from llm_locust.live.snapshot import Snapshot
 from llm_locust.live.state import LiveRun, State
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.report.contents import brief, brief_boxes, brief_heading, heading, sections
-from llm_locust.report.headline import Headline, boxes, verdict
+from llm_locust.report.headline import Headline, boxes, headline_of
 from llm_locust.report.inputs import LIVE_FILE
 from llm_locust.store import (
     ARMS_FILE,
@@ -101,7 +101,7 @@ def print_report(
         found: the verdict, if the caller knows more than the summary says.
         full: all sections, not only those of the first 20 seconds.
     """
-    found = found or verdict(summary)
+    found = found or headline_of(summary)
     if full:
         head, lines = heading(summary), found.lines
         rest = [*boxes(found.findings), *sections(summary)]
@@ -433,7 +433,7 @@ class ProgressPanel:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         progress = self.progress
-        severity = progress.recent.verdict.severity
+        severity = progress.recent.validity.severity
         body = Group(
             *([Text(stage)] if (stage := _stage(progress)) else []),
             Text(sentence(_load(progress))),
@@ -532,12 +532,12 @@ def _table(progress: Progress, room: int) -> Text:
 
 
 def _verdict(progress: Progress) -> str:
-    verdict = progress.recent.verdict
+    validity = progress.recent.validity
     if not progress.recent.total.requests:
         return f"client {UNDEFINED}"
     # Of the first reason the first sentence: the live page and the report have the rest.
-    reasons = [short(clean(reason).partition(". ")[0], _REASON_LENGTH) for reason in verdict.reasons[:1]]
-    return ": ".join([f"client {verdict.severity}", *reasons])
+    reasons = [short(clean(reason).partition(". ")[0], _REASON_LENGTH) for reason in validity.reasons[:1]]
+    return ": ".join([f"client {validity.severity}", *reasons])
 
 
 def _hung(progress: Progress) -> str:

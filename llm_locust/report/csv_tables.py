@@ -342,7 +342,7 @@ def _percentiles(found: _Latencies, axis: TimeAxis) -> dict[str, Floats]:
 def _rounded(values: NDArray[np.float64]) -> pa.Array:
     """Microseconds and thousandths are all that the records can tell; NaN is an empty cell."""
     rounded = np.round(values, 3)
-    known = rounded[~np.isnan(rounded)]
-    if len(known) == len(rounded) and (known == np.floor(known)).all():
+    finite = rounded[~np.isnan(rounded)]
+    if len(finite) == len(rounded) and (finite == np.floor(finite)).all():
         return pa.array(rounded.astype(np.int64))
     return pa.array(rounded, from_pandas=True)

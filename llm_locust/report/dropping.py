@@ -239,14 +239,16 @@ def since(batch: RecordBatch, from_ns: int | None) -> RecordBatch:
 
 def _new(totals: FrameTotals, frames: Iterable[FrameRef]) -> tuple[list[FrameRef], dict[str, set[int]]]:
     """Frames that are not counted yet, each batch once; and the numbers of all counted ones."""
-    known = {worker: {n for each in parse_ranges(text) for n in each} for worker, text in totals.seqs.items()}
+    seqs_of = {
+        worker: {n for each in parse_ranges(text) for n in each} for worker, text in totals.seqs.items()
+    }
     new = []
     for frame in frames:
-        numbers = known.setdefault(frame.header.worker, set())
+        numbers = seqs_of.setdefault(frame.header.worker, set())
         if end_of(frame) > totals.read_bytes and frame.header.seq not in numbers:
             numbers.add(frame.header.seq)
             new.append(frame)
-    return new, known
+    return new, seqs_of
 
 
 def batches_of(frames: Sequence[FrameRef]) -> Iterator[RecordBatch]:

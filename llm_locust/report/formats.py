@@ -21,7 +21,7 @@ from llm_locust.report.benchmark_formats import (
     mlperf,
     vllm_json,
 )
-from llm_locust.report.headline import Headline, verdict as in_words
+from llm_locust.report.headline import Headline, headline_of
 from llm_locust.report.markdown import markdown
 from llm_locust.report.output import shown_json
 
@@ -38,7 +38,7 @@ def junit(summary: Summary, found: Headline | None = None) -> str:
     completeness where records are missing or a fault ended the run early, the client where its verdict is
     ``invalid``; of a suspect one the reasons are in its output.
     """
-    run, found = summary.run, found or in_words(summary)
+    run, found = summary.run, found or headline_of(summary)
     complete = _complete(summary.completeness, run.stop_reason)
     cases = [_verdict(found), complete, _client(summary.client), *_gates(summary.gates)]
     suite = ElementTree.Element(
@@ -133,7 +133,7 @@ def _junit(analysis: Analysis) -> str:
 
 
 def _headline(analysis: Analysis) -> Headline:
-    return in_words(analysis.summary, verdict(analysis.summary, analysis.manifest))
+    return headline_of(analysis.summary, verdict(analysis.summary, analysis.manifest))
 
 
 #: What a format has the figures of: one load, all loads of a sweep, or whatever the run is.

@@ -251,12 +251,12 @@ def _failures(summary: Summary) -> Iterator[RunFinding]:
     if not kinds or not failed:
         return
     first = kinds[0]
-    said = clean(error_words(first) or "")
+    words = clean(error_words(first) or "")
     status = f" {first.status}" if first.outcome == "http_error" and first.status else ""
     part = f"{count(first.count)} of " if first.count < failed else ""
     kind = f"{_OUTCOMES.get(first.outcome, clean(first.outcome))}{status}"
-    said = sentence(["" if said.startswith(kind) else kind, brief(said, _ERROR_LENGTH)], ", ")
-    text = f"{part}{plural(failed, 'failure')}: {said}"
+    words = sentence(["" if words.startswith(kind) else kind, brief(words, _ERROR_LENGTH)], ", ")
+    text = f"{part}{plural(failed, 'failure')}: {words}"
     yield RunFinding("failures", "Failures", text, Tone.BAD, explains=_ERRORS)
 
 
@@ -386,7 +386,7 @@ class Headline:
         return sentence([f"{self.word}: {self.result}", cause, code])
 
 
-def verdict(summary: Summary, found: RunVerdict | None = None) -> Headline:
+def headline_of(summary: Summary, found: RunVerdict | None = None) -> Headline:
     """The verdict of a report.
 
     Args:

@@ -10,7 +10,7 @@ from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import Column, Line, Section, Table, TableRow, Tone, clean
 from llm_locust.report.contents import heading, sections
-from llm_locust.report.headline import Headline, boxes, verdict
+from llm_locust.report.headline import Headline, boxes, headline_of
 from llm_locust.store import REPORT_HTML_FILE
 
 # --- Foreign text and marks in Markdown
@@ -50,7 +50,7 @@ def markdown(summary: Summary, found: Headline | None = None, manifest: Manifest
         found: the verdict, if the caller knows more than the summary says.
         manifest: for the command, the commit and the pipeline of the run.
     """
-    found = found or verdict(summary)
+    found = found or headline_of(summary)
     every = sections(summary)
     shown = [section for section in every if section.key == "gates" or section.chapter == "arms"]
     rest = [*boxes(found.findings), *(section for section in every if section not in shown)]

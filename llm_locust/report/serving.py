@@ -66,15 +66,15 @@ def ask(path: Path, request: ReportRequest, within_s: float | None) -> tuple[int
     with _connected(path) as connection:
         connection.sendall(msgspec.json.encode(request) + b"\n")
         try:
-            said = _line(connection, until)
+            line = _line(connection, until)
         except TimeoutError:
             return None
         except ConnectionError:
-            said = b""
-    if not said:
+            line = b""
+    if not line:
         return -signal.SIGKILL, b""
     try:
-        answer = _ANSWER.decode(said)
+        answer = _ANSWER.decode(line)
     except msgspec.MsgspecError as e:
         raise OSError(f"the answer at {str(path)!r} is not one of a report: {e}") from e
     return answer.code, answer.said
@@ -96,14 +96,14 @@ def _connected(path: Path) -> socket.socket:
 
 def _line(connection: socket.socket, until: float | None) -> bytes:
     """The peer's line; empty if it closes the connection before its end (raises OSError, TimeoutError)."""
-    said = b""
-    while not said.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         connection.settimeout(None if until is None else max(0.001, until - monotonic()))
         more = connection.recv(1 << 16)
-        if not more or len(said) > _MOST_BYTES:
+        if not more or len(line) > _MOST_BYTES:
             return b""
-        said += more
-    return said
+        line += more
+    return line
 
 
 def serve(path: Path) -> None:
@@ -149,13 +149,13 @@ def _run(connection: socket.socket, asked: ReportRequest) -> ReportAnswer | None
         peer.register(connection, selectors.EVENT_READ)
         while True:
             try:
-                said = process.communicate(timeout=_LOOK_S)
+                outputs = process.communicate(timeout=_LOOK_S)
             except subprocess.TimeoutExpired:
                 if peer.select(0):  # it sends nothing more: the end of the connection
                     process.kill()
                     return None
             else:
-                return ReportAnswer(process.returncode, b"".join(text for text in said if text))
+                return ReportAnswer(process.returncode, b"".join(text for text in outputs if text))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -168,17 +168,17 @@ def until_ns_of(requests: StoredRequests, manifest: Manifest) -> int:
 def as_of_now(manifest: Manifest, held: Mapping[str, Holding], until_ns: int) -> Manifest:
     """The manifest of a run that goes on: what has not come yet is not lost, but for silent workers'."""
     newest_ns = max((worker.heard_ns or 0 for worker in manifest.workers), default=0)
-    known = {worker.id: worker for worker in manifest.workers}
-    for worker in sorted(held.keys() - known.keys()):
-        known[worker] = WorkerFacts(
-            id=worker, index=len(known), announced=None, received=0, heard_ns=newest_ns
+    by_id = {worker.id: worker for worker in manifest.workers}
+    for worker in sorted(held.keys() - by_id.keys()):
+        by_id[worker] = WorkerFacts(
+            id=worker, index=len(by_id), announced=None, received=0, heard_ns=newest_ns
         )
     return replace(
         manifest,
         name=f"{manifest.name}, so far: until {moment(iso(until_ns))}",
         stopped_ns=until_ns,
         ended_ns=None,
-        workers=[_worker(w, held.get(w.id, Holding()), newest_ns - _SILENT_NS) for w in known.values()],
+        workers=[_worker(w, held.get(w.id, Holding()), newest_ns - _SILENT_NS) for w in by_id.values()],
     )
 
 

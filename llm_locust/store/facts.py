@@ -130,27 +130,27 @@ def _account(reports: Sequence[_ReportedFacts], word: WorkerFacts | None, held: 
     counts the worker is lost. Everything else is from the most complete manifest, or from the worker itself
     if that manifest was written before its end.
     """
-    known = reports[0].facts
+    newest = reports[0].facts
     if word is not None and not reports[0].final:
-        known = replace(
-            known,
-            dropped=max(known.dropped, word.dropped),
+        newest = replace(
+            newest,
+            dropped=max(newest.dropped, word.dropped),
             unsent=word.unsent,
             unsent_warmup=word.unsent_warmup,
             unsent_by_class=word.unsent_by_class,
-            in_flight_ns=known.in_flight_ns if word.in_flight_ns is None else word.in_flight_ns,
-            heard_ns=max(filter(None, (known.heard_ns, word.heard_ns)), default=None),
-            clock=word.clock or known.clock,
-            health=known.health if word.health == NodeHealth() else word.health,
-            others=word.others or known.others,
-            replica_headers=word.replica_headers or known.replica_headers,
+            in_flight_ns=newest.in_flight_ns if word.in_flight_ns is None else word.in_flight_ns,
+            heard_ns=max(filter(None, (newest.heard_ns, word.heard_ns)), default=None),
+            clock=word.clock or newest.clock,
+            health=newest.health if word.health == NodeHealth() else word.health,
+            others=word.others or newest.others,
+            replica_headers=word.replica_headers or newest.replica_headers,
         )
     counts = [(facts.announced, facts.in_flight) for facts in (word, *(t.facts for t in reports)) if facts]
     if held.newest is not None:
         counts.append((held.newest.finished, held.newest.in_flight or 0))
     announced, in_flight = max(counts, key=lambda each: -1 if each[0] is None else each[0])
     return replace(
-        known,
+        newest,
         announced=announced,
         in_flight=in_flight,
         received=held.rows,

@@ -356,14 +356,14 @@ def holdings_of(expired: Iterable[Expired]) -> dict[str, Holding]:
 
 def facts_together(some: Iterable[DroppedFacts | None]) -> DroppedFacts | None:
     """What was dropped in all of them; None if nothing was."""
-    known = [each for each in some if each is not None]
-    if not known:
+    given = [each for each in some if each is not None]
+    if not given:
         return None
     return DroppedFacts(
-        records=sum(each.records for each in known),
-        batches=sum(each.batches for each in known),
-        until_ns=max(each.until_ns for each in known),
-        to=", ".join(dict.fromkeys(each.to for each in known)),
+        records=sum(each.records for each in given),
+        batches=sum(each.batches for each in given),
+        until_ns=max(each.until_ns for each in given),
+        to=", ".join(dict.fromkeys(each.to for each in given)),
     )
 
 

@@ -246,9 +246,9 @@ def axis_offsets_ns(headers: Sequence[FrameHeader]) -> list[int]:
     offsets: list[int] = []
     for _, group in groupby(headers, key=lambda header: header.worker):
         measured = [_beyond_error_ns(header) for header in group]
-        offset_ns = next((known for known in measured if known is not None), 0)
-        for known in measured:
-            offset_ns = offset_ns if known is None else known
+        offset_ns = next((offset for offset in measured if offset is not None), 0)
+        for offset in measured:
+            offset_ns = offset_ns if offset is None else offset
             offsets.append(offset_ns)
     return offsets
 

@@ -272,10 +272,10 @@ def check_address(text: str) -> SplitResult:
             f"{public_url(text)!r} names a bucket that cannot be: its name has 3 characters or more, small "
             f"letters, digits, - and .{' and _' * (address.scheme == 'gs')}, a letter or digit first and last"
         )
-    known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
-    if unknown := sorted(dict(parse_qsl(address.query, keep_blank_values=True)).keys() - set(known)):
+    settings = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
+    if unknown := sorted(dict(parse_qsl(address.query, keep_blank_values=True)).keys() - set(settings)):
         raise UploadError(
-            f"{unknown[0]!r} is not a setting of {address.scheme}://; allowed is {', '.join(known)}"
+            f"{unknown[0]!r} is not a setting of {address.scheme}://; allowed is {', '.join(settings)}"
         )
     return address
 
@@ -410,10 +410,10 @@ def _slices(path: Path, base: int, sent: Mapping[str, Stored]) -> Iterator[Uploa
     """Slices that were sent, then all later ones up to the end of the last complete frame."""
     try:
         size = path.stat().st_size
-        known = list(slices_of(base, size, sent))
-        for name, start, stop in known:
+        slices = list(slices_of(base, size, sent))
+        for name, start, stop in slices:
             yield UploadPart(name, path, start, stop)
-        start = known[-1][-1] if known else 0
+        start = slices[-1][-1] if slices else 0
         frames = index_frames(path, start).frames
     except FileNotFoundError:  # the run has ended: its batches are in another file now
         return
@@ -497,8 +497,8 @@ class Change:
     def _is_whole(self) -> bool:
         """Whether what the run directory has dropped is all that its manifest says of it."""
         dropped = read_manifest(self.run).dropped
-        known = sum(each.rows for each in read_expired(self.run))
-        return dropped is None or known >= dropped.records
+        expired = sum(each.rows for each in read_expired(self.run))
+        return dropped is None or expired >= dropped.records
 
     def _covers(self, name: str) -> bool:
         """Whether the content of a slice, or of the file of requests, is in the run directory elsewhere."""
@@ -708,8 +708,8 @@ class _Upload:
         names = sorted({*parts, *index, MANIFEST_FILE})
         sizes = self._patience.try_again(lambda: self._to.sizes(names), len(names) * SLOWEST_BYTES_PER_S)
         there = {name for name, part in parts.items() if _is_there(part, index, sizes)}
-        known = _stored(manifest)
-        up_to_date = index.get(MANIFEST_FILE) == known and sizes.get(MANIFEST_FILE) == known.size
+        stored = _stored(manifest)
+        up_to_date = index.get(MANIFEST_FILE) == stored and sizes.get(MANIFEST_FILE) == stored.size
         only_there = dropped_slices(self._run, index)
         removed = tuple(sorted((index.keys() - parts.keys() - only_there - {MANIFEST_FILE}) & sizes.keys()))
         if up_to_date and len(there) == len(parts) and not removed:

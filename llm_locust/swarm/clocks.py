@@ -417,12 +417,12 @@ class WorkerClock:
         self._round = None
         now_ns = self._read().monotonic_ns
         new = best_of(round_.exchanges)
-        known = update(self._estimate, new, now_ns - self._updated_ns)
-        if new is not None and known is not None and known != new:
-            self._doubt_ns = max(self._doubt_ns, abs(known.offset_ns - new.offset_ns))
+        estimate = update(self._estimate, new, now_ns - self._updated_ns)
+        if new is not None and estimate is not None and estimate != new:
+            self._doubt_ns = max(self._doubt_ns, abs(estimate.offset_ns - new.offset_ns))
         self._updated_ns = now_ns
-        if known is not None:
-            self._take(known)
+        if estimate is not None:
+            self._take(estimate)
         self._due_ns = now_ns + (LATER_NS if self._settled and new is not None else SOON_NS)
         self._settled = new is not None
 

@@ -30,7 +30,7 @@ from llm_locust.swarm.process.event_loop import every, spawn_loop
 from llm_locust.swarm.process.exits import LOOPBACK, leave
 from llm_locust.swarm.web.form import Forms
 from llm_locust.swarm.web.pages import Pages
-from llm_locust.swarm.web.reports import KnownRun, Reports, summarise_forever
+from llm_locust.swarm.web.reports import ListedRun, Reports, summarise_forever
 from llm_locust.swarm.web.wsgi import LineHandler, OwnOrigin, is_loopback, pages_for_links, serve_metrics
 
 logger = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ def _protect(environment: Environment, web_ui: WebUI) -> None:
 def _note(environment: Environment, reports: Reports) -> None:
     info = run_info(environment)
     if info is not None:
-        reports.add(KnownRun(info["id"], Path(info["path"]).resolve(), info["host"], info["model"] or ""))
+        reports.add(ListedRun(info["id"], Path(info["path"]).resolve(), info["host"], info["model"] or ""))
 
 
 def _running(environment: Environment, store: LiveStore) -> Path | None:

@@ -285,7 +285,7 @@ class LiveReceiver:
         self._runner = runner
         self._mail = mail
         self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
-        self._known: dict[str, tuple[CountsMessage, float]] = {}  # by worker, and when
+        self._reports: dict[str, tuple[CountsMessage, float]] = {}  # by worker, and when
         self._dropped = guard_of(environment).dropped
         mail.listen(LIVE, LiveMessage, self.take)
 
@@ -296,7 +296,7 @@ class LiveReceiver:
     def note(self, worker: str, counts: CountsMessage) -> None:
         """Keep a worker's counts for display."""
         if counts.run == self.store.run.id:
-            self._known[worker] = counts, self.store.clock_s()
+            self._reports[worker] = counts, self.store.clock_s()
 
     def take(self, worker: str, message: LiveMessage) -> None:
         """Merge a worker's report; drop an invalid one."""
@@ -323,11 +323,13 @@ class LiveReceiver:
 
     def _workers(self) -> dict[str, WorkerState]:
         clients = self._runner.clients.all
-        self._known = {client.id: self._known[client.id] for client in clients if client.id in self._known}
+        self._reports = {
+            client.id: self._reports[client.id] for client in clients if client.id in self._reports
+        }
         return {client.id: self._worker(client.id) for client in clients}
 
     def _worker(self, worker: str) -> WorkerState:
-        client, (counts, reported_s) = self._runner.clients[worker], self._known.get(worker, (None, 0.0))
+        client, (counts, reported_s) = self._runner.clients[worker], self._reports.get(worker, (None, 0.0))
         ours = counts is not None and counts.run == self.store.run.id
         state = WorkerState(
             id=worker,

@@ -124,26 +124,26 @@ class RunSpans:
         if own is not None:
             state = header_value(request, b"tracestate") or ""
             parent = _W3C.extract({"traceparent": own, "tracestate": state}, parent)
-        known = _known(call, target, request)
-        named_by = [known[key] for key in ("gen_ai.operation.name", "gen_ai.request.model") if key in known]
-        name = " ".join(map(str, named_by)) or call.name
-        context, sampling = self._decide(parent, name, known)
+        attributes = _sampling_attributes(call, target, request)
+        naming = ("gen_ai.operation.name", "gen_ai.request.model")
+        name = " ".join(str(attributes[key]) for key in naming if key in attributes) or call.name
+        context, sampling = self._decide(parent, name, attributes)
         if own is None:
             request = with_lines(request, _trace_lines(context))
         if not sampling.decision.is_sampled():
             return request, None
         return request, PlannedSpan(
-            name, parent, context, sampling.decision, known | dict(sampling.attributes)
+            name, parent, context, sampling.decision, attributes | dict(sampling.attributes)
         )
 
     def _decide(
-        self, parent: Context, name: str, known: Mapping[str, AttributeValue]
+        self, parent: Context, name: str, attributes: Mapping[str, AttributeValue]
     ) -> tuple[SpanContext, SamplingResult]:
         above = trace.get_current_span(parent).get_span_context()
         trace_id, handed_on = _random_id(128), 0
         if above.is_valid:
             trace_id, handed_on = above.trace_id, above.trace_flags & _RANDOM_FLAG
-        sampling = self._sampler.should_sample(parent, trace_id, name, SpanKind.CLIENT, known, ())
+        sampling = self._sampler.should_sample(parent, trace_id, name, SpanKind.CLIENT, attributes, ())
         sampled = TraceFlags.SAMPLED if sampling.decision.is_sampled() else TraceFlags.DEFAULT
         context = SpanContext(
             trace_id, _random_id(64), False, TraceFlags(sampled | handed_on), sampling.trace_state
@@ -156,16 +156,16 @@ class RunSpans:
         part = Part.from_batch(RecordBatch.from_records(records, self._worker), records[0].scheduled_ns)
         columns = [latency(part).tolist() for latency in _LATENCIES.values()]
         for e, row in zip(ended, zip(*columns, strict=True), strict=True):
-            known = {name: value for name, value in zip(_LATENCIES, row, strict=True) if not np.isnan(value)}
-            self._write(e, known)
+            values = zip(_LATENCIES, row, strict=True)
+            self._write(e, {name: value for name, value in values if not np.isnan(value)})
 
     def _write(self, ended: Ended, latencies_s: Mapping[str, float]) -> None:
         planned, record = ended.planned, ended.record
         if record.clock_step_ns is not None:
             record = moved(record, record.clock_step_ns)  # as in the recorded row
         begun_ns = record.started_ns if record.sent_ns is None else record.sent_ns
-        known = planned.attributes | attributes_of(record, ended.model, latencies_s) | self._own
-        sampling = SamplingResult(planned.decision, known, planned.context.trace_state)
+        attributes = planned.attributes | attributes_of(record, ended.model, latencies_s) | self._own
+        sampling = SamplingResult(planned.decision, attributes, planned.context.trace_state)
         self._tracer.id_generator = self._tracer.sampler = _PresetSampler(planned.context, sampling)
         span = self._tracer.start_span(planned.name, planned.parent, SpanKind.CLIENT, start_time=begun_ns)
         if len(record.arrivals_ns):
@@ -175,17 +175,17 @@ class RunSpans:
         span.end(record.ended_ns)
 
 
-def _known(call: Call, target: Target, request: bytes) -> Attributes:
+def _sampling_attributes(call: Call, target: Target, request: bytes) -> Attributes:
     """Attributes that the conventions require for sampling."""
-    known: Attributes = {"server.address": target.host, "server.port": target.port}
+    attributes: Attributes = {"server.address": target.host, "server.port": target.port}
     if call.endpoint is not None:
-        known["gen_ai.operation.name"] = call.endpoint.operation
-        known["gen_ai.provider.name"] = call.endpoint.provider
+        attributes["gen_ai.operation.name"] = call.endpoint.operation
+        attributes["gen_ai.provider.name"] = call.endpoint.provider
     elif request.split(b" ", 2)[1].endswith(b"/embeddings"):
-        known |= {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai"}
+        attributes |= {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai"}
     if call.model:
-        known["gen_ai.request.model"] = call.model
-    return known
+        attributes["gen_ai.request.model"] = call.model
+    return attributes
 
 
 def attributes_of(

@@ -25,7 +25,7 @@ from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report
 from llm_locust.report.contents import heading
-from llm_locust.report.headline import verdict as verdict_of_headline
+from llm_locust.report.headline import headline_of
 from llm_locust.report.inputs import _pooled_manifest
 from llm_locust.report.markdown import markdown
 
@@ -659,7 +659,7 @@ def test_the_head_of_every_report_has_the_line() -> None:
     assert line in [each.text for each in heading(found).lines]
     assert line in markdown(found)
     file = io.StringIO()
-    print_report(found, Path("runs/first"), file, 160, found=verdict_of_headline(found))
+    print_report(found, Path("runs/first"), file, 160, found=headline_of(found))
     lines = file.getvalue().splitlines()
     assert next(i for i, each in enumerate(lines) if line in each) < next(
         i for i, each in enumerate(lines) if each.startswith("PASS")
@@ -672,7 +672,7 @@ def test_a_large_error_is_in_the_line_of_the_client_and_fails_nothing() -> None:
     found = reported(ttft_ms=3.2)
     assert found["client"]["verdict"] == "suspect"
     assert "within 3.2 ms only (p99)" in found["client"]["reasons"][0]
-    assert verdict_of_headline(typed(found)).code in (0, None)
+    assert headline_of(typed(found)).code in (0, None)
 
 
 def test_several_runs_have_the_worst_of_theirs() -> None:

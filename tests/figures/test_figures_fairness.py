@@ -31,7 +31,7 @@ from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.proportions import Significance
 from llm_locust.report.contents import brief, sections
-from llm_locust.report.headline import findings, verdict
+from llm_locust.report.headline import findings, headline_of
 
 AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(any)
 
@@ -470,7 +470,7 @@ def test_a_header_that_names_one_replica_is_told_with_that_which_names_several()
     assert note.text == (
         "every answer has x-served-by: lb-1, but x-upstream names 3 replicas: use --replica-header x-upstream"
     )
-    remarks = [line.text for section in brief(found, verdict(found)) for line in section.lines]
+    remarks = [line.text for section in brief(found, headline_of(found)) for line in section.lines]
     assert any(note.text in text for text in remarks)
 
 

@@ -16,7 +16,7 @@ from llm_locust.figures.search import SearchAnswer, SearchFacts
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, stood_still, verdict
 from llm_locust.metrics.limits import parse_gates
-from llm_locust.report.headline import findings, verdict as verdict_of_headline
+from llm_locust.report.headline import findings, headline_of
 
 
 def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> RunVerdict | None:
@@ -230,12 +230,12 @@ def uneven(*causes: dict[str, str]) -> dict[str, Any]:
 
 def test_a_passed_run_with_a_finding_has_it_as_a_reservation() -> None:
     found = gated(("goodput>=95%", 0.992, True), **uneven(SLOW))
-    assert " · but: replica-2 is 4.5 times slower" in verdict_of_headline(found, RunVerdict(0)).line
+    assert " · but: replica-2 is 4.5 times slower" in headline_of(found, RunVerdict(0)).line
 
 
 def test_an_invalid_client_that_is_not_required_to_be_valid_says_why_the_code_is_0() -> None:
     made = records(bad=0, kernel_stamps=False, client_lag_ns=30_000_000)
-    line = verdict_of_headline(typed(summary(made, gates="rps>1")), RunVerdict(0)).line
+    line = headline_of(typed(summary(made, gates="rps>1")), RunVerdict(0)).line
     assert line.startswith("PASS: 9.3 requests/s (above 1) · but: the client is invalid: ")
     assert line.endswith(" · exit 0, as --require-valid was not given")
 
@@ -256,15 +256,15 @@ def test_an_invalid_client_that_is_not_required_to_be_valid_says_why_the_code_is
 def test_a_figure_is_told_with_as_many_digits_as_tell_it_from_its_limit(
     gate: str, value: float, words: str
 ) -> None:
-    assert verdict_of_headline(gated((gate, value, False)), RunVerdict(1, "it broke")).result == words
+    assert headline_of(gated((gate, value, False)), RunVerdict(1, "it broke")).result == words
 
 
 def test_a_gate_that_could_not_tell_says_why_instead_of_a_figure_that_holds() -> None:
     why = "cannot tell: p99 needs 100 samples, there are 50"
     found = gated(("p99_ttft<800ms", 143.0, False), reason=why)
-    assert verdict_of_headline(found, RunVerdict(1, "x")).result == f"p99 TTFT (below 800 ms required): {why}"
+    assert headline_of(found, RunVerdict(1, "x")).result == f"p99 TTFT (below 800 ms required): {why}"
     found = gated(("goodput>=95%", None, False), reason="no SLO was given")
-    assert verdict_of_headline(found, RunVerdict(1, "x")).result == (
+    assert headline_of(found, RunVerdict(1, "x")).result == (
         "goodput (at least 95 % required): no SLO was given"
     )
 
@@ -273,21 +273,21 @@ def test_gates_that_the_run_cannot_judge_are_unknown() -> None:
     why = "cannot tell: p99 needs 100 samples, there are 50"
     found = gated(("p99_ttft<800ms", 143.0, False), ("rps>1", 9.5, True), reason=why)
     found = structs.replace(found, gates=[structs.replace(found.gates[0], undecided=True), found.gates[1]])
-    told = verdict_of_headline(found, RunVerdict(3, "1 of 2 gates cannot be judged", is_undecided=True))
+    told = headline_of(found, RunVerdict(3, "1 of 2 gates cannot be judged", is_undecided=True))
     assert told.line == f"UNKNOWN: p99 TTFT (below 800 ms): {why} · exit 3"
-    assert verdict_of_headline(found).word == "UNKNOWN"
+    assert headline_of(found).word == "UNKNOWN"
 
 
 def test_many_gates_are_counted_after_the_first() -> None:
     found = gated(*((f"rps>{i}", 0.5, False) for i in range(1, 7)))
-    assert verdict_of_headline(found, RunVerdict(1, "x")).result.endswith("(above 3), 3 more gates")
+    assert headline_of(found, RunVerdict(1, "x")).result.endswith("(above 3), 3 more gates")
 
 
 @pytest.mark.parametrize(
     ("code", "word"), [(1, "FAIL"), (3, "INVALID"), (4, "INCOMPLETE"), (17, "FAIL"), (0, "PASS")]
 )
 def test_each_code_has_its_word_and_the_reason_of_what_no_gate_decided(code: int, word: str) -> None:
-    found = verdict_of_headline(told(), RunVerdict(code, "a reason" if code else ""))
+    found = headline_of(told(), RunVerdict(code, "a reason" if code else ""))
     assert found.word == word
     assert found.line.endswith(f" · exit {code}")
     assert ("a reason" in found.result) is bool(code)
@@ -297,9 +297,9 @@ def test_the_cause_of_errors_is_no_slow_replica_and_the_cause_of_late_answers_no
     made = {**summary(), **uneven(SLOW)}
     gate = {"text": "error_rate<1%", "value": 0.05, "at_least": None, "passed": False}
     errors = typed({**made, "gates": [{**gate, "reason": "x", "note": None}]})
-    assert verdict_of_headline(errors, RunVerdict(1, "x")).cause == "5 failures: HTTP 503, no room"
+    assert headline_of(errors, RunVerdict(1, "x")).cause == "5 failures: HTTP 503, no room"
     late = typed({**made, "gates": [{**gate, "text": "p50_ttft<1ms", "reason": "x", "note": None}]})
-    assert verdict_of_headline(late, RunVerdict(1, "x")).cause.startswith("replica-2 is 4.5 times slower")
+    assert headline_of(late, RunVerdict(1, "x")).cause.startswith("replica-2 is 4.5 times slower")
 
 
 def test_what_spoils_the_figures_comes_before_what_they_show() -> None:
@@ -309,8 +309,7 @@ def test_what_spoils_the_figures_comes_before_what_they_show() -> None:
         *("records", "client", "replicas", "buffered", "limits", "failures"),
     ]
     assert (
-        verdict_of_headline(found, RunVerdict(4, "records are missing")).cause
-        == "worker-1: lost, 7 records missing"
+        headline_of(found, RunVerdict(4, "records are missing")).cause == "worker-1: lost, 7 records missing"
     )
 
 
@@ -325,14 +324,14 @@ def test_gates_that_cannot_tell_for_one_reason_are_named_with_it_once() -> None:
     few = "cannot tell: the limit needs 100 requests, there are 32"
     found = gated(("goodput>=99%", 1.0, False), ("error_rate<1%", 0.0, False), reason=few)
     gates = [structs.replace(gate, undecided=True) for gate in found.gates]
-    line = verdict_of_headline(structs.replace(found, gates=gates), RunVerdict(3, is_undecided=True)).line
+    line = headline_of(structs.replace(found, gates=gates), RunVerdict(3, is_undecided=True)).line
     assert line == f"UNKNOWN: goodput (at least 99 %), error rate (below 1 %): {few} · exit 3"
 
 
 def test_requests_that_mostly_failed_are_the_cause_beside_a_client_that_was_late() -> None:
     late = records(ok=20, bad=80, kernel_stamps=False, client_lag_ns=30_000_000)
-    line = verdict_of_headline(typed(summary(late, gates="goodput>=95%", slo="ttft=1s"))).line
+    line = headline_of(typed(summary(late, gates="goodput>=95%", slo="ttft=1s"))).line
     assert " · cause: 80 failures: HTTP 503, no room" in line
     few = records(ok=99, bad=1, kernel_stamps=False, client_lag_ns=30_000_000)
-    line = verdict_of_headline(typed(summary(few, gates="goodput>=99.9%", slo="ttft=10ms"))).line
+    line = headline_of(typed(summary(few, gates="goodput>=99.9%", slo="ttft=10ms"))).line
     assert " · cause: the client is invalid: " in line

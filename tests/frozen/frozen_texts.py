@@ -29,7 +29,7 @@ from llm_locust.report.comparison import answer, compare_runs
 from llm_locust.report.comparison_page import as_data, page, sections
 from llm_locust.report.console import print_report, print_sections
 from llm_locust.report.finish import join_parts
-from llm_locust.report.headline import verdict as in_words
+from llm_locust.report.headline import headline_of
 from llm_locust.report.inputs import open_source
 from llm_locust.report.markdown import markdown_of
 from llm_locust.report.output import shown_json
@@ -99,7 +99,7 @@ def _of_run(run: Path) -> Iterator[tuple[str, str]]:
     for name in (SUMMARY_FILE, REPORT_MD_FILE, REPORT_HTML_FILE):
         yield name, (run / name).read_text()
     yield from ((path.name, path.read_text()) for path in run.glob("*.csv"))
-    headline = in_words(summary, judged)
+    headline = headline_of(summary, judged)
     consoles = product(WIDTHS, (False, True)) if run.name == EVERY_CONSOLE else CONSOLES
     for width, full in consoles:
         file = io.StringIO()

@@ -33,7 +33,7 @@ from llm_locust.deployment.server_metrics import SERVER_METRICS_FILE, SampleWrit
 from llm_locust.figures.summary import SummaryError, read_summary
 from llm_locust.live.snapshot import live_end
 from llm_locust.report.analysis import build_report
-from llm_locust.report.headline import verdict
+from llm_locust.report.headline import headline_of
 from llm_locust.report.inputs import LIVE_FILE, write_live_end
 from llm_locust.roofline import read_model
 from llm_locust.store import (
@@ -348,7 +348,7 @@ def forge(choices: Choices) -> bool:
 def _check_summary(content: bytes) -> None:
     """It is read, and has a verdict in words, or is refused in a line."""
     try:
-        verdict(read_summary(content))
+        headline_of(read_summary(content))
     except SummaryError as e:
         check_line(e)
 

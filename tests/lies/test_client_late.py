@@ -18,7 +18,7 @@ from swarm_process import Result, locust, simulation
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.findings import verdict
+from llm_locust.live.findings import live_validity
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
 HELD_S, FREE_S = 0.150, 0.030
@@ -177,5 +177,5 @@ def test_its_delays_are_held_against_the_whole_answer(known: dict[str, Any], rea
     assert client["verdict"] == "invalid"
     assert any(each.startswith(reason) for each in client["reasons"])
     (live,) = counts_of(*whole(**known)).values()
-    assert verdict(live, [], open_loop=True, seconds=5.0).severity == "invalid"
+    assert live_validity(live, [], open_loop=True, seconds=5.0).severity == "invalid"
     assert summary(whole(), open_loop=True)["client"]["verdict"] == "ok"

@@ -28,7 +28,7 @@ from llm_locust.figures.comparison import (
 )
 from llm_locust.figures.sides import Compared, measure_for_comparison
 from llm_locust.metrics.question import PLAIN
-from llm_locust.report.comparison import compare_runs, gate_reason, verdict
+from llm_locust.report.comparison import compare_runs, gate_reason, row_verdict
 from llm_locust.report.comparison_page import sections
 from llm_locust.report.console import print_sections
 
@@ -364,8 +364,8 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
     base, new = compared(batch(*answers)), compared(batch(*answers, *hung))
     result: GateResult = judged("p99_ttft<=+5%", base, new)
     row = next(row for row in compare_in_turn([base, new])[0].rows if row.metric.name == "p99_ttft")
-    assert verdict(row) == gate_reason(result)
-    assert verdict(row) == "undetermined in new: 100 requests were given up before they ended"
+    assert row_verdict(row) == gate_reason(result)
+    assert row_verdict(row) == "undetermined in new: 100 requests were given up before they ended"
     paths = [write_run(tmp_path / "base", answers, id="base"), write_run(tmp_path / "new", answers + hung)]
     for width in (80, 140):
         file = io.StringIO()

@@ -7,7 +7,7 @@ from metrics_cases import failed, request
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counts import NOTHING, Counts
-from llm_locust.live.findings import LiveVerdict, verdict
+from llm_locust.live.findings import LiveValidity, live_validity
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import MISSING, LiveRun, Waiting, WorkerState
 from llm_locust.metrics.limits import Slo
@@ -30,16 +30,16 @@ def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0) -> Count
 
 def judge(
     found: Counts, *workers: WorkerState, open_loop: bool = False, seconds: float = 30.0
-) -> LiveVerdict:
-    return verdict(found, workers, open_loop=open_loop, seconds=seconds)
+) -> LiveValidity:
+    return live_validity(found, workers, open_loop=open_loop, seconds=seconds)
 
 
 def test_a_client_that_read_in_time_is_ok() -> None:
-    assert judge(counts(), worker(cpu_percent=50.0, hub_lag_ms=0.5)) == LiveVerdict("ok")
+    assert judge(counts(), worker(cpu_percent=50.0, hub_lag_ms=0.5)) == LiveValidity("ok")
 
 
 def test_nothing_is_held_against_a_client_before_it_has_done_anything() -> None:
-    assert judge(NOTHING) == LiveVerdict("ok")
+    assert judge(NOTHING) == LiveValidity("ok")
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_late_client_is_told_why_and_what_to_do(
     told = judge(late, state)
     assert (told.severity, told.cause) == ("invalid", cause)
     assert remedy in told.reasons[0]
-    assert judge(counts(), state) == LiveVerdict("ok"), "nothing that it went through moved a figure"
+    assert judge(counts(), state) == LiveValidity("ok"), "nothing that it went through moved a figure"
 
 
 def test_a_loop_that_stands_still_is_told_while_it_is_new() -> None:
-    def stood(ms: float, of_s: float) -> LiveVerdict:
+    def stood(ms: float, of_s: float) -> LiveValidity:
         cell = HealthCell(at_s=0.0, seconds=of_s, cpu_percent=10.0, hub_lag_ms_max=ms)
         return judge(counts(), worker(now=cell))
 

@@ -16,7 +16,7 @@ from llm_locust.core.record import Outcome
 from llm_locust.figures.text import Line, Section, number
 from llm_locust.figures.verdict import RunVerdict
 from llm_locust.report.console import print_report, print_sections
-from llm_locust.report.headline import verdict
+from llm_locust.report.headline import headline_of
 
 RUN = Path("runs/first")
 
@@ -295,7 +295,7 @@ def printed_brief(found: dict[str, Any], width: int = 80, code: int | None = 0) 
     told = typed(found)
     file = io.StringIO()
     given = None if code is None else RunVerdict(code, "a reason" if code else "")
-    print_report(told, RUN, file, width, found=verdict(told, given))
+    print_report(told, RUN, file, width, found=headline_of(told, given))
     return file.getvalue().splitlines()
 
 
@@ -323,4 +323,4 @@ OTHERS = [
 
 def test_failures_of_other_users_are_no_cause_of_what_failed_here() -> None:
     found = {**summary(records(ok=50, bad=50), gates="error_rate<1%"), "other_requests": OTHERS}
-    assert "other requests" not in verdict(typed(found), RunVerdict(1, "1 of 1 gates failed")).cause
+    assert "other requests" not in headline_of(typed(found), RunVerdict(1, "1 of 1 gates failed")).cause

@@ -315,7 +315,7 @@ def prepared(server: Guarded, folder: Path) -> ReplicaCache:
     scenario = load_scenario(path, GRAMMAR)
     options = {KEYS[key]: value for key, value in scenario.options.items()}
     settings = parse_settings(Namespace(**options, llm_scenario=scenario.text_for_workers()), {})
-    post = post_to(settings, 5.0, settings.kinds)
+    post = post_to(settings, settings.kinds)
     run: Any = {"model": "m", "seed": 1, "salt": "s", "base": "/v1"}
     made = PrefixCaches(
         [server.url], settings.kinds[0], settings, run, lambda url: reset_prefix_caches([url], post)[0]

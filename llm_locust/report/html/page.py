@@ -47,7 +47,7 @@ from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.report import contents
 from llm_locust.report.contents import heading
-from llm_locust.report.headline import Headline, RunFinding, boxes, edge_of, verdict
+from llm_locust.report.headline import Headline, RunFinding, boxes, edge_of, headline_of
 from llm_locust.report.html import charts as plots, over_time
 from llm_locust.report.html.shell import Chart, whole_page
 from llm_locust.report.inputs import Scraped
@@ -63,8 +63,8 @@ _LATENCIES = {key: column for key, column in LATENCY_COLUMNS.items() if not colu
 
 def workers(run: RunCharts, summary: Summary) -> Section | None:
     """What each worker measured, beside what it cost; None where there was one."""
-    known = {w.id: w for w in summary.completeness.workers}
-    if max(len(run.workers), len(known)) < 2:
+    workers = {w.id: w for w in summary.completeness.workers}
+    if max(len(run.workers), len(workers)) < 2:
         return None
     columns = (
         Column("Worker", left=True, verbatim=True, wraps=True),
@@ -79,7 +79,7 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
     names = summary.completeness.names
     rows = [
-        _worker_row(names.get(found.name, clean(found.name)), found, known.get(found.name))
+        _worker_row(names.get(found.name, clean(found.name)), found, workers.get(found.name))
         for found in run.workers
     ]
     notes = ["The same server seen by each worker: a worker that differs is a client that differs."]
@@ -92,7 +92,7 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
 
 
-def _worker_row(name: str, found: ReplicaFigures, known: WorkerCompleteness | None) -> TableRow:
+def _worker_row(name: str, found: ReplicaFigures, worker: WorkerCompleteness | None) -> TableRow:
     return TableRow(
         (
             name,
@@ -102,8 +102,8 @@ def _worker_row(name: str, found: ReplicaFigures, known: WorkerCompleteness | No
             *(number(found.figure(f"{key}_{place}_ms")) for key, place in _LATENCIES),
             number(found.output_tokens_per_s),
             percent(found.goodput_ratio),
-            number(known.hub_lag_ms_p99) if known and known.hub_lag_ms_p99 is not None else "",
-            number(known.cpu_percent_max) if known and known.cpu_percent_max is not None else "",
+            number(worker.hub_lag_ms_p99) if worker and worker.hub_lag_ms_p99 is not None else "",
+            number(worker.cpu_percent_max) if worker and worker.cpu_percent_max is not None else "",
         )
     )
 
@@ -249,7 +249,7 @@ def html_report(
         scraped: what its servers said of themselves, where they were asked.
         found: the verdict, if the caller knows more than the summary says.
     """
-    found = found or verdict(summary)
+    found = found or headline_of(summary)
     counted = summary.requests
     missing = (counted.lost or 0) + (counted.unsent or 0) + counted.stuck
     run = run_charts(requests, manifest, measured, missing)

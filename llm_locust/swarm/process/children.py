@@ -58,9 +58,9 @@ class LateError(ElsewhereError):
     """A process that exceeded its time limit."""
 
 
-def last_words(said: bytes) -> str:
+def last_words(output: bytes) -> str:
     """The end of what a process has said, as one line."""
-    return " ".join(said.decode(errors="replace").split())[-500:]
+    return " ".join(output.decode(errors="replace").split())[-500:]
 
 
 def passed_on(environ: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
@@ -101,17 +101,17 @@ def run_elsewhere(
             found = _asked_for(Path(path), words, heard, within_s)
             if found is not None:
                 return found
-        said, theirs = os.pipe()
+        ours, theirs = os.pipe()
         try:
             pid = _spawn(module, words, dict.fromkeys(heard, theirs), passed_on(os.environ, prefixes))
         except BaseException:
-            os.close(said)
+            os.close(ours)
             raise
         finally:
             os.close(theirs)
         late = None if within_s is None else gevent.spawn_later(within_s, _kill, pid)
         try:
-            text = off_the_hub(_read_to_end, said)
+            text = off_the_hub(_read_to_end, ours)
         finally:
             if late is not None:
                 late.kill()

@@ -114,10 +114,10 @@ def meet_on_loopback(options: Any, words: Sequence[str]) -> None:
     """
     if not getattr(options, "processes", None) or getattr(options, "worker", False):
         return
-    said = any(word.startswith(("--master-", "--expect-workers")) for word in words)
-    said = said or any(name in os.environ for name in _VARIABLES)
-    said = said or any(getattr(options, name, default) != default for name, default in _CHANNEL.items())
-    if said or getattr(options, "swarm_secret_env", None):
+    chosen = any(word.startswith(("--master-", "--expect-workers")) for word in words)
+    chosen = chosen or any(name in os.environ for name in _VARIABLES)
+    chosen = chosen or any(getattr(options, name, default) != default for name, default in _CHANNEL.items())
+    if chosen or getattr(options, "swarm_secret_env", None):
         return
     options.master_bind_host = LOOPBACK
     options.master_port = options.master_bind_port = free_port()

@@ -17,7 +17,7 @@ from llm_locust.host import exhausted
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.console import print_report, print_sections
-from llm_locust.report.headline import Headline, verdict
+from llm_locust.report.headline import Headline, headline_of
 from llm_locust.report.output import shown_json
 from llm_locust.swarm.channel.messages import DroppedMessages, StagedMessage
 from llm_locust.swarm.clocks import RunClock
@@ -318,7 +318,7 @@ class RunCoordinator:
         is_autostarted, self._printed = self._options.autostart and self._printed is None, run
         ends = self.headless or is_autostarted
         own = self.verdict() if ends else run.report.verdict
-        found = verdict(run.report.summary, own)
+        found = headline_of(run.report.summary, own)
         if not ends:
             found = replace(found, code=None)
         print_report(run.report.summary, run.reported, sys.stdout, found=found, full=run.settings.report.full)

@@ -177,8 +177,8 @@ class MasterRole:
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
-        known = worker in self._runner.clients or self._earlier.knows(worker)
-        return known or (run is not None and worker in run.roster)
+        is_known = worker in self._runner.clients or self._earlier.knows(worker)
+        return is_known or (run is not None and worker in run.roster)
 
     def _drop(self, worker: str, kind: str, why: str) -> None:
         self._runs.dropped.note(worker, kind, why)
@@ -201,10 +201,10 @@ class MasterRole:
 
     def _on_worker_report(self, client_id: str, data: dict[str, object], **_: object) -> None:
         if (counts := data.get("llm")) is not None:
-            known = self._mail.read(client_id, REPORT, counts, CountsMessage)
-            if known is not None:
-                self._on_counts(client_id, known)
-                self._live.note(client_id, known)
+            message = self._mail.read(client_id, REPORT, counts, CountsMessage)
+            if message is not None:
+                self._on_counts(client_id, message)
+                self._live.note(client_id, message)
         if (report := data.get(messages.LIVE)) is not None:
             live = self._mail.read(client_id, messages.LIVE, {"report": report}, LiveMessage)
             if live is not None:

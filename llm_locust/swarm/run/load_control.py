@@ -26,7 +26,7 @@ from llm_locust.swarm.run.finishing import look_at_stage, read_stage
 from llm_locust.swarm.run.prefix_caches import PrefixCaches
 from llm_locust.swarm.run.roster import Participant, totals
 from llm_locust.swarm.run.run import ActiveRun, State, raised_in_tasks
-from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, post_to
+from llm_locust.swarm.run.servers import post_to
 from llm_locust.swarm.run.stages import ListedLoads, Plan, SearchPlan, StageTimes, SweepDriver, looks_for
 
 logger = logging.getLogger(__name__)
@@ -298,7 +298,7 @@ class Sweeping:
         if settings.load.sweep is None or not settings.load.sweep.shares:
             return None
         (kind,) = kinds_sent(settings, self._runner.environment.user_classes)
-        post = post_to(settings, CALL_TIMEOUT_S, [kind])
+        post = post_to(settings, [kind])
         return PrefixCaches(
             run.replicas.known, kind, settings, run.info, lambda url: reset_prefix_caches([url], post)[0]
         )

@@ -51,7 +51,7 @@ from llm_locust.swarm.run.parts import check_server, digests, input_files
 from llm_locust.swarm.run.readiness import wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.servers import CALL_TIMEOUT_S, ServerCalls, post_to
+from llm_locust.swarm.run.servers import ServerCalls, post_to
 from llm_locust.swarm.run.target_check import (
     CHECK_TIMEOUT_S,
     CheckedServer,
@@ -296,7 +296,7 @@ class RunPreparation:
             return ServerCalls(
                 settings.deployment,
                 replicas.known,
-                post_to(settings, CALL_TIMEOUT_S, kinds_sent(settings, self._environment.user_classes)),
+                post_to(settings, kinds_sent(settings, self._environment.user_classes)),
                 self._clock.now_ns,
                 warmup_s=settings.run.warmup_s,
                 run_s=run_s if isinstance(run_s, int | float) else None,

@@ -1,12 +1,12 @@
 """Workers of a run, as the process with its directory sees them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from llm_locust.core.manifest import NodeHealth, WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.options.run import Totals
 from llm_locust.swarm.channel.collector import Inbox
-from llm_locust.swarm.channel.messages import CountsMessage, place_key
+from llm_locust.swarm.channel.messages import CountsMessage, place_key, worker_facts
 from llm_locust.swarm.users.open_loop import Scheduled
 
 # --- Workers of a run, as the process with its directory sees them
@@ -159,24 +159,20 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
     faults = list(p.faults)
     if p.done and inbox.rows > (finished or 0):
         faults.append(f"{inbox.rows} records were received for {finished or 0} finished requests")
-    return WorkerFacts(
-        id=worker,
-        index=index,
+    own = (
+        WorkerFacts(id=worker, index=index, announced=None, received=0)
+        if counts is None
+        else worker_facts(worker, index, counts)
+    )
+    return replace(
+        own,
         announced=finished,
         received=inbox.rows,
         batches=len(inbox.seqs),
         resent=inbox.resent,
-        dropped=0 if counts is None else counts.dropped,
         in_flight=in_flight,
-        in_flight_ns=None if counts is None else counts.in_flight_ns,
-        held_back=0 if counts is None else counts.load.held_back,
-        longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
-        backoff_waits=0 if counts is None else counts.load.backoff_waits,
-        backoff_ns=0 if counts is None else counts.load.backoff_ns,
-        unsent=p.never_sent.requests + (0 if counts is None else counts.load.unsent),
-        unsent_warmup=p.never_sent.warmup + (0 if counts is None else counts.load.unsent_warmup),
-        unsent_by_class={} if counts is None else counts.load.unsent_by_class,
-        cut=0 if counts is None else counts.load.cut,
+        unsent=own.unsent + p.never_sent.requests,
+        unsent_warmup=own.unsent_warmup + p.never_sent.warmup,
         late=p.late,
         lost=not p.done,
         left=p.left,
@@ -184,9 +180,4 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         heard_ns=p.heard_ns,
         received_seqs=str(inbox.seqs),
         faults=faults,
-        clock=None if counts is None else counts.clock,
-        health=NodeHealth() if counts is None else counts.health,
-        stamps=None if counts is None else counts.stamps,
-        others=[] if counts is None else counts.others,
-        replica_headers=[] if counts is None else counts.replica_headers,
     )

@@ -186,6 +186,25 @@ AT_ONCE = 64
 _RESET = "reset of prefix caches"
 
 
+def post_to(settings: Settings, kinds: Iterable[RequestKind]) -> Callable[[str], int]:
+    """Return a function that posts an empty body to a URL of a replica and returns the status; it raises
+    ValueError without an answer. ``kinds`` are those of the load, whose headers it has."""
+    headers = shared_headers(settings, kinds)
+    hidden = (*settings.secrets, *secret_texts(headers))
+
+    def post(url: str) -> int:
+        pool = make_pool(Target.parse(url), settings)
+        path = "/" + url.split("://", 1)[-1].partition("/")[2]
+        try:
+            return ask(pool, "POST", path, headers, CALL_TIMEOUT_S).status
+        except ClientError as e:
+            raise ValueError(blanked(str(e), hidden)) from e
+        finally:
+            pool.close()
+
+    return post
+
+
 @dataclass(frozen=True, slots=True)
 class _Moment:
     """An action due ``at_s`` after the run's start; with ``last`` also done if the run ends earlier."""
@@ -276,25 +295,3 @@ class ServerCalls:
 
     def _call_one(self, path: str, url: str) -> Sequence[Answered]:
         return call_all([url], path, self._post)
-
-
-# --- A post to a replica
-
-
-def post_to(settings: Settings, timeout_s: float, kinds: Iterable[RequestKind]) -> Callable[[str], int]:
-    """Return a function that posts an empty body to a URL of a replica and returns the status; it raises
-    ValueError without an answer. ``kinds`` are those of the load, whose headers it has."""
-    headers = shared_headers(settings, kinds)
-    hidden = (*settings.secrets, *secret_texts(headers))
-
-    def post(url: str) -> int:
-        pool = make_pool(Target.parse(url), settings)
-        path = "/" + url.split("://", 1)[-1].partition("/")[2]
-        try:
-            return ask(pool, "POST", path, headers, timeout_s).status
-        except ClientError as e:
-            raise ValueError(blanked(str(e), hidden)) from e
-        finally:
-            pool.close()
-
-    return post

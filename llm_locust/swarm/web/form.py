@@ -97,8 +97,8 @@ class Forms:
             return
         options = vars(self._environment.parsed_options)
         own = default_args_dict()
-        known = get_parser().args_included_in_web_ui
-        self._actions = {name: action for name, action in known.items() if name not in own}
+        arguments = get_parser().args_included_in_web_ui
+        self._actions = {name: action for name, action in arguments.items() if name not in own}
         self._places = set(places_of(self._hosts(options)))
         self._start = dict(options)
 
@@ -145,10 +145,8 @@ class Forms:
         if len(value) > LONGEST_VALUE:
             raise FormError(f"{_shown(name)}: the value has over {LONGEST_VALUE:,} characters")
         match name:
-            case "user_count":
-                _check_number(name, value, 0, MOST_USERS)
-            case "spawn_rate":
-                _check_number(name, value, 0, MOST_USERS)
+            case "user_count" | "spawn_rate":
+                _check_users(name, value)
             case "run_time":
                 _check_run_time(value)
             case "host":
@@ -228,7 +226,7 @@ class Forms:
                 )
             case "tasks", list():
                 tasks: list[Any] = (self._environment.available_user_tasks or {}).get(cls.__name__, [])
-                names = [known.__name__ for known in tasks]
+                names = [cls.__name__ for cls in tasks]
                 if unknown := [task for task in value if task not in names]:
                     raise FormError(f"{cls.__name__} has no task {_shown(unknown[0])}")
             case _:
@@ -237,8 +235,8 @@ class Forms:
 
 def _name_of_shape(environment: Environment) -> str:
     """Name of the chosen shape, as Locust's form has it."""
-    known = environment.available_shape_classes or {}
-    return next((name for name, shape in known.items() if shape is environment.shape_class), "Default")
+    shapes = environment.available_shape_classes or {}
+    return next((name for name, shape in shapes.items() if shape is environment.shape_class), "Default")
 
 
 def places_of(hosts: Iterable[str | None]) -> Iterable[Place]:
@@ -251,14 +249,14 @@ def places_of(hosts: Iterable[str | None]) -> Iterable[Place]:
         yield target.scheme, target.host.lower(), target.port
 
 
-def _check_number(name: str, value: str, least: float, most: float) -> None:
-    """Check a number's range. Locust itself reports what is not a number."""
+def _check_users(name: str, value: str) -> None:
+    """Check a number of users, or of those started in a second. Locust itself reports what is no number."""
     try:
         number = float(value)
     except ValueError:
         return
-    if not least <= number <= most or math.isnan(number):
-        raise FormError(f"{name} must be from {least:,} to {most:,}, got {_shown(value)}")
+    if not 0 <= number <= MOST_USERS or math.isnan(number):
+        raise FormError(f"{name} must be from 0 to {MOST_USERS:,}, got {_shown(value)}")
 
 
 def _check_run_time(value: str) -> None:

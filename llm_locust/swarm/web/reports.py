@@ -15,7 +15,7 @@ from llm_locust.figures.summary import Summary, read_summary
 from llm_locust.figures.text import number, percent, short
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
-from llm_locust.report.headline import verdict
+from llm_locust.report.headline import headline_of
 from llm_locust.report.so_far import SO_FAR_DIR
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
 from llm_locust.store.facts import parts_of
@@ -45,7 +45,7 @@ SERVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRun:
+class ListedRun:
     id: str
     path: Path
     host: str
@@ -74,7 +74,7 @@ class RunFigures:
 
     @classmethod
     def of(cls, summary: Summary) -> "RunFigures":
-        found = verdict(summary)
+        found = headline_of(summary)
         whole = not summary.is_of_parts
         return cls(
             found.word,
@@ -98,26 +98,26 @@ class Reports:
     """Runs of this process, the newest first. Nothing else on the disk can be requested."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, KnownRun] = {}
+        self._runs: dict[str, ListedRun] = {}
         self._figures: dict[str, tuple[int, RunFigures | None]] = {}
         self._making = gevent.lock.Semaphore()
 
-    def add(self, run: KnownRun) -> None:
+    def add(self, run: ListedRun) -> None:
         self._runs[run.id] = run
 
     @property
-    def runs(self) -> list[KnownRun]:
+    def runs(self) -> list[ListedRun]:
         return list(reversed(self._runs.values()))
 
     def file(self, run: str, name: str, *, so_far: bool = False) -> Path | None:
         """Path of a run's file; None if there is none."""
-        known = self._runs.get(run)
-        if known is None or name not in SERVED:
+        listed = self._runs.get(run)
+        if listed is None or name not in SERVED:
             return None
-        path = (known.path / SO_FAR_DIR if so_far else known.path) / name
+        path = (listed.path / SO_FAR_DIR if so_far else listed.path) / name
         return path if path.is_file() else None
 
-    def figures(self, run: KnownRun) -> RunFigures | None:
+    def figures(self, run: ListedRun) -> RunFigures | None:
         """What the run's summary says; None without a summary that can be read. Call it off the hub."""
         path = run.path / SUMMARY_FILE
         try:
@@ -137,10 +137,10 @@ class Reports:
         Raises:
             ComparisonError: it cannot be made, or another one is being made.
         """
-        known = [self._runs.get(each) for each in (base, new)]
-        if base == new or not all(run is not None and run.is_reported for run in known):
+        both = [self._runs.get(each) for each in (base, new)]
+        if base == new or not all(run is not None and run.is_reported for run in both):
             return None
-        ours, theirs = (run.path for run in known if run is not None)
+        ours, theirs = (run.path for run in both if run is not None)
         path = theirs / f"compare-{hashlib.sha256(base.encode()).hexdigest()[:12]}.html"
         made_s = max((each / SUMMARY_FILE).stat().st_mtime for each in (ours, theirs))
         if path.is_file() and path.stat().st_mtime >= made_s:
@@ -149,13 +149,13 @@ class Reports:
             raise ComparisonError("another comparison is being made: try again in a few seconds")
         try:
             words = ["compare", "--", *map(str, (ours, theirs, path))]
-            code, said = run_elsewhere(REPORT_COMMANDS, words, heard=(STDERR,), within_s=_WITHIN_S)
+            code, output = run_elsewhere(REPORT_COMMANDS, words, heard=(STDERR,), within_s=_WITHIN_S)
         except ElsewhereError as e:
             raise ComparisonError(f"the process that makes it {e}") from e
         finally:
             self._making.release()
         if code:
-            raise ComparisonError(last_words(said) or f"the process that makes it ended with {code}")
+            raise ComparisonError(last_words(output) or f"the process that makes it ended with {code}")
         return path
 
 
@@ -218,7 +218,7 @@ def summarise_elsewhere(run: Path, current: Callable[[], Path | None]) -> bool:
         current: returns the directory of the run that goes on. Frames of one that has ended go meanwhile.
     """
     try:
-        code, said = run_elsewhere(
+        code, output = run_elsewhere(
             REPORT_COMMANDS, ["so-far", "--", str(run)], heard=(STDERR,), within_s=patience_s(run)
         )
     except ElsewhereError as e:
@@ -230,6 +230,6 @@ def summarise_elsewhere(run: Path, current: Callable[[], Path | None]) -> bool:
         logger.info("no rolling summary: the run has ended")
     else:
         logger.warning(
-            "no rolling summary this time: %s", last_words(said) or f"its process ended with {code}"
+            "no rolling summary this time: %s", last_words(output) or f"its process ended with {code}"
         )
     return code == 0

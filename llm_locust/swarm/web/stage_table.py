@@ -236,11 +236,9 @@ def _unread(now: _StagesNow, stage: StageFacts, state: State) -> TableRow:
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:
         ended = state in ("drained", "over")
         return TableRow((*head, *NO_FIGURES, "not read yet" if ended else ""))
-    verdict = snapshot(store, RECENT_S, rows=False).verdict
+    severity = snapshot(store, RECENT_S, rows=False).validity.severity
     so_far = figures_since(store, stage.measured_ns * 1e-9)
-    return TableRow(
-        (*head, *_live(so_far), f"so far: client {verdict.severity}"), _RESULT_TONES[verdict.severity]
-    )
+    return TableRow((*head, *_live(so_far), f"so far: client {severity}"), _RESULT_TONES[severity])
 
 
 def _live(so_far: Figures) -> Iterator[str]:

@@ -348,7 +348,7 @@ class Answer:
         return f"exit {self.code}"
 
 coordinator.stood_still = coordinator.hung = lambda summary: ""
-coordinator.verdict = lambda summary, found: Answer(found.code)
+coordinator.headline_of = lambda summary, found: Answer(found.code)
 coordinator.print_report = lambda *_, found, full: print(found.code)
 
 def said(*, is_at_end=False, **given):

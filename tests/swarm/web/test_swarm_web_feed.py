@@ -35,7 +35,7 @@ from llm_locust.store import compact, write_manifest
 from llm_locust.swarm.drift import LOOKS, DriftWatch, drifts
 from llm_locust.swarm.process.event_loop import Fresh
 from llm_locust.swarm.web.pages import asset
-from llm_locust.swarm.web.reports import ComparisonError, KnownRun, Reports
+from llm_locust.swarm.web.reports import ComparisonError, ListedRun, Reports
 from llm_locust.swarm.web.series_feed import Feed
 from llm_locust.swarm.web.stage_table import MOST_ROWS, StageBoard, columns
 from llm_locust.swarm.web.status import MOST_WORKERS, catalogue, look_at, status
@@ -484,18 +484,18 @@ def test_a_page_lists_the_last_stages_of_very_many() -> None:
 # --- The list of reports in the web UI: what it says of each run, and the page of two
 
 
-def reported(path: Path, number: int, slower: float = 1.0, **known: Any) -> KnownRun:
+def reported(path: Path, number: int, slower: float = 1.0, **known: Any) -> ListedRun:
     """A run with its report."""
     write_made_run(path, number, slower, n=300, started_ns=ns(3600 * number), **known)
     with open_source([path]) as source:
         write_reports(path, analyse(source, PLAIN), None)
-    return KnownRun(path.name, path, "http://h", "m")
+    return ListedRun(path.name, path, "http://h", "m")
 
 
 def test_the_list_has_verdict_goodput_and_p99_of_each_run_and_a_page_of_two(tmp_path: Path) -> None:
     reports = Reports()
     usual, slow = (reported(tmp_path / name, i, 1 + i) for i, name in enumerate(("usual", "slow")))
-    none = KnownRun("none", tmp_path / "none", "http://h", "m")
+    none = ListedRun("none", tmp_path / "none", "http://h", "m")
     for run in (usual, slow, none):
         reports.add(run)
     found = reports.figures(slow)
@@ -524,7 +524,7 @@ def test_the_list_has_verdict_goodput_and_p99_of_each_run_and_a_page_of_two(tmp_
 
 def test_only_known_files_of_known_runs_are_found(tmp_path: Path) -> None:
     reports = Reports()
-    reports.add(KnownRun("a", tmp_path, "http://h", "m"))
+    reports.add(ListedRun("a", tmp_path, "http://h", "m"))
     (tmp_path / "report.html").write_text("r")
     (tmp_path / "so-far").mkdir()
     (tmp_path / "so-far" / "report.html").write_text("s")
