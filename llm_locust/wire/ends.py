@@ -35,7 +35,7 @@ _NONE = frozenset(
 #: Names of the bound of an answer's length, of the context's length, and of an answer that was cut there.
 _LENGTH = re.compile(
     "(?:max|model|context|window|output|completion|predicted|generat(?:ed|ion)|new|gen|seq(?:uence)?|n|token)*"
-    "(?:len(?:gth)?|tokens?|limit|window|ctx|overflow|full)(?:limit|reached|exceeded|full)*|truncated|toolong"
+    "(?:len(?:gth)?|tokens?|limit|window|ctx|context|overflow)(?:limit|reached|exceeded|full)*|truncated|toolong"
 )
 
 #: Parts of the names of content filters, in letters only.

@@ -59,7 +59,7 @@ FAILURES = [
     *("exception", "interrupted", "shutdown", "rejected", "quota_exceeded", "malformed_function_call"),
     *("no_capacity", "bad_gateway", "queue_full", "terminated", "drained", "partial", "discarded"),
     *("node_down", "kv_cache_oom", "backend_closed", "incomplete", "model_unloaded", "credits_exhausted"),
-    *("migrated", "no_healthy_upstream", "sigterm", "503", "http_502"),
+    *("migrated", "no_healthy_upstream", "sigterm", "503", "http_502", "full", "kv_cache_full"),
 ]
 
 
@@ -471,6 +471,7 @@ DOUBTS = [
     ("chat", "length", None),
     ("chat", "context_overflow", None),
     ("chat", "max_seq_len_exceeded", None),
+    ("chat", "contextFull", None),
     ("messages", "pause_turn", None),
 ]
 

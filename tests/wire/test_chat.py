@@ -221,6 +221,16 @@ def test_tool_calls_without_index_are_told_apart_by_id_and_may_hold_an_object() 
     assert [(c.id, c.arguments) for c in reply.tool_calls] == [("x", '{"a":1}'), ("y", "12")]
 
 
+@pytest.mark.parametrize(("name", "calls"), [("f", 2), (None, 1)])
+def test_calls_of_one_index_are_several_where_each_has_an_id_and_a_name(name: str | None, calls: int) -> None:
+    first, second = (
+        chunk({"tool_calls": [{"index": 0, "id": id_, "function": {"name": name, "arguments": "{}"}}]})
+        for id_ in "xy"
+    )
+    named = chunk({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f"}}]})
+    assert len(read(ROLE, named, first, second, chunk({}, "tool_calls")).tool_calls) == calls
+
+
 def test_a_tool_calls_piece_without_index_and_id_belongs_to_the_last_call_of_its_own_choice() -> None:
     def piece(choice: int, arguments: str, **more: Any) -> dict[str, Any]:
         return chunk({"tool_calls": [{"function": {"arguments": arguments}, **more}]}, index=choice)

@@ -256,9 +256,15 @@ def _is_summary(value: Any) -> bool:
 
 
 def add_tool_calls(draft: Draft, index: int, calls: Sequence[ToolPiece]) -> DeltaKind:
-    """A piece belongs to the call of its ``index``, else of its ``id``, else to the last one."""
+    """A piece belongs to the call of its ``index``, else of its ``id``, else to the last one.
+
+    One with another id and a name begins a call: Gemini gives all of them the same index.
+    """
     kind = DeltaKind.NOTHING
     for key, id_, name, arguments in calls:
+        known = None if key is None or not name else draft.tools.get((index, key))
+        if known is not None and known.id and name_of(id_) not in (None, known.id):
+            key = name_of(id_)
         if key is None:
             key = name_of(id_)
         if key is None:
