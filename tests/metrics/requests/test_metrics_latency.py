@@ -445,7 +445,8 @@ def test_the_time_after_the_last_token_of_a_cut_answer_is_a_gap_that_was_cut(exa
     pool.add_silences(columns(*made), np.arange(4))
     found = pool.ascending()
     assert [found[rank] for rank in range(len(found))] == pytest.approx([0.25, 0.7], rel=RELATIVE_ERROR)
-    assert len(pool.ascending(name="long")) == 1
+    of_one = pool.ascending(name="long")
+    assert (len(of_one), of_one[0]) == (1, pytest.approx(0.25, rel=RELATIVE_ERROR))
 
 
 def test_gaps_that_fill_many_pieces_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
