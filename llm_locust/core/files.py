@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -94,6 +94,9 @@ _LOOK_BYTES, _LOOK_LINES = 4 * MIB, 10_000
 
 #: Pieces in which a whole file is read.
 _PIECE = MIB
+
+#: What is unpacked at once. The standard library's 8 KiB take twice the time.
+_UNPACKED_AT_ONCE = 128 * KIB
 
 _STATM = Path("/proc/self/statm")
 
@@ -281,7 +284,9 @@ def open_input(path: "str | os.PathLike[str]", name: str = "file") -> BinaryIO:
             if begin.startswith(magic):
                 raise OSError(f"it is compressed by {name_of}; unpack it first, or compress it by gzip")
         file.seek(0)
-        return cast(BinaryIO, _Unpacked(file)) if begin.startswith(_GZIP) else file
+        if begin.startswith(_GZIP):
+            return BufferedReader(cast(RawIOBase, _Unpacked(file)), _UNPACKED_AT_ONCE)
+        return file
     except OSError as e:
         file.close()
         raise InputError.of(name, path, 0, _unreadable(e)) from e
@@ -382,23 +387,18 @@ class _Unpacked(gzip.GzipFile):
         self._most = max(FREELY_EXPANDED, MOST_EXPANSION * size)
         super().__init__(fileobj=file, mode="rb")
 
-    def readline(self, size: int | None = -1) -> bytes:
-        return self._checked(super().readline(size))
-
     def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
-
-    def close(self) -> None:
-        super().close()
-        self._packed.close()
-
-    def _checked(self, data: bytes) -> bytes:
+        data = super().read(size)
         if self.tell() > self._most:
             raise OSError(
                 f"it expands to more than {_size(self._most)}, {MOST_EXPANSION} times its size; unpack it "
                 "first, if that is what it should be"
             )
         return data
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
 
 
 def _check_kind(name: str, path: "str | os.PathLike[str]", mode: int) -> None:
