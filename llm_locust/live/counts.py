@@ -78,13 +78,13 @@ class Counts:
     @classmethod
     def merge(cls, some: Iterable["Counts"]) -> "Counts":
         """Add up counts."""
-        parts = list(some)
-        if len(parts) <= 1:
-            return parts[0] if parts else NOTHING
-        scalars = parts[0].scalars
-        for part in parts[1:]:
-            scalars = np.minimum(scalars + part.scalars, MOST_SUM)
-        return cls(scalars, Tally.merge(p.tally for p in parts))
+        several = list(some)
+        if len(several) <= 1:
+            return several[0] if several else NOTHING
+        scalars = several[0].scalars
+        for counts in several[1:]:
+            scalars = np.minimum(scalars + counts.scalars, MOST_SUM)
+        return cls(scalars, Tally.merge(p.tally for p in several))
 
     def __getitem__(self, scalar: str) -> int:
         return int(self.scalars[_PLACE[scalar]])

@@ -97,20 +97,20 @@ def _progress(store: LiveStore) -> Progress:
 
 
 def _present_stage(store: LiveStore) -> PresentStage | None:
-    shown, now_ns = store.stages, round(store.clock_s() * 1e9)
-    if shown is None or shown.run != store.run.id:
+    stages, now_ns = store.stages, round(store.clock_s() * 1e9)
+    if stages is None or stages.run != store.run.id:
         return None
-    facts = shown.facts()
+    facts = stages.facts()
     begun = [stage for stage in facts if stage.begun_ns <= now_ns]
     if not begun:
         return None
     stage = begun[-1]
-    state = state_of(stage, now_ns, is_sweep=shown.is_sweep)
+    state = state_of(stage, now_ns, is_sweep=stages.is_sweep)
     goodput = None
     if state == "measuring" and stage.measured_ns is not None:
         goodput = figures_since(store, stage.measured_ns * 1e-9).goodput
     return PresentStage(
-        stage, state, shown.planned or len(facts), is_bound=bool(shown.objective), goodput=goodput
+        stage, state, stages.planned or len(facts), is_bound=bool(stages.objective), goodput=goodput
     )
 
 

@@ -169,13 +169,13 @@ def _drift(measure: _Measure, at_h: Floats, values: Floats) -> str | None:
 
 
 def _words(measure: _Measure, trend: Trend, level: float, hours: float) -> str:
-    def shown(value: float) -> str:
+    def scaled(value: float) -> str:
         return number(value * measure.scale)
 
     low, high = trend.interval(0.95)
     verb = "rises" if trend.slope > 0 else "falls"
     return (
-        f"{measure.name} {verb}: {shown(level)} to {shown(level + trend.slope * hours)} {measure.unit} in "
-        f"{hours * 60:.0f} min, {shown(trend.slope)} {measure.unit} an hour "
-        f"(95 % interval {shown(low)} to {shown(high)})"
+        f"{measure.name} {verb}: {scaled(level)} to {scaled(level + trend.slope * hours)} {measure.unit} in "
+        f"{hours * 60:.0f} min, {scaled(trend.slope)} {measure.unit} an hour "
+        f"(95 % interval {scaled(low)} to {scaled(high)})"
     )

@@ -383,10 +383,10 @@ class SpanWriter:
         exported = min((exports.exported for exports in self._exports), default=0)
         lost = self._over - waiting - exported - failed if self._exports else self._dropped
         fates = ((waiting, "wait"), (failed, "refused by the collector"), (lost, "dropped"))
-        parts = [f"{exported} spans exported"] if self._exports else []
-        parts += [f"{number} {fate}" for number, fate in fates if number]
-        text = ", ".join(parts)
-        if self._over and parts and text != self._logged:
+        words = [f"{exported} spans exported"] if self._exports else []
+        words += [f"{number} {fate}" for number, fate in fates if number]
+        text = ", ".join(words)
+        if self._over and words and text != self._logged:
             self._logged = text
             (logger.warning if failed or lost else logger.info)("OpenTelemetry: %s", text)
 

@@ -111,13 +111,13 @@ class GuardedServer(zmqrpc.Server):
         """Return the next valid message and its sender (raises RPCError)."""
         while True:
             try:
-                parts = self.socket.recv_multipart()
+                frames = self.socket.recv_multipart()
             except ZMQError as e:
                 raise RPCError("ZMQ network broken") from e
-            sender = parts[0].decode(errors="replace")
+            sender = frames[0].decode(errors="replace")
             kind = UNREADABLE
             try:
-                message = unpacked(parts[1] if len(parts) > 1 else b"")
+                message = unpacked(frames[1] if len(frames) > 1 else b"")
                 listened = message.type in KINDS or message.type in self._guard.custom
                 kind = message.type if listened else UNKNOWN
                 self._check(sender, message, kind)

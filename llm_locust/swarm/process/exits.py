@@ -277,13 +277,13 @@ def report_uncaught(error: BaseException, trace: TracebackType | None) -> int:
         return EXIT_USAGE
     frames = traceback.extract_tb(trace)
     loading = [n for n, frame in enumerate(frames) if frame.name == "load_locustfile"]
-    shown = [f for f in frames[loading[0] + 1 :] if "importlib" not in f.filename] if loading else frames
+    listed = [f for f in frames[loading[0] + 1 :] if "importlib" not in f.filename] if loading else frames
     text = "".join(traceback.format_exception_only(error)).strip()
-    print("".join(traceback.format_list(shown)) + text, file=sys.stderr)
+    print("".join(traceback.format_list(listed)) + text, file=sys.stderr)
     if isinstance(error, SyntaxError) and error.filename:
         where = f" ({PurePath(error.filename).name}:{error.lineno})"
     else:
-        own = [frame for frame in shown if not is_library(frame.filename)] or shown
+        own = [frame for frame in listed if not is_library(frame.filename)] or listed
         where = f" ({PurePath(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     what = "the locustfile cannot be loaded" if loading else "Locust failed"
     print(f"llm-locust: error: {what}: {text.splitlines()[-1]}{where}", file=sys.stderr, flush=True)

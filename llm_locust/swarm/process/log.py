@@ -64,12 +64,12 @@ class Redactor(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        shown = self.blank(message)
+        redacted = self.blank(message)
         for advice in ADVICE:
-            if advice in shown and self._advised.setdefault(advice, record) is not record:
-                shown = shown.replace(advice, "")
-        if shown != message:
-            record.msg, record.args = shown, ()
+            if advice in redacted and self._advised.setdefault(advice, record) is not record:
+                redacted = redacted.replace(advice, "")
+        if redacted != message:
+            record.msg, record.args = redacted, ()
         if record.exc_info and not record.exc_text:
             record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
         return True
@@ -134,12 +134,12 @@ def redact(environment: "Environment", secrets: Iterable[str]) -> None:
 def _redacted(handler: Callable[..., Any], redactor: Redactor) -> Callable[..., Any]:
     def handle(user_instance: Any, exception: BaseException, tb: Any, **more: Any) -> None:
         text = str(exception)
-        shown = redactor.blank(text)
+        redacted = redactor.blank(text)
         # Locust's own table has the text only: with the type it is the last line of a traceback.
-        if shown != text or handler.__module__ == "locust.runners":
+        if redacted != text or handler.__module__ == "locust.runners":
             kind = type(exception)
             module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-            exception = Exception(f"{module}{kind.__qualname__}: {shown}")
+            exception = Exception(f"{module}{kind.__qualname__}: {redacted}")
         handler(user_instance=user_instance, exception=exception, tb=tb, **more)
 
     return handle
@@ -200,11 +200,11 @@ class LineFilter(logging.Filter):
         self._places: dict[tuple[str, str], list[float]] = {}  # count, and when it was last told
 
     def filter(self, record: logging.LogRecord) -> bool:
-        shown = getattr(record, "llm_locust_shown", None)  # one record passes several handlers
-        if shown is None:
-            shown = self._is_shown(record)
-            vars(record)["llm_locust_shown"] = shown
-        return bool(shown)
+        is_shown = getattr(record, "llm_locust_shown", None)  # one record passes several handlers
+        if is_shown is None:
+            is_shown = self._is_shown(record)
+            vars(record)["llm_locust_shown"] = is_shown
+        return bool(is_shown)
 
     def _is_shown(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()

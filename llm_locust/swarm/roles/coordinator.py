@@ -349,7 +349,7 @@ class RunCoordinator:
             was_to_run=self.headless,
             judged=judged,
             code_on_error=int(self._options.exit_code_on_error),
-            part_failed=log.unhandled_greenlet_exception,
+            has_crashed=log.unhandled_greenlet_exception,
             is_uploaded=None if run is None else run.uploaded,
             given=self.environment.process_exit_code,
         )

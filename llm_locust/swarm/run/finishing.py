@@ -317,7 +317,7 @@ class RunEnd:
         was_to_run: one was requested by the command.
         judged: the verdict on its records; None without a report.
         code_on_error: of ``--exit-code-on-error``.
-        part_failed: a part of Locust or of this package ended by an exception.
+        has_crashed: a part of Locust or of this package ended by an exception.
         is_uploaded: whether the run was copied to where it was to be; None if that was not asked for.
         given: the code that a listener of the locustfile has set.
     """
@@ -327,7 +327,7 @@ class RunEnd:
     was_to_run: bool = True
     judged: RunVerdict | None
     code_on_error: int = 1
-    part_failed: bool = False
+    has_crashed: bool = False
     is_uploaded: bool | None = None
     given: int | None = None
 
@@ -350,7 +350,7 @@ def exit_verdict(end: RunEnd) -> RunVerdict:
         return RunVerdict(EXIT_INCOMPLETE, "there is no report")
     elif found.code == EXIT_INCOMPLETE:
         return found
-    elif end.part_failed:
+    elif end.has_crashed:
         return RunVerdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
     elif end.is_uploaded is False:
         return RunVerdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")

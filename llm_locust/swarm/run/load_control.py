@@ -211,9 +211,9 @@ class Sweeping:
         self._plan = plan = self._chosen_plan()
         self._caches = self._prefix_caches()
         run.stages_planned = plan.most
-        if run.live is not None and (shown := run.live.stages) is not None:
-            shown.planned, shown.is_sweep, shown.has_records = plan.most, True, self._has_all
-            shown.objective = "" if settings.load.search is None else settings.load.search.objective.text
+        if run.live is not None and (on_page := run.live.stages) is not None:
+            on_page.planned, on_page.is_sweep, on_page.has_records = plan.most, True, self._has_all
+            on_page.objective = "" if settings.load.search is None else settings.load.search.objective.text
         begun = resumed([*(stages for _, stages in self._parts), []])
         self._driver = SweepDriver(
             run.info["id"], self, plan, self._times(), origin_ns=run.info["origin_ns"], earlier=begun
@@ -238,19 +238,19 @@ class Sweeping:
         self._driver.confirmed(worker, message)
 
     @property
-    def _shown(self) -> LiveStages | None:
+    def _on_page(self) -> LiveStages | None:
         """The stages on the live page; None where nobody can look."""
         live = self._run.live
         return live.stages if live is not None and live.is_watched else None
 
     def _show_step(self, number: int | None) -> None:
         """Show why the search chose the load of a stage, or its answer."""
-        if (shown := self._shown) is None or not isinstance(self._plan, SearchPlan):
+        if (on_page := self._on_page) is None or not isinstance(self._plan, SearchPlan):
             return
         if number is not None:
-            shown.whys.setdefault(number, self._plan.why)
+            on_page.whys.setdefault(number, self._plan.why)
         elif self._plan.result is not None:
-            shown.answer = search_answer(self._plan.result)
+            on_page.answer = search_answer(self._plan.result)
 
     def _chosen_plan(self) -> Plan:
         load = self._run.settings.load
@@ -313,13 +313,15 @@ class Sweeping:
         wait_until(lambda: self.is_over() or self._has_all(), RECORDS_PATIENCE_S)
         if not self._has_all():
             return Probe(stages[-1].asked, no_result="its records did not arrive in time")
-        shown = self._shown
-        if shown is not None:
-            shown.reading = stages[-1].number
-        probe, figures = read_stage(self._run.path, search.objective, stages, with_figures=shown is not None)
-        if shown is not None:
-            shown.reading = None
-            shown.figures |= {stage.number: stage for stage in figures}
+        on_page = self._on_page
+        if on_page is not None:
+            on_page.reading = stages[-1].number
+        probe, figures = read_stage(
+            self._run.path, search.objective, stages, with_figures=on_page is not None
+        )
+        if on_page is not None:
+            on_page.reading = None
+            on_page.figures |= {stage.number: stage for stage in figures}
         return probe
 
     def _has_all(self) -> bool:

@@ -75,9 +75,9 @@ def host_of(environment: "Environment", settings: Settings) -> str:
     if not hosts:
         raise UsageError("no host: give -H http://HOST:PORT, or set host in the locustfile")
     if len(hosts) > 1:
-        shown = ", ".join(repr(public_url(host)) for host in hosts)
+        urls = ", ".join(repr(public_url(host)) for host in hosts)
         raise UsageError(
-            f"the user classes have {len(hosts)} hosts: {shown}. Give one by -H; or spread the load by "
+            f"the user classes have {len(hosts)} hosts: {urls}. Give one by -H; or spread the load by "
             "--targets URL,URL, compare the two by --arm NAME=URL, or start a run for each"
         )
     return next(iter(hosts))
@@ -140,8 +140,8 @@ def _list_models(
         )
     naming = ReplicaNames(settings.run.replica_headers, settings.secrets)
     naming.read(listing.answer.headers)
-    shown = None if names is None else [blanked_name(name, settings.secrets) for name in names]
-    return listing.base, shown, tuple(naming.facts())
+    models = None if names is None else [blanked_name(name, settings.secrets) for name in names]
+    return listing.base, models, tuple(naming.facts())
 
 
 def _refusal(target: Target, status: int, settings: Settings) -> str:
@@ -166,15 +166,15 @@ def _choose(asked: str | None, models: list[str] | None, host: str) -> str:
         if asked is None:
             raise UsageError(f"{host!r} does not list its models: give --model NAME")
         return asked
-    shown = ", ".join(map(clean_name, models[:_SHOWN_MODELS])) + (
+    listed = ", ".join(map(clean_name, models[:_SHOWN_MODELS])) + (
         ", …" if len(models) > _SHOWN_MODELS else ""
     )
     if asked is None:
         if len(models) == 1 and clean_name(models[0]) == models[0]:
             return models[0]
-        raise UsageError(f"{host!r} has {len(models)} models, give --model NAME: {shown}")
+        raise UsageError(f"{host!r} has {len(models)} models, give --model NAME: {listed}")
     if asked not in models:
-        raise UsageError(f"model {asked!r} is not on {host!r}, which has: {shown or 'none'}")
+        raise UsageError(f"model {asked!r} is not on {host!r}, which has: {listed or 'none'}")
     return asked
 
 

@@ -182,8 +182,8 @@ def _is_unknown_page_of_browser(environ: Mapping[str, Any], host: str) -> bool:
 def _authority(origin: str) -> str | None:
     """Host and port of an ``Origin``; None if it is opaque (``null``) or malformed."""
     try:
-        parts = urlsplit(origin)
-        return parts.netloc.lower() if parts.scheme in ("http", "https") and parts.hostname else None
+        url = urlsplit(origin)
+        return url.netloc.lower() if url.scheme in ("http", "https") and url.hostname else None
     except ValueError:
         return None
 
