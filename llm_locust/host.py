@@ -401,6 +401,8 @@ ADVICE = tuple(f": {text}" for text in dict.fromkeys(_TO_DO.values()))
 def exhausted(error: BaseException) -> str | None:
     """What has run out and what to do, in a sentence; None if the error means something else."""
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, SystemError):  # of libev, whose text has it
+        number = next((each for each in _TO_DO if os.strerror(each) in str(error)), None)
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "memory has run out: raise `ulimit -v` or the memory limit of the container"
     if number is not None and number in _TO_DO:

@@ -241,6 +241,7 @@ def test_this_systems_own_counters_can_be_read() -> None:
         ),
         (OSError(errno.EMFILE, "x"), "Too many open files: raise `ulimit -n`"),
         (OSError(errno.ENFILE, "x"), "Too many open files in system: the whole machine"),
+        (SystemError("(libev) epoll_create: Too many open files"), "Too many open files: raise `ulimit -n`"),
         (OSError(errno.ENOSPC, "x"), "No space left on device: free some of the disk"),
         (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "no more threads or processes"),
     ],

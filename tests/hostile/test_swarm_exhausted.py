@@ -136,9 +136,35 @@ def exhausted(folder: Path) -> Any:
         return process.exit_code(), Result.read(folder / "run"), process.stderr
 
 
+def of_a_master(folder: Path) -> Any:
+    """No file is left when the master makes its event loop: libev's error has no number."""
+    environ = {"RUNS_OUT": "EMFILE start", "PYTHONPATH": str(SUPPORT)}
+    options = ["--headless", "--master", "--master-bind-port", str(free_port()), "-H", "http://127.0.0.1:9"]
+    with locust(folder, *options, locustfile=SUPPORT / "runs_out.py", environ=environ) as master:
+        return master.exit_code(), master.said
+
+
+def of_a_worker(folder: Path) -> Any:
+    """The thread that reads the sockets cannot be started in a worker."""
+    environ = {"RUNS_OUT": "EAGAIN ready", "PYTHONPATH": str(SUPPORT)}
+    port = free_port()
+    as_master = ["--headless", "--master", "--expect-workers", "1", "--master-bind-port", str(port)]
+    with (
+        simulation(folder / "sim") as sim,
+        locust(folder, *as_master, "-t", "60s", "--out", "run", "-H", sim.url) as master,
+        locust(
+            folder, *as_worker(port), stdout="worker", locustfile=SUPPORT / "runs_out.py", environ=environ
+        ) as worker,
+    ):
+        code = master.exit_code()
+        worker.exit_code()
+        return code, [*master.said, *worker.said]
+
+
 @pytest.fixture(scope="module")
 def files_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     scenarios = {"refused": refused, "exhausted": exhausted}
+    scenarios |= {"EMFILE of a master": of_a_master, "EAGAIN of a worker": of_a_worker}
     return in_parallel(tmp_path_factory.mktemp("files"), scenarios, at_once=2)
 
 
@@ -161,6 +187,16 @@ def test_a_run_without_a_file_left_ends_with_a_record_of_every_request(
     assert 0 < sum(outcome == "ok" for outcome in outcomes) < 200
     assert "raise `ulimit -n`" in str(result.requests.table.column("error").to_pylist())
     assert result.summary["completeness"]["complete"] is True, stderr
+
+
+@pytest.mark.parametrize("name", ["EMFILE of a master", "EAGAIN of a worker"])
+def test_a_process_of_a_swarm_that_cannot_begin_ends_the_run_with_its_cause(
+    files_runs: dict[str, Any], name: str
+) -> None:
+    code, said = files_runs[name]
+    assert code == 2, said
+    assert re.search(SAID[name.split()[0]][1], "\n".join(said)), said
+    assert not [line for line in said if "Traceback" in line], said
 
 
 # --- A worker and the validators that its master names, as whole runs

@@ -353,6 +353,11 @@ BROKEN = RunVerdict(1, "1 of 1 gates failed")
 #: What happened, and the code and reason that it gives; the first in each pair of rows rules over the second.
 ENDS: dict[str, tuple[dict[str, Any], int, str]] = {
     "refused": ({"is_refused": True, "has_run": False, "judged": None}, 2, "the run was refused"),
+    "no web server": (
+        {"has_run": False, "was_to_run": False, "judged": None, "part_failed": True},
+        2,
+        "no load was sent",
+    ),
     "refused with a report": ({"is_refused": True, "judged": CUT, "given": 7}, 2, "the run was refused"),
     "no load": ({"has_run": False, "judged": None, "given": 7}, 2, "no load was sent"),
     "none was asked for": ({"has_run": False, "was_to_run": False, "judged": None}, 0, ""),

@@ -210,12 +210,18 @@ class LineFilter(logging.Filter):
         text = record.getMessage()
         if _MISLEADING.match(text):
             return False
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        is_own = record.name.partition(".")[0] in ("locust", "llm_locust")
+        if is_own and error is not None and (reason := exhausted(error)) is not None:
+            record.msg, record.args = f"{text.rstrip()}: {reason}", ()
+            record.exc_info = record.exc_text = None
+            return True
         if record.name not in _OF_USERS or _TRACEBACK not in text:
             if _OUT_OF_MEMORY.search(text):
                 record.msg, record.args = f"{text.splitlines()[0].rstrip()} {exhausted(MemoryError())}", ()
             return True
-        error = text.rstrip().rpartition("\n")[2]
-        place = (innermost(text), error.partition(":")[0])
+        told = text.rstrip().rpartition("\n")[2]
+        place = (innermost(text), told.partition(":")[0])
         if place not in self._places:
             if len(self._places) < _MOST_PLACES:
                 self._places[place] = [1, time.monotonic()]
@@ -225,7 +231,7 @@ class LineFilter(logging.Filter):
         if time.monotonic() - counted[1] < _COUNT_INTERVAL_S:
             return False
         counted[1] = time.monotonic()
-        record.msg, record.args = f"{error} (at {place[0]}): {counted[0]:.0f} times so far", ()
+        record.msg, record.args = f"{told} (at {place[0]}): {counted[0]:.0f} times so far", ()
         return True
 
 
@@ -239,6 +245,7 @@ def take_log() -> None:
         exporters = Redactor()  # they are set up, and warn, before there is an environment
         exporters.add(filter(None, exporter_secrets(os.environ)))
         _add_filter(exporters)
+        vars(gevent.get_hub())["print_exception"] = exporters.log_greenlet
         if level.upper() != "DEBUG":
             _format()
 

@@ -16,6 +16,7 @@ from weakref import WeakSet
 import gevent
 from greenlet import getcurrent, greenlet
 
+from llm_locust.host import exhausted
 from llm_locust.swarm.process.event_loop import wait_until
 from llm_locust.swarm.process.exits import place_of
 
@@ -124,8 +125,11 @@ class Stopping:
             self._stopping.add(me)
             try:
                 self._stop(**how)
-            except Exception:  # a process that did not end for it would be worse
-                logger.exception("the end of the load failed: this is a defect of llm-locust")
+            except Exception as e:  # a process that did not end for it would be worse
+                if (reason := exhausted(e)) is None:
+                    logger.exception("the end of the load failed: this is a defect of llm-locust")
+                else:
+                    logger.error("the end of the load failed: %s", reason)
             finally:
                 self._stopping.discard(me)
 

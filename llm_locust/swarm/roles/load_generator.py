@@ -10,10 +10,11 @@ import gevent
 from locust.env import Environment
 
 from llm_locust.client.http.clock import hold_stamping
-from llm_locust.client.http.reader import stamp_facts
+from llm_locust.client.http.reader import hub_reader, stamp_facts
 from llm_locust.client.http.target import TargetError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts
+from llm_locust.host import exhausted
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.swarm.channel.messages import (
     CountsMessage,
@@ -195,6 +196,7 @@ class LoadGenerator:
         options = self.environment.parsed_options
         assert options is not None
         try:
+            hub_reader()  # which starts its thread
             settings = parse_settings(options)
             self._host.vet(settings)
             self.session = LoadSession(
@@ -213,11 +215,14 @@ class LoadGenerator:
                 max(1, run["starters"]),
                 len(run["targets"]),
             )
-        except (TargetError, ValueError) as e:
-            raise UsageError(str(e)) from e
-        self._stages = StageFollower(self.session, self._host.tell_staged, self._host.offset)
-        if self.session.load is not None:
-            self.session.load.start()
+            self._stages = StageFollower(self.session, self._host.tell_staged, self._host.offset)
+            if self.session.load is not None:
+                self.session.load.start()
+        except Exception as e:
+            reason = exhausted(e)
+            if reason is None and not isinstance(e, TargetError | ValueError):
+                raise
+            raise UsageError(reason or str(e)) from e
 
     def _open_load(self, session: LoadSession) -> OpenLoad | None:
         """Create this process's part of an open loop (raises TraceError); None in a closed one."""

@@ -6,7 +6,6 @@ from locust.env import Environment
 from locust.runners import LocalRunner
 
 from llm_locust.core.manifest import ClockFacts
-from llm_locust.host import exhausted
 from llm_locust.live.state import WorkerState
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo, StagedMessage, StageMessage
@@ -106,10 +105,6 @@ class LocalRole:
             self._users.begin(run.info)
         except UsageError as e:
             self._runs.abandon(str(e))
-        except Exception as e:
-            if (reason := exhausted(e)) is None:
-                raise
-            self._runs.abandon(reason)
 
     def _worker_state(self) -> WorkerState:
         session, runner = self.session, self._runner

@@ -342,7 +342,7 @@ def exit_verdict(end: RunEnd) -> RunVerdict:
     found = end.judged
     if end.is_refused:
         return RunVerdict(EXIT_USAGE, "the run was refused: the log says why")
-    if not end.has_run and end.was_to_run:
+    if not end.has_run and (end.was_to_run or end.part_failed):
         return RunVerdict(EXIT_USAGE, "no load was sent")
     if not end.has_run:
         found = RunVerdict(0)

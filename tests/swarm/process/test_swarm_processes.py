@@ -1,5 +1,6 @@
 """A process's log, the programs that it starts, and the silence of its master."""
 
+import errno
 import logging
 import re
 import subprocess
@@ -133,6 +134,17 @@ def test_memory_that_has_run_out_is_a_line_with_what_to_do(error: str) -> None:
     assert "\n" not in line.getMessage()
     lines, of_a_task = LineFilter(), RAISED.format(line=9).replace("KeyError: 'token'", "MemoryError")
     assert [lines.filter(record(of_a_task)) for _ in range(3)] == [True, False, False]
+
+
+def test_what_has_run_out_is_a_line_without_a_traceback_unless_a_user_logs_it() -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    for name, is_line in (("locust.log", True), ("llm_locust.swarm.plugin", True), ("mine", False)):
+        line = record("the web server failed", name)
+        line.exc_info = (OSError, error, None)
+        assert LineFilter().filter(line)
+        said = LineFormatter(False).format(line)
+        assert ("the web server failed: Too many open files: raise `ulimit -n`" in said) == is_line
+        assert ("\n" not in said) == is_line
 
 
 def test_the_first_traceback_of_a_place_is_shown_and_the_others_are_counted(
