@@ -349,10 +349,6 @@ class Schedule:
         self._units = np.empty(0)  # drawn and not returned yet, only this worker's
 
     @property
-    def profile(self) -> Profile:
-        return self._profile
-
-    @property
     def ended(self) -> bool:
         """Whether ``limit`` is reached. A rate of 0 is not an end: it may be changed."""
         return self._next_k >= self._limit
