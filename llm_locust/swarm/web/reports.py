@@ -11,13 +11,21 @@ import gevent
 import gevent.lock
 
 from llm_locust.core.texts import UNDEFINED
-from llm_locust.figures.summary import Summary, read_summary
+from llm_locust.figures.summary import read_summary
 from llm_locust.figures.text import number, percent, short
+from llm_locust.figures.verdict import verdict
 from llm_locust.metrics.structs import LatencyTable
 from llm_locust.options.report import Keep
 from llm_locust.report.headline import headline_of
 from llm_locust.report.so_far import SO_FAR_DIR
-from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE
+from llm_locust.store import (
+    REPORT_HTML_FILE,
+    REPORT_MD_FILE,
+    REQUESTS_FILE,
+    SUMMARY_FILE,
+    TIMESERIES_FILE,
+    read_manifest,
+)
 from llm_locust.store.facts import parts_of
 from llm_locust.store.frame_log import segments_of
 from llm_locust.swarm.process.children import (
@@ -73,8 +81,12 @@ class RunFigures:
     e2el_p99: str
 
     @classmethod
-    def of(cls, summary: Summary) -> "RunFigures":
-        found = headline_of(summary)
+    def of(cls, run: Path) -> "RunFigures":
+        """Of a run with a report, by the verdict that this has (raises OSError, ValueError)."""
+        summary, manifest = read_summary((run / SUMMARY_FILE).read_bytes()), read_manifest(run)
+        found = headline_of(
+            summary, verdict(summary, manifest, bool(manifest.options.get("allow_incomplete")))
+        )
         whole = not summary.is_of_parts
         return cls(
             found.word,
@@ -119,11 +131,10 @@ class Reports:
 
     def figures(self, run: ListedRun) -> RunFigures | None:
         """What the run's summary says; None without a summary that can be read. Call it off the hub."""
-        path = run.path / SUMMARY_FILE
         try:
-            written_ns = path.stat().st_mtime_ns
+            written_ns = (run.path / SUMMARY_FILE).stat().st_mtime_ns
             if run.id not in self._figures or self._figures[run.id][0] != written_ns:
-                self._figures[run.id] = written_ns, RunFigures.of(read_summary(path.read_bytes()))
+                self._figures[run.id] = written_ns, RunFigures.of(run.path)
         except (OSError, ValueError):
             return None
         return self._figures[run.id][1]

@@ -504,6 +504,9 @@ def test_the_list_has_verdict_goodput_and_p99_of_each_run_and_a_page_of_two(tmp_
     assert re.fullmatch(r"[\d.]+ %", found.goodput)
     assert re.fullmatch(r"[\d.]+ ms", found.ttft_p99)
     assert reports.figures(slow) is found  # read once
+    reports.add(cut := reported(tmp_path / "cut", 2, cut_short=True))
+    assert (of_cut := reports.figures(cut)) is not None
+    assert of_cut.word == "INCOMPLETE", "the word of its report"
     (slow.path / "summary.json").write_text("{")
     assert reports.figures(slow) is None
     assert reports.figures(none) is None
