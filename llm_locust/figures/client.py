@@ -507,20 +507,19 @@ def show(summary: "Summary") -> Section:
             f"hub lag p99 {number(part.hub_lag_ms_p99)} ms" if _rests_on_the_hub(part) else "",
             f"CPU {number(part.cpu_percent_max)} %",
             "read by Python" if part.reader == "python" else "",
-            _starved(part),
         ]
     )
-    law = tuple(remark(summary.littles_law))
+    last = (*_starved(part), *remark(summary.littles_law))
     if part.verdict == "ok":
-        return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *reasons, *law))
+        return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *reasons, *last))
     if part.verdict == "suspect":
         # It spoiled no figure as far as is known: a line among the last, no box.
         reasons[0] = Line(f"suspect: {reasons[0].text}", Tone.WARN)
-        return Section("Client", (*reasons, Line(_DOCTOR, Tone.FAINT), Line(evidence, Tone.FAINT), *law))
+        return Section("Client", (*reasons, Line(_DOCTOR, Tone.FAINT), Line(evidence, Tone.FAINT), *last))
     # What makes the kernel's times wrong comes before what makes the load late.
     is_of_load = part.timestamps == "kernel" and part.reasons[0].startswith(LOAD_LATE)
     headline = Line(f"INVALID: {_OTHER_LOAD if is_of_load else _OTHER_TIMES}", Tone.BAD)
-    lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *law)
+    lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *last)
     return Section("Client", lines, alarm=True)
 
 
@@ -528,12 +527,12 @@ _OTHER_TIMES = "these numbers show the client, not the server"
 _OTHER_LOAD = "the latencies are the server's, under another load than was asked for"
 
 
-def _starved(part: ClientFacts) -> str:
+def _starved(part: ClientFacts) -> Iterator[Line]:
     """That other programs had the cores, where it is no cause of anything."""
     waited = part.run_queue_percent_max
-    if part.cause is not None or not RUN_QUEUE.severity(waited):
-        return ""
-    return f"starved: waited for a core {number(waited)} % of the time, which moved no figure"
+    if part.cause is None and RUN_QUEUE.severity(waited):
+        text = f"starved: waited for a core {number(waited)} % of the time, which moved no figure"
+        yield Line(text, Tone.FAINT)
 
 
 def _rests_on_the_hub(part: ClientFacts) -> bool:
