@@ -31,14 +31,8 @@ from rich.table import Table
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.figures.comparison import (
-    Row,
-    Verdict,
-    compare_in_turn,
-    evaluate_relative,
-    judge_change,
-    parse_relative_gates,
-)
+from llm_locust.figures.comparison import Row, Verdict, compare_in_turn
+from llm_locust.figures.relative_gates import evaluate_relative, judge_change, parse_relative_gates
 from llm_locust.figures.sides import Compared, figures_of, measure_for_comparison
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.censoring import Durations

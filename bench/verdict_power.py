@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.figures.gates import GateEvidence, evaluate
+from llm_locust.figures.gate_rules import GateEvidence, evaluate
 from llm_locust.metrics.limits import parse_gates
 from llm_locust.metrics.stats.censoring import Durations, summarise
 from llm_locust.metrics.structs import LatencyTable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llm_locust.core.texts import argument, parse_time
-from llm_locust.figures.comparison import parse_relative_gates
+from llm_locust.figures.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.report import pareto
 from llm_locust.report.comparison import ComparedRuns, answer, compare_runs

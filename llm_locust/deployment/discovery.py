@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import msgspec
 
 from llm_locust.client.http.target import Target
-from llm_locust.figures.servers import ROLES, split_role
+from llm_locust.metrics.server_roles import ROLES, split_role
 from llm_locust.wire.foreign_text import clean_name, public_url, url_fault, url_secret
 from llm_locust.wire.payload import DECODE_ERRORS
 

@@ -44,7 +44,7 @@ from llm_locust.deployment.server_metrics import (
     parse_mapping,
     readings,
 )
-from llm_locust.figures.servers import ROLE_SAMPLE, role_now
+from llm_locust.metrics.server_roles import ROLE_SAMPLE, role_now
 from llm_locust.metrics.server_series import Newest, ServerNow
 from llm_locust.wire.foreign_text import blanked, shown_variable
 from llm_locust.wire.headers import secret_texts

@@ -14,7 +14,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.comparison import Row, Verdict, explained, joint_confidence, verdict_on
-from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.goodput import unplaced
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
@@ -24,14 +24,7 @@ from llm_locust.figures.parts import (
     part_of_all,
     rate_cells,
 )
-from llm_locust.figures.sides import (
-    METRICS,
-    Compared,
-    Metric,
-    counted_in_share,
-    figure_label,
-    table_metrics,
-)
+from llm_locust.figures.sides import METRICS, Compared, Metric, counted_in_share, figure_label, table_metrics
 from llm_locust.figures.text import (
     Column,
     Line,

@@ -15,7 +15,6 @@ from llm_locust.figures.edge import SearchResult
 from llm_locust.figures.fairness import LikelyCause, compute as deployment_of
 from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import Probe, Shown
-from llm_locust.figures.servers import PREFILL, pool_sizes
 from llm_locust.figures.stages import Stage, over
 from llm_locust.figures.text import (
     Column,
@@ -32,6 +31,7 @@ from llm_locust.figures.text import (
 )
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.server_roles import PREFILL, pool_sizes
 from llm_locust.metrics.structs import SummaryPart, key
 
 if TYPE_CHECKING:

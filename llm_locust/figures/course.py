@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from llm_locust.core.record import Outcome
 from llm_locust.figures.server_metrics import in_parts, one_per_gpu, together
-from llm_locust.figures.servers import DECODE, PREFILL, ROLES, of_role, roles_of
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
 from llm_locust.metrics.requests.rates import Spans, prefilled_s
+from llm_locust.metrics.server_roles import DECODE, PREFILL, ROLES, of_role, roles_of
 from llm_locust.metrics.server_series import MetricSeries, SeriesKey, ServerSeries, Targets
 from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.window import Window
@@ -202,7 +202,7 @@ def role_curves(series: ServerSeries, client_ttft_s: Floats) -> RoleCurves | Non
     roles = roles_of(series)
     if not roles:
         return None
-    of = {name: of_role(roles, name, roles) for name in ROLES}
+    of = {name: of_role(roles, name) for name in ROLES}
     parts = {
         "prefill server, queue": _mean(series, "queue_s", of[PREFILL]),
         "prefill server, whole request": _mean(series, "e2el_s", of[PREFILL]),

@@ -9,7 +9,7 @@ import numpy as np
 
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.figure import Run
-from llm_locust.figures.stage_checks import PrefixWorth, StagePrefix, worth
+from llm_locust.figures.prefix_cache import PrefixWorth, StagePrefix, worth
 from llm_locust.figures.stages import Stage, kept, result_of, stage_label
 from llm_locust.figures.text import (
     Column,

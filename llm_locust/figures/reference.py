@@ -11,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from llm_locust.figures.counts import RequestCounts
-from llm_locust.figures.gates import fewest_for, fewest_for_certified
+from llm_locust.figures.gate_rules import fewest_for, fewest_for_certified
 from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.inputs import Images
 from llm_locust.figures.parts import GroupPart, RequestPart, StageFigures

@@ -12,11 +12,11 @@ import numpy as np
 from llm_locust.core.batch import Labels, Ragged, Requests
 from llm_locust.figures.figure import Run
 from llm_locust.figures.routing import Carriers, replica_labels
-from llm_locust.figures.servers import pool_sizes
 from llm_locust.figures.text import Line, Section, Tone, clean, count, number, percent, plural, sentence
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, pieces
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.rates import prefilled_s
+from llm_locust.metrics.server_roles import pool_sizes
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.roofline import Bound, ModelShape, Roof, decode_bound, prefill_bound
 

@@ -13,7 +13,7 @@ from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Window
 
 if TYPE_CHECKING:
-    from llm_locust.figures.servers import Role
+    from llm_locust.metrics.server_roles import Role
 
 _WINDOW = "the window"
 

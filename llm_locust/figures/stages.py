@@ -24,12 +24,8 @@ from llm_locust.figures.parts import (
     part_of_all,
     rate_cells,
 )
-from llm_locust.figures.stage_checks import (
-    LengthsSeen,
-    PrefixHits,
-    StageLengths,
-    StagePrefix,
-)
+from llm_locust.figures.prefix_cache import PrefixHits, StagePrefix
+from llm_locust.figures.stage_lengths import LengthsSeen, StageLengths
 from llm_locust.figures.text import (
     Column,
     Line,

@@ -18,6 +18,7 @@ from llm_locust.figures import (
     counts,
     curve as curve_,
     fairness as fairness_,
+    gate_rules,
     gates as gates_,
     goodput as goodput_,
     inputs as inputs_,
@@ -25,6 +26,8 @@ from llm_locust.figures import (
     latency,
     littles_law as littles_law_,
     parts as parts_,
+    pools,
+    prefix_cache as prefix_cache_,
     quality as quality_,
     reliability as reliability_,
     roofline as roofline_,
@@ -33,7 +36,6 @@ from llm_locust.figures import (
     servers,
     sessions as sessions_,
     spike as spike_,
-    stage_checks,
     stages as stages_,
     steadiness as steadiness_,
     tokens as tokens_,
@@ -98,9 +100,9 @@ class Summary(SummaryPart, frozen=True, omit_defaults=True):
     interventions: Annotated[
         interventions_.Interventions, Figure(interventions_.compute, interventions_.show)
     ]
-    gates: Annotated[list[gates_.GateOutcome], Figure(None, gates_.show)]
+    gates: Annotated[list[gate_rules.GateOutcome], Figure(None, gates_.show)]
     cost: Annotated[cost_.Cost | None, Figure(cost_.compute, cost_.show)]
-    server: Annotated[servers.Servers | None, Figure(servers.compute, servers.show_pools, servers.show)]
+    server: Annotated[servers.Servers | None, Figure(servers.compute, pools.show, servers.show)]
     energy: Annotated[cost_.Energy | str | None, Figure(cost_.compute_energy, cost_.show_energy)]
     roofline: Annotated[roofline_.Roofline | str | None, Figure(roofline_.compute, roofline_.show)]
     live_check: Annotated[latency.LiveCheck | None, Figure(latency.compute_live_check)]
@@ -113,7 +115,7 @@ class Summary(SummaryPart, frozen=True, omit_defaults=True):
     curve: Annotated[curve_.CurveFacts | None, Figure(curve_.compute, curve_.show)] = None
     curves: Annotated[list[curve_.CurveOfLengths] | None, Figure(curve_.of_lengths)] = None
     prefix_cache: Annotated[
-        stage_checks.PrefixWorth | None, Figure(curve_.prefix_worth, curve_.show_prefix_hits)
+        prefix_cache_.PrefixWorth | None, Figure(curve_.prefix_worth, curve_.show_prefix_hits)
     ] = None
     spike: Annotated[spike_.SpikeFacts | None, Figure(spike_.compute, spike_.show)] = None
     parts: Annotated[run_facts.Parts | None, Figure(None, run_facts.show_parts)] = None

@@ -7,7 +7,7 @@ from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import quantity
 from llm_locust.figures.completeness import Completeness
-from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.search import SearchAnswer
 from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary

@@ -14,7 +14,6 @@ import yaml
 from llm_locust.core.texts import parse_time
 from llm_locust.deployment.discovery import Endpoint
 from llm_locust.deployment.targets import ArmError, chosen_arms
-from llm_locust.figures.servers import split_role
 from llm_locust.k8s.plan import (
     CLOUD_IDENTITIES,
     NAMESPACE,
@@ -24,6 +23,7 @@ from llm_locust.k8s.plan import (
     check_size,
     files_of,
 )
+from llm_locust.metrics.server_roles import split_role
 from llm_locust.options.settings import OPTION
 from llm_locust.scenario.document import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url, url_fault

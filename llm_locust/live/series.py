@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.core.record import Outcome
-from llm_locust.figures.servers import label_of_server, role_of_label
 from llm_locust.live.figures import LIVE_PLACES, Figures, figures, rounded
 from llm_locust.live.state import Gauges, LoadMark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore, TimeCells
+from llm_locust.metrics.server_roles import label_of_server, role_of_label
 from llm_locust.metrics.server_series import FIGURES, spread
 
 #: The last 5 minutes, the last hour, the whole run.

@@ -8,7 +8,6 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from llm_locust.figures.servers import label_of_server
 from llm_locust.live.counts import (
     MOST_OF_REPORT,
     MOST_SUM,
@@ -31,6 +30,7 @@ from llm_locust.live.state import (
 )
 from llm_locust.live.worker_report import LiveReport, ReportError, decode_report
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.server_roles import label_of_server
 from llm_locust.metrics.server_series import ServerNow
 
 # --- Values by time: the recent past in cells of equal width, or the whole run in a bounded number of cells

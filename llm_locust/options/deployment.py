@@ -14,7 +14,7 @@ from llm_locust.core.texts import ON_OFF, is_on, parse_time
 from llm_locust.deployment.discovery import metrics_urls
 from llm_locust.deployment.replicas import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Arm, Reuse, chosen_arms
-from llm_locust.figures.servers import split_role
+from llm_locust.metrics.server_roles import split_role
 from llm_locust.options.option import Group, option, parse_count
 from llm_locust.options.requests import headers_from
 

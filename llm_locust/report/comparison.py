@@ -12,20 +12,22 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.comparison import (
     Comparison,
+    Row,
+    Verdict,
+    compare_in_turn,
+    doubts,
+    models_differ,
+    unlike,
+)
+from llm_locust.figures.relative_gates import (
     Finding,
     GateResult,
     RelativeGate,
-    Row,
     State,
     Unknown,
-    Verdict,
-    compare_in_turn,
     doubt_on,
-    doubts,
     evaluate_relative,
-    models_differ,
     resolution,
-    unlike,
 )
 from llm_locust.figures.sides import Compared, Metric, figure_label, measure_for_comparison
 from llm_locust.figures.text import Line, Tone, clean, number, percent, plural, sentence

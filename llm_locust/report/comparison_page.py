@@ -13,15 +13,14 @@ from llm_locust.figures.comparison import (
     CONFIDENCE,
     Comparison,
     FigureOverTime,
-    GateResult,
     Row,
     Scaled,
     ScalingError,
-    Unknown,
     Verdict,
     figures_over_time,
     scaling,
 )
+from llm_locust.figures.relative_gates import GateResult, Unknown
 from llm_locust.figures.sides import METRICS, figure_label
 from llm_locust.figures.text import (
     Column,

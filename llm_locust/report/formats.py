@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from llm_locust.figures.client import ClientFacts
 from llm_locust.figures.completeness import Completeness
-from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.text import clean, plural
 from llm_locust.figures.verdict import verdict

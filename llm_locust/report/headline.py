@@ -13,7 +13,7 @@ from llm_locust.figures import client, goodput, latency, reliability, tokens
 from llm_locust.figures.completeness import first_loss, show as completeness
 from llm_locust.figures.curve import knee_of
 from llm_locust.figures.fairness import BOXED
-from llm_locust.figures.gates import GateOutcome
+from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.quality import doubtful
 from llm_locust.figures.reliability import error_words
 from llm_locust.figures.search import SearchAnswer

@@ -36,7 +36,7 @@ from llm_locust.deployment.targets import (
     check_arms,
     make_chooser,
 )
-from llm_locust.figures.servers import ROLE_SAMPLE, role_now
+from llm_locust.metrics.server_roles import ROLE_SAMPLE, role_now
 
 # --- Which target gets the next request
 

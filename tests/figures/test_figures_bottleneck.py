@@ -14,7 +14,7 @@ from summaries import summarise, typed
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.figures.bottleneck import show as section
-from llm_locust.figures.servers import ROLE_SAMPLE
+from llm_locust.metrics.server_roles import ROLE_SAMPLE
 from llm_locust.sim.engine import Engine, EngineProfile, EngineSequence
 
 REQUESTS = 400

@@ -20,29 +20,25 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.figures.comparison import (
     Comparison,
-    GateResult,
     ScalingError,
-    State,
     Verdict,
-    apart_p,
     compare_figures,
     compare_in_turn,
     doubts,
-    evaluate_relative,
     figures_over_time,
     joint_confidence,
-    judge_change,
-    parse_relative_gates,
     scaling,
     unlike,
 )
-from llm_locust.figures.sides import (
-    METRICS,
-    NOT_COMPARED,
-    Compared,
-    figures_of,
-    measure_for_comparison,
+from llm_locust.figures.relative_gates import (
+    GateResult,
+    State,
+    apart_p,
+    evaluate_relative,
+    judge_change,
+    parse_relative_gates,
 )
+from llm_locust.figures.sides import METRICS, NOT_COMPARED, Compared, figures_of, measure_for_comparison
 from llm_locust.metrics.limits import GateError, parse_gates
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.rates import amounts_over_time

@@ -12,17 +12,13 @@ from summaries import faked, summarise, typed
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
 from llm_locust.figures.cost import energy as energy_of, show_energy as show_energy
+from llm_locust.figures.pools import show_pools as pools
 from llm_locust.figures.server_metrics import gateway as gateway_of, in_parts
-from llm_locust.figures.servers import (
-    ROLE_SAMPLE,
-    roles_of,
-    servers,
-    show as show_servers,
-    show_pools as pools,
-)
+from llm_locust.figures.servers import servers, show as show_servers
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.text import MOST_ROWS, Section, Tone
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.server_roles import ROLE_SAMPLE, roles_of
 from llm_locust.report.contents import sections
 
 REQUESTS = 50

@@ -21,7 +21,7 @@ from llm_locust.core.record import LengthPair, Outcome, RequestRecord
 from llm_locust.core.stages import of_lengths, with_stages
 from llm_locust.figures.charts import load_points
 from llm_locust.figures.objective import parse_objective, probes
-from llm_locust.figures.stage_checks import worth as worth_of
+from llm_locust.figures.prefix_cache import worth as worth_of
 from llm_locust.figures.stages import Stage, over, repeats
 from llm_locust.figures.summary import Summary, as_json
 from llm_locust.figures.verdict import RunVerdict, verdict

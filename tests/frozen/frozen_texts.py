@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.figures.comparison import parse_relative_gates
+from llm_locust.figures.relative_gates import parse_relative_gates
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import PLAIN

@@ -18,14 +18,8 @@ from scripted_loads import FOR_EVER, Asked, Course, Load, Server
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures.comparison import (
-    GateResult,
-    State,
-    Verdict,
-    compare_in_turn,
-    evaluate_relative,
-    parse_relative_gates,
-)
+from llm_locust.figures.comparison import Verdict, compare_in_turn
+from llm_locust.figures.relative_gates import GateResult, State, evaluate_relative, parse_relative_gates
 from llm_locust.figures.sides import Compared, measure_for_comparison
 from llm_locust.metrics.question import PLAIN
 from llm_locust.report.comparison import compare_runs, gate_reason, row_verdict

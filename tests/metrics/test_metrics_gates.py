@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from metrics_cases import plain, summarise_latency
 from summaries import faked
 
-from llm_locust.figures.gates import GateEvidence, evaluate as evaluate_with
+from llm_locust.figures.gate_rules import GateEvidence, evaluate as evaluate_with
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.limits import (
     SLO_METRICS,

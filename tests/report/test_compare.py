@@ -14,7 +14,7 @@ from compare_cases import write_made_run
 from metrics_cases import ns
 
 from llm_locust.cli.main import main
-from llm_locust.figures.comparison import parse_relative_gates
+from llm_locust.figures.relative_gates import parse_relative_gates
 from llm_locust.metrics.question import Question
 from llm_locust.report.analysis import analyse
 from llm_locust.report.comparison import ComparedRuns, answer, compare_runs

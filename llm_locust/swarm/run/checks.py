@@ -15,7 +15,7 @@ from llm_locust.core.manifest import CalibrationFacts
 from llm_locust.doctor.calibration import WHOLE_S, calibrate, facts
 from llm_locust.doctor.finding import TimeLeft
 from llm_locust.figures.client import calibration_text
-from llm_locust.figures.gates import fewest_for, fewest_for_certified, fewest_for_share
+from llm_locust.figures.gate_rules import fewest_for, fewest_for_certified, fewest_for_share
 from llm_locust.metrics.limits import EDGE, Gate, MetricKind, parse_gates
 from llm_locust.metrics.stats.censoring import PERCENTILES
 from llm_locust.options.deployment import metrics_words

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from llm_locust.figures.comparison import State, judge_change, parse_relative_gates
+from llm_locust.figures.relative_gates import State, judge_change, parse_relative_gates
 from llm_locust.metrics.stats.bootstrap import StandardError
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import (
