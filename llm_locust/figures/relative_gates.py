@@ -24,9 +24,7 @@ Failed requests count as above any upper limit on a percentile of an answer's la
 """
 
 import math
-import operator
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -37,8 +35,10 @@ from llm_locust.core.texts import Term, listed, nearest, split_terms
 from llm_locust.figures.comparison import Row, compare_figures, explained, joint_confidence
 from llm_locust.figures.sides import METRICS, NOT_COMPARED, Compared, Metric
 from llm_locust.metrics.limits import (
+    DIGITS,
     MOST_FAILED,
     OF_ANSWERS,
+    OPERATORS,
     GateError,
     MetricKind,
     counts_failed,
@@ -55,12 +55,6 @@ from llm_locust.metrics.stats.estimates import (
 )
 from llm_locust.metrics.stats.proportions import hypergeometric_at_most
 
-_HOLDS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le,
-    "<": operator.lt,
-    ">=": operator.ge,
-    ">": operator.gt,
-}
 _CHANGE = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<unit>%|pp)?")
 
 Finding = Literal["held", "broken", "unknown"]
@@ -73,9 +67,6 @@ _BREAKS, _HOLDS_WRONGLY = 0.05, 0.10
 
 #: Part of an interval that is its middle.
 _MIDDLE = 0.5
-
-#: Digits to which changes are compared: of 100 to 105 it is 5 %, whatever floats make of it.
-_DIGITS = 9
 
 _ALLOWED = (
     f"gates are on {listed(name for name, m in METRICS.items() if m.kind is not MetricKind.LATENCY)}, "
@@ -110,7 +101,7 @@ class RelativeGate:
 
     def holds(self, over: float) -> bool:
         """Whether a change that is so far over the limit is allowed; negative is below it."""
-        return _HOLDS[self.op](round(over, _DIGITS), 0.0)
+        return OPERATORS[self.op](round(over, DIGITS), 0.0)
 
 
 class State(StrEnum):
@@ -436,8 +427,8 @@ def _gate(term: Term) -> RelativeGate:
     if name.text not in METRICS:
         guess = nearest(name.text, METRICS)
         raise GateError(f"gate: {name.error_at(f'unknown metric; {guess}{_ALLOWED}')}")
-    if op.text not in _HOLDS:
-        raise GateError(f"gate: {op.error_at(f'after {name.text} write one of {listed(_HOLDS)}')}")
+    if op.text not in OPERATORS:
+        raise GateError(f"gate: {op.error_at(f'after {name.text} write one of {listed(OPERATORS)}')}")
     if not value.text:
         raise GateError(f"gate: {value.error_at(f'no limit after {name.text}{op.text}')}")
     metric = METRICS[name.text]

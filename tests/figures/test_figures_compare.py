@@ -379,7 +379,7 @@ def test_gates_are_corrected_for_their_own_number_and_not_for_the_table() -> Non
         ("p99_ttft<=+5pp", "pp are for shares, p99_ttft is none"),
         ("max_ttft<=+5%", "the largest of many has no interval"),
         ("requests>=-1%", "is what was asked for, not a result"),
-        ("p99_ttft", "after p99_ttft write one of <=, <, >=, >"),
+        ("p99_ttft", "after p99_ttft write one of >=, >, <=, <"),
         ("p99_ttft=+5%", 'at character 9, "=": after p99_ttft write one of'),
         ("p99_ttft<=", "no limit after p99_ttft<="),
         ("<=+5%", "no metric before it"),

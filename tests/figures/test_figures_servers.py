@@ -12,7 +12,7 @@ from summaries import faked, summarise, typed
 
 from llm_locust.figures.bottleneck import show as where_the_time_goes
 from llm_locust.figures.cost import energy as energy_of, show_energy as show_energy
-from llm_locust.figures.pools import show_pools as pools
+from llm_locust.figures.pools import show as pools
 from llm_locust.figures.server_metrics import gateway as gateway_of, in_parts
 from llm_locust.figures.servers import servers, show as show_servers
 from llm_locust.figures.summary import Summary
