@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.client.http.target import Target
-from llm_locust.doctor import calibration, machine, server as server_checks
+from llm_locust.doctor import calibration, machine, server as server_checks, stream
 from llm_locust.doctor.calibration import Calibrated, calibrate, judge_calibration
 from llm_locust.doctor.finding import Examination, Finding, Status, TimeLeft
 from llm_locust.doctor.machine import Access, HostSeen, look_around, look_at_host
@@ -96,12 +96,12 @@ SERVER_CHECKS = (
         "API key",
         lambda s: server_checks.judge_key(s.reached.listing, s.reached.first, has_key=s.options.has_key),
     ),
-    Check("first_token", "First token", lambda s: server_checks.judge_first_token(s.reached.first)),
-    Check("other_models", "Other models", lambda s: server_checks.judge_others(s.reached.others)),
-    Check("stream", "Stream", lambda s: server_checks.judge_streaming(s.reached.stream, s.reached.first)),
-    Check("usage", "Usage", lambda s: server_checks.judge_usage(s.reached.stream)),
-    Check("end", "End of stream", lambda s: server_checks.judge_end(s.reached.stream, s.options.endpoint)),
-    Check("keep_alive", "Keep-alive", lambda s: server_checks.judge_keep_alive(s.reached.stream)),
+    Check("first_token", "First token", lambda s: stream.judge_first_token(s.reached.first)),
+    Check("other_models", "Other models", lambda s: stream.judge_others(s.reached.others)),
+    Check("stream", "Stream", lambda s: stream.judge_streaming(s.reached.stream, s.reached.first)),
+    Check("usage", "Usage", lambda s: stream.judge_usage(s.reached.stream)),
+    Check("end", "End of stream", lambda s: stream.judge_end(s.reached.stream, s.options.endpoint)),
+    Check("keep_alive", "Keep-alive", lambda s: stream.judge_keep_alive(s.reached.stream)),
     Check("server_clock", "Server's clock", lambda s: server_checks.judge_server_clock(s.reached.clock)),
 )
 

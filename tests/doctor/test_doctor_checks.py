@@ -45,10 +45,9 @@ from llm_locust.doctor.server import (
     judge_server_clock,
     judge_tcp,
     judge_tls,
-    proxy_of,
     try_addresses,
-    unbuffering,
 )
+from llm_locust.doctor.stream import proxy_of, unbuffering
 from llm_locust.host import (
     ClockSource,
     FileLimits,

@@ -46,7 +46,8 @@ from llm_locust.doctor.command import (
 )
 from llm_locust.doctor.finding import NO_TIME, Finding, OutOfTimeError, Status, TimeLeft
 from llm_locust.doctor.machine import look_around
-from llm_locust.doctor.server import (
+from llm_locust.doctor.server import look_at_server
+from llm_locust.doctor.stream import (
     SeenStream,
     judge_end,
     judge_first_token,
@@ -54,7 +55,6 @@ from llm_locust.doctor.server import (
     judge_others,
     judge_streaming,
     judge_usage,
-    look_at_server,
     was_read_late,
 )
 from llm_locust.metrics.requests.rates import NO_GAP_MS

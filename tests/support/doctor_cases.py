@@ -7,7 +7,7 @@ import numpy as np
 from llm_locust.client.probing import Listing, Plain
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.doctor.finding import Examination
-from llm_locust.doctor.server import SeenStream
+from llm_locust.doctor.stream import SeenStream
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import read_body
 from llm_locust.wire.draft import Reply
