@@ -131,7 +131,7 @@ def _probes(
         ValueError: a run is given twice.
     """
     # Imported here: the options take longer to import than this command's help.
-    from llm_locust.options.settings import NOT_LOAD
+    from llm_locust.options.table import NOT_LOAD
 
     not_load = NOT_LOAD | _HOW_MUCH
     by_time: list[tuple[int, list[Probe]]] = []

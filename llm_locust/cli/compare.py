@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     0, 1 for a broken gate, 3 for a gate that the runs cannot decide (raises ValueError or OSError).
     """
     # Imported here: the options take longer to import than this command's help.
-    from llm_locust.options.settings import NOT_LOAD
+    from llm_locust.options.table import NOT_LOAD
 
     paths: Sequence[Path] = [args.base, *args.new]
     if args.pareto:

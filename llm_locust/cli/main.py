@@ -279,7 +279,7 @@ def add_options_arguments(_: argparse.ArgumentParser) -> None:
 def run_options(_: argparse.Namespace) -> int:
     """Print the options. Return the exit code, 0."""
     # Imported here: Locust takes long to import, and patches the standard library.
-    from llm_locust.options.settings import options_help
+    from llm_locust.options.table import options_help
     from llm_locust.report.output import printing
 
     with printing():

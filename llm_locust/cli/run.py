@@ -18,7 +18,7 @@ from llm_locust.core.texts import argument, parse_time, positive
 from llm_locust.figures.objective import parse_objective
 from llm_locust.options.load import Sweep, parse_sweep
 from llm_locust.options.option import UP_TO, Option
-from llm_locust.options.settings import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS
+from llm_locust.options.table import GRAMMAR, GROUPS, KEYS, OPTION, OPTIONS
 from llm_locust.report.output import one_line, printing
 from llm_locust.scenario.document import (
     FOLDER,

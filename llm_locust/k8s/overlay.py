@@ -24,7 +24,7 @@ from llm_locust.k8s.plan import (
     files_of,
 )
 from llm_locust.metrics.server_roles import split_role
-from llm_locust.options.settings import OPTION
+from llm_locust.options.table import OPTION
 from llm_locust.scenario.document import Scenario
 from llm_locust.wire.foreign_text import is_key_name, public_url, url_fault
 from llm_locust.workload.arrivals import parse_rate

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from llm_locust.core.texts import argument, parse_time, positive
-from llm_locust.options.settings import GRAMMAR, OPTION, OPTIONS
+from llm_locust.options.table import GRAMMAR, OPTION, OPTIONS
 from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.store.upload import check_address
 from llm_locust.wire.foreign_text import is_key_name, public_url

@@ -13,7 +13,8 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.host import exhausted
-from llm_locust.options.settings import UsageError, add_arguments
+from llm_locust.options.settings import UsageError
+from llm_locust.options.table import add_arguments
 from llm_locust.swarm.channel.channel import guard_channels
 from llm_locust.swarm.process.early_signals import open_standard_files
 from llm_locust.swarm.process.event_loop import interrupt_threads

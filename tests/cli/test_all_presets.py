@@ -13,7 +13,7 @@ from protocol_files import needed_files
 from swarm_process import LOCUSTFILES, Result, locust, simulation
 
 from llm_locust.core import EXIT_GATE, EXIT_INVALID
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario, protocol_names, scenario_path
 
 CHOSEN = os.environ.get("LLM_LOCUST_TEST_PRESETS")

@@ -11,7 +11,7 @@ import llm_locust
 from llm_locust.cli import run as command
 from llm_locust.cli.main import CommandParser
 from llm_locust.cli.run import LOCUSTFILES, locust_arguments, settings_elsewhere
-from llm_locust.options.settings import GRAMMAR, OPTIONS
+from llm_locust.options.table import GRAMMAR, OPTIONS
 from llm_locust.scenario.document import Scenario, parse_scenario
 
 # --- What ``llm-locust run`` makes of its arguments: Locust's command line

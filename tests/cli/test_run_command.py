@@ -13,7 +13,7 @@ from swarm_process import Process, wait_until
 
 from llm_locust.cli.main import main
 from llm_locust.cli.run import SimulatorError, start_simulator
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario
 from llm_locust.store import read_manifest
 from llm_locust.store.requests import read_requests

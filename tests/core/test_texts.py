@@ -34,7 +34,7 @@ from llm_locust.metrics.select import parse_where
 from llm_locust.options.load import parse_slice
 from llm_locust.options.option import parse_timeouts
 from llm_locust.options.run import parse_stop_rules
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import parse_scenario
 from llm_locust.sim.faults import parse_fault_plan, parse_plan
 from llm_locust.workload.arrivals import parse_rate

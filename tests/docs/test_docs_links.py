@@ -11,7 +11,7 @@ import yaml
 from doc_blocks import ROOT
 
 from llm_locust.cli.main import main
-from llm_locust.options.settings import OPTION
+from llm_locust.options.table import OPTION
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.collector import SETTLE_WITHIN_S
 from llm_locust.swarm.channel.shipping import RESEND_AFTER_S

@@ -22,7 +22,7 @@ from llm_locust.figures.relative_gates import parse_relative_gates
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.verdict import RunVerdict, verdict
 from llm_locust.metrics.question import PLAIN
-from llm_locust.options.settings import NOT_LOAD
+from llm_locust.options.table import NOT_LOAD
 from llm_locust.report import pareto
 from llm_locust.report.analysis import analyse, write_reports
 from llm_locust.report.comparison import answer, compare_runs

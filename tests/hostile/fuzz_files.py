@@ -14,7 +14,7 @@ from typing import Any
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.core.record import MAX_TOKENS
-from llm_locust.options.settings import GRAMMAR, stop_rules
+from llm_locust.options.table import GRAMMAR, stop_rules
 from llm_locust.scenario.document import Scenario, load_scenario
 from llm_locust.scenario.request_kind import kinds_of
 from llm_locust.scenario.tree import ScenarioError

@@ -10,7 +10,7 @@ from hypothesis import example, given, strategies as st
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.deployment.discovery import Endpoint, EndpointError
 from llm_locust.deployment.targets import Arm, ArmError
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import Scenario
 from llm_locust.store.upload import UploadError, check_address, open_destination
 from llm_locust.swarm.process.log import exporter_secrets

@@ -28,7 +28,7 @@ from llm_locust.k8s import command
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.live.prometheus import registry
 from llm_locust.live.state import Observation
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.report import serving
 from llm_locust.scenario.document import load_scenario
 from llm_locust.swarm.process.children import REPORT_SOCKET

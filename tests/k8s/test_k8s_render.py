@@ -26,7 +26,7 @@ from llm_locust.k8s.command import asked_to_end
 from llm_locust.k8s.kubectl import Resumed, read_state, render as render_folder
 from llm_locust.k8s.overlay import ServerTarget, image_change
 from llm_locust.k8s.plan import MOST_BYTES, RenderError, files_of
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario
 
 # --- ``llm-locust k8s render``: manifests that do what the scenario and the command line say

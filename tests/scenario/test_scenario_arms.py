@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from parsed_settings import run_settings, settings_of
 
 from llm_locust.deployment.targets import Arm
-from llm_locust.options.settings import GRAMMAR, Settings, UsageError, parse_settings
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import Scenario, parse_scenario
 from llm_locust.scenario.request_kind import parse_prefix, request_form, slo_headers
 from llm_locust.scenario.tree import ScenarioError

@@ -13,7 +13,8 @@ from protocol_files import needed_files, needs
 from llm_locust.figures.objective import parse_objective
 from llm_locust.metrics.limits import Slo, parse_gates, parse_slo
 from llm_locust.options.load import parse_sweep
-from llm_locust.options.settings import GRAMMAR, KEYS, OPTION, Settings, UsageError, parse_settings
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario.document import (
     FOLDER,
     PRESETS,

@@ -4,7 +4,8 @@ import argparse
 import time
 from typing import Any
 
-from llm_locust.options.settings import GRAMMAR, SCENARIO_TEXT, Settings, parse_settings
+from llm_locust.options.settings import Settings, parse_settings
+from llm_locust.options.table import GRAMMAR, SCENARIO_TEXT
 from llm_locust.scenario.document import parse_scenario
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
 

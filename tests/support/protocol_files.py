@@ -4,7 +4,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from llm_locust.options.settings import GRAMMAR
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario.document import load_scenario, scenario_path
 
 FILES = {

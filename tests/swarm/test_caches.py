@@ -17,7 +17,8 @@ import pytest
 from llm_locust.core.manifest import PrefixShare, ReplicaCache
 from llm_locust.deployment.replicas import reset_prefix_caches
 from llm_locust.deployment.server_metrics import readings
-from llm_locust.options.settings import GRAMMAR, KEYS, parse_settings
+from llm_locust.options.settings import parse_settings
+from llm_locust.options.table import GRAMMAR, KEYS
 from llm_locust.scenario.document import load_scenario
 from llm_locust.swarm.run import prefix_caches
 from llm_locust.swarm.run.prefix_caches import (

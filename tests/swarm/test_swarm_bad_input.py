@@ -14,7 +14,7 @@ import pytest
 from scripted import refusing_port
 from swarm_process import LOCUSTFILES, Process, Simulation, forked, free_port, locust, simulation
 
-from llm_locust.options.settings import OPTION
+from llm_locust.options.table import OPTION
 
 KEY = "sk-right-key"
 

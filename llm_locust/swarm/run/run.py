@@ -33,7 +33,8 @@ from llm_locust.host import exhausted, reason_of
 from llm_locust.live.state import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.server_series import ServerNow
-from llm_locust.options.settings import OPTIONS, Settings
+from llm_locust.options.settings import Settings
+from llm_locust.options.table import OPTIONS
 from llm_locust.report.analysis import Report
 from llm_locust.report.output import one_line
 from llm_locust.store import MANIFEST_FILE, write_manifest

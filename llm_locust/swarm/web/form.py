@@ -25,7 +25,7 @@ from werkzeug.datastructures import ImmutableMultiDict, MultiDict
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.figures.text import clean, short
 from llm_locust.options.deployment import DNS
-from llm_locust.options.settings import OPTIONS
+from llm_locust.options.table import OPTIONS
 from llm_locust.wire.foreign_text import public_url
 
 logger = logging.getLogger(__name__)

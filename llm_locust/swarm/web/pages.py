@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from llm_locust.live.series import SPANS, Span
 from llm_locust.live.store import LiveStore
-from llm_locust.options.settings import OPTION
+from llm_locust.options.table import OPTION
 from llm_locust.report.html.shell import packed_plotly
 from llm_locust.swarm.drift import DriftWatch
 from llm_locust.swarm.process.event_loop import Fresh, off_the_hub

@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 from flask import Blueprint, Flask
 
-from llm_locust.options.settings import OPTIONS
+from llm_locust.options.table import OPTIONS
 from llm_locust.swarm.web import wsgi
 from llm_locust.swarm.web.pages import GROUPS, LONGEST_HELP, OTHERS, grouped
-from llm_locust.swarm.web.wsgi import (
-    LINKED,
-    OwnOrigin,
-    is_loopback,
-    metrics_application,
-    pages_for_links,
-)
+from llm_locust.swarm.web.wsgi import LINKED, OwnOrigin, is_loopback, metrics_application, pages_for_links
 
 # --- Who may ask the web UI and ``/metrics``: the headers that browsers send for pages of any origin
 
