@@ -12,7 +12,7 @@ from typing import Protocol
 import gevent
 from gevent.lock import BoundedSemaphore
 
-from llm_locust.client.decoder import MAX_LOOP_CHARS, BodyDecoder, CountTokens, count_here, count_in_thread
+from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.errors import (
@@ -28,11 +28,15 @@ from llm_locust.client.http.timers import DECODE_BUDGET, DECODING_S, LONG_ANSWER
 from llm_locust.client.outcome import Asked, error_text, is_left_open, judge, redacted, retry_after_s
 from llm_locust.client.pending import PendingAnswers
 from llm_locust.client.recording import (
+    MAX_LOOP_CHARS,
     Answer,
     Call,
+    CountTokens,
     Moments,
     Names,
     ReplicaNames,
+    count_here,
+    count_in_thread,
     first_try_of,
     record_of,
     timeline,

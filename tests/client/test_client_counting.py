@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from llm_locust.client.decoder import MAX_COUNTED_CHARS, MAX_LOOP_CHARS, count_here, count_in_thread
+from llm_locust.client.recording import MAX_COUNTED_CHARS, MAX_LOOP_CHARS, count_here, count_in_thread
 from llm_locust.wire.draft import Draft, Reply
 from llm_locust.wire.usage import OutputCount
 

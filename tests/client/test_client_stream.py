@@ -30,12 +30,11 @@ from scripted import (
 from scripted.raw import best_of
 
 from llm_locust.client import call, decoder
-from llm_locust.client.decoder import MAX_LOOP_CHARS
 from llm_locust.client.http import connection, timers
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timers import DecodeBudget, Timeouts
-from llm_locust.client.recording import Answer
+from llm_locust.client.recording import MAX_LOOP_CHARS, Answer
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
