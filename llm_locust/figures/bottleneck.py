@@ -32,6 +32,7 @@ from llm_locust.figures.text import (
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.server_roles import PREFILL, pool_sizes
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.structs import SummaryPart, key
 
 if TYPE_CHECKING:
@@ -447,7 +448,7 @@ def _are_delayed(busy: float, tpot_s: Floats) -> bool:
     known = tpot_s[~np.isnan(tpot_s)]
     if busy < BUSY or not len(known):
         return False
-    return bool(known.mean() >= np.percentile(known, 5) / (1 - BUSY))
+    return bool(known.mean() >= percentile(ordered(known), 5.0) / (1 - BUSY))
 
 
 def _is_connecting(c: Columns, answers: Rows, client: ClientFacts) -> bool:
@@ -525,7 +526,8 @@ def _line(x: Floats, y: Floats) -> FittedLine | None:
     x, y = x[known], y[known]
     if not len(x):
         return None
-    low, high = np.percentile(x, [5, 95])
+    ascending = ordered(x)
+    low, high = percentile(ascending, 5.0), percentile(ascending, 95.0)
     if not high - low > _LEAST_SPREAD * abs(high):
         return None
     chosen = np.random.default_rng(0).permutation(len(x))[:_MOST_POINTS]

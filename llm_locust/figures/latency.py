@@ -30,7 +30,7 @@ from llm_locust.figures.text import (
     percent,
     sentence,
 )
-from llm_locust.metrics.catalogue import FORMULAS, LATENCY, LIVE, View, shown_in
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY, LIVE, Begin, End, LatencyMetric, View, shown_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import PooledGaps
@@ -132,7 +132,7 @@ def _latency_keys(summary: "Summary") -> Iterator[tuple[str, str]]:
             continue
         if not known[metric.key]:
             continue  # nothing to measure it by, as the first token of answers that are not streamed
-        if not _says_nothing(metric.key, summary):
+        if not _repeats(metric, summary):
             yield metric.key, metric.label
 
 
@@ -140,16 +140,14 @@ def _latency_keys(summary: "Summary") -> Iterator[tuple[str, str]]:
 _ALIKE = 0.02
 
 
-def _says_nothing(key: str, summary: "Summary") -> bool:
-    """Whether a row would be another one once more."""
-    part = summary.latency_ms
-    if key == "ttfo":
-        return part["ttfo"] == part["ttft"]
-    if key == "ttft_started":
-        return all(
-            _are_alike(part[key].figure(place), part["ttft"].figure(place)) for place in ("p50", "p99")
-        )
-    if key == "prefill_ms_per_1k_input":  # of prompts of one length it is TTFT in another unit
+def _repeats(metric: LatencyMetric, summary: "Summary") -> bool:
+    """Whether its row would be that of TTFT once more."""
+    row, ttft = summary.latency_ms[metric.key], summary.latency_ms["ttft"]
+    if metric.end is End.FIRST_ANSWER_TOKEN:
+        return row == ttft
+    if metric.begin is Begin.STARTED:
+        return all(_are_alike(row.figure(place), ttft.figure(place)) for place in ("p50", "p99"))
+    if metric.per is not None:  # of prompts of one length it is the same in another unit
         return _are_alike(summary.tokens.input.figure("p50"), summary.tokens.input.figure("p99"))
     return False
 

@@ -19,6 +19,7 @@ from llm_locust.metrics.columns import Columns, Rows, groups, read_whole
 from llm_locust.metrics.requests.judgement import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.rates import Credits, Spans, rate_per_s
+from llm_locust.metrics.stats.censoring import ordered, percentile
 from llm_locust.metrics.steady_window import Stuck
 from llm_locust.metrics.structs import Interval, SummaryPart, key
 from llm_locust.metrics.window import Population, Window
@@ -133,7 +134,8 @@ def middle(c: Columns, rows: Rows, most: int = MOST_LOOKED_AT) -> Rows:
     if len(rows) <= most:
         return rows
     sent_s, share = c.sent_s[rows], most / len(rows)
-    first_s, last_s = np.nanquantile(sent_s, [0.5 - share / 2, 0.5 + share / 2])
+    ascending = ordered(sent_s)
+    first_s, last_s = (percentile(ascending, 50 * (1 + sign * share)) for sign in (-1, 1))
     chosen: Rows = rows[(sent_s >= first_s) & (sent_s <= last_s)]
     return chosen
 

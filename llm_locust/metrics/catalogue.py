@@ -42,6 +42,7 @@ class View(StrEnum):
     """A place that shows some latencies. ``latency_ms`` of the summary has them all."""
 
     REPORT = "the latency table of console, Markdown and HTML"
+    SHORT = "the latency table of the short report"
     OVERVIEW = "the first screen of the HTML report"
     GROUPS = "the tables of --by, of replicas and of workers"
     OVER_TIME = "percentiles over time: charts and timeseries.csv"
@@ -190,7 +191,7 @@ TO_LAST_TOKEN_S = (
     *(20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
 )
 
-_FROM_SCHEDULED = frozenset({View.REPORT, View.OVERVIEW, View.DISTRIBUTIONS})
+_FROM_SCHEDULED = frozenset({View.REPORT, View.SHORT, View.OVERVIEW, View.DISTRIBUTIONS})
 
 LATENCIES: Final = (
     LatencyMetric(
@@ -225,7 +226,7 @@ LATENCIES: Final = (
         undefined="none such",
         formula=ttfo,
         end=End.FIRST_ANSWER_TOKEN,
-        views=frozenset({View.REPORT}),
+        views=frozenset({View.REPORT, View.SHORT}),
         is_limited=True,
     ),
     LatencyMetric(
@@ -249,7 +250,7 @@ LATENCIES: Final = (
         definition="gaps between successive token events (a list)",
         undefined="fewer than 2 events",
         formula=None,
-        views=frozenset({View.REPORT, View.DISTRIBUTIONS, View.COMPARISON}),
+        views=frozenset({View.REPORT, View.SHORT, View.DISTRIBUTIONS, View.COMPARISON}),
         is_of_tokens=True,
         live=LiveView(places=("p99",), chart=True, buckets_s=PACE_S),
     ),

@@ -24,6 +24,7 @@ from llm_locust.figures.text import (
     seconds,
     sentence,
 )
+from llm_locust.metrics.catalogue import View, shown_in
 from llm_locust.report.headline import Headline, boxes
 
 #: Before why the load ended.
@@ -225,8 +226,7 @@ _WHOLE = frozenset(
     }
 )
 
-#: Rows of the table of latencies, and its columns; those that were asked for are shown too.
-_LATENCIES = ("TTFT", "TTFO", "TPOT", "ITL", "E2EL", "TTFT from scheduled", "E2EL from scheduled")
+#: Columns of the table of latencies; those that were asked for are shown too.
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
 _MOST_BOXES, _MOST_ERRORS, _MOST_REMARKS = 3, 3, 4
@@ -312,10 +312,9 @@ def _latency(summary: Summary, section: Section) -> Section:
     places = {*_STATISTICS, *(key.replace("_", ".") for key in asked or ())}
     kept = [i for i, column in enumerate(table.columns) if not i or column.head in (*places, "n")]
     columns = tuple(replace(table.columns[i], wide=False) for i in kept)
+    labels = {metric.label for metric in shown_in(View.SHORT)}
     rows = tuple(
-        replace(row, cells=tuple(row.cells[i] for i in kept))
-        for row in table.rows
-        if row.cells[0] in _LATENCIES
+        replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows if row.cells[0] in labels
     )
     marked = tuple(note for note in section.notes if note in latency.marks(table))
     return replace(section, table=Table(columns, rows), notes=marked)
