@@ -20,10 +20,10 @@ from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 _MAX_PASSED_OBJECTS = 20_000
 _MAX_PASSED_VALUES = 4_000_000
 
-#: Of an answer with so many events in a row that are of no run, the rest is decoded event by event.
+#: Of an answer with so many events in a row that are not alike, the rest is decoded event by event.
 _MOST_MISSES = 4
 
-#: So few are decoded event by event at once: the end of an answer is of no run.
+#: So few are decoded event by event at once: the end of an answer is like nothing before it.
 _FEW_BYTES = 1024
 
 #: First bytes of a comment, and of ``data``, ``event``, ``id`` and ``retry``, with which no JSON begins.
@@ -78,7 +78,7 @@ class BodyDecoder:
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0
-        self._misses = 0  # events in a row that were of no run
+        self._misses = 0  # events in a row that were not like the last one
         self._unpacked: bytes | None = None
         self._passed_objects = self._passed_values = 0  # of the document that is not whole yet
         exchange.on_slice = self._on_slice
@@ -107,12 +107,12 @@ class BodyDecoder:
             return
         if self._reader.ended:  # whatever follows
             return
-        at = 0 if self.tapped else self._read_runs(body)
+        at = 0 if self.tapped else self._read_alike(body)
         if at < len(body) and self.fault is None and not self._reader.ended:
             self._read_events(body[at:] if at else body)
 
-    def _read_runs(self, body: bytes) -> int:
-        """Read what comes in runs, with single events between them; return how much of it that is."""
+    def _read_alike(self, body: bytes) -> int:
+        """Read like events at once, and single ones between them; return how much of the slice that is."""
         sse, reader, at = self._sse, self._reader, 0
         while at < len(body) and self._misses < _MOST_MISSES:
             if (
@@ -121,7 +121,7 @@ class BodyDecoder:
                 or (start := sse.between_events) is None
             ):
                 break
-            count, size = reader.read_run(body, at, start, MAX_ARRIVALS - self._events)
+            count, size = reader.read_alike(body, at, start, MAX_ARRIVALS - self._events)
             if count:
                 sse.skip(size)
                 self._events += count

@@ -19,7 +19,7 @@ from llm_locust.figures.goodput import unplaced
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
     RATE_COLUMNS,
-    StageFigures,
+    PartFigures,
     having_figures,
     part_of_all,
     rate_cells,
@@ -114,7 +114,7 @@ class ArmSummary(SummaryPart, frozen=True):
         key("share of the requests that it got; sessions go to one arm as a whole", "all requests"),
     ]
     figures: Annotated[
-        StageFigures,
+        PartFigures,
         key(
             "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput` and `goodput` as in the summary",
             "the arm, in the window",
@@ -411,7 +411,7 @@ _UNITS: dict[MetricKind, Literal["ms", "share", "number"]] = {
 }
 
 #: Gates on the figures of one arm.
-ArmGates = Callable[[StageFigures, Measured, UserTime | None], list[GateOutcome]]
+ArmGates = Callable[[PartFigures, Measured, UserTime | None], list[GateOutcome]]
 
 
 def arms(

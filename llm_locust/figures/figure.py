@@ -20,7 +20,7 @@ from llm_locust.metrics.window import Population
 
 if TYPE_CHECKING:
     from llm_locust.figures.latency import LiveEnd
-    from llm_locust.figures.parts import StageFigures
+    from llm_locust.figures.parts import PartFigures
     from llm_locust.figures.summary import Summary
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Run:
     live: "LiveEnd | None" = None
     answers: Answers
     missing: Missing
-    whole: "StageFigures"
+    whole: "PartFigures"
     _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @cached_property

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType, structs
 
 from llm_locust.core.texts import quantity
-from llm_locust.figures.parts import StageFigures
+from llm_locust.figures.parts import PartFigures
 from llm_locust.figures.text import sentence
 from llm_locust.figures.tokens import ODD_COUNTS
 from llm_locust.figures.user_time import MOST_HUNG, UserTime
@@ -146,7 +146,7 @@ class Ramp:
 
 
 def evaluate(
-    gates: Sequence[Gate], part: "Summary | StageFigures", evidence: GateEvidence
+    gates: Sequence[Gate], part: "Summary | PartFigures", evidence: GateEvidence
 ) -> list[GateOutcome]:
     """Each gate against the figures of a run, or of one of its arms.
 
@@ -224,7 +224,7 @@ class _Case:
     """A gate, and what it is judged by."""
 
     gate: Gate
-    part: "Summary | StageFigures"
+    part: "Summary | PartFigures"
     evidence: GateEvidence
 
     @cached_property
@@ -379,7 +379,7 @@ def _came_at_once(case: _Case) -> str | None:
     gap_ms, first_ms, last_ms = (case.part.latency_ms[key]["p50"] for key in ("itl", "ttft", "e2el"))
     if first_ms is None or last_ms is None or last_ms - first_ms >= _AT_ONCE * last_ms:
         return None
-    tokens = None if isinstance(case.part, StageFigures) else case.part.tokens.output.p50
+    tokens = None if isinstance(case.part, PartFigures) else case.part.tokens.output.p50
     if (gap_ms is None and (tokens or 0.0) < 2) or (gap_ms is not None and gap_ms >= NO_GAP_MS):
         return None
     return (

@@ -15,7 +15,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import UNDEFINED
 from llm_locust.figures.figure import Run
 from llm_locust.figures.gate_rules import CutPaces, GateEvidence, GateOutcome, Ramp, evaluate
-from llm_locust.figures.parts import StageFigures, part_of_all
+from llm_locust.figures.parts import PartFigures, part_of_all
 from llm_locust.figures.text import (
     Column,
     Line,
@@ -106,7 +106,7 @@ def _were(n: int, what: str) -> str:
 
 def judged(
     gates: tuple[Gate, ...],
-    part: "Summary | StageFigures",
+    part: "Summary | PartFigures",
     m: Measured,
     percentiles: Mapping[str, float],
     missing: Unrecorded,
@@ -286,12 +286,12 @@ def _gate_measured(outcome: GateOutcome, summary: "Summary") -> str:
     )
 
 
-def _judged(outcome: GateOutcome, summary: "Summary") -> "Summary | StageFigures":
+def _judged(outcome: GateOutcome, summary: "Summary") -> "Summary | PartFigures":
     """What a gate was judged by: the whole run, or one of its arms."""
     named = (arm.figures for arm in summary.arms or () if arm.name == outcome.arm)
     return next(named, summary)
 
 
-def _mark_of(gate: Gate, summary: "Summary | StageFigures") -> str:
+def _mark_of(gate: Gate, summary: "Summary | PartFigures") -> str:
     tables = summary.latency_ms_adjusted if gate.is_adjusted else summary.latency_ms
     return "" if gate.latency is None or gate.is_certified else mark(tables[gate.latency], gate.statistic)

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from llm_locust.figures.summary import Summary
 
 
-class StageFigures(SummaryPart, frozen=True):
-    """What a summary has of all requests, of one stage."""
+class PartFigures(SummaryPart, frozen=True):
+    """What a summary has of all requests, and again of those of a stage or of an arm."""
 
     requests: RequestCounts
     latency_ms: dict[str, LatencyTable]
@@ -114,13 +114,13 @@ def of_classes(run: Run) -> dict[str, RequestPart]:
     return found if found.keys() - {""} else {}
 
 
-def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> StageFigures:
+def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> PartFigures:
     """What :func:`parts` has of all requests."""
     (whole,) = parts(m, [Group.of(m, np.arange(len(m.c)), missing, m.first_tries.count())], percentiles)
     return whole
 
 
-def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[StageFigures]:
+def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[PartFigures]:
     """The figures of each group.
 
     Args:
@@ -132,7 +132,7 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
         m.c, [_measurable(m, population, group) for population, group in of_groups], percentiles
     )
     return [
-        StageFigures(
+        PartFigures(
             requests=_requests(m, population, group),
             latency_ms=_latencies(plain, m.gaps.relative_error),
             latency_ms_adjusted=_latencies(adjusted, m.gaps.relative_error),

@@ -14,7 +14,7 @@ from llm_locust.figures.counts import RequestCounts
 from llm_locust.figures.gate_rules import fewest_for, fewest_for_certified
 from llm_locust.figures.goodput import Goodput
 from llm_locust.figures.inputs import Images
-from llm_locust.figures.parts import GroupPart, RequestPart, StageFigures
+from llm_locust.figures.parts import GroupPart, PartFigures, RequestPart
 from llm_locust.figures.servers import Servers
 from llm_locust.figures.summary import EXPLAINED, Summary, json_schema
 from llm_locust.metrics.catalogue import LATENCIES
@@ -31,7 +31,7 @@ _HEAD = "| key | meaning, unit, estimator | of what |\n|---|---|---|\n"
 
 #: They repeat what has rows of its own.
 _TOLD_BY_OTHERS = ("by_class", "by_name", "latency_ms_adjusted")
-_REPEATED = (RequestPart, GroupPart, StageFigures)
+_REPEATED = (RequestPart, GroupPart, PartFigures)
 
 #: Pattern of keys, meaning, of what.
 Row = tuple[str, str, str]

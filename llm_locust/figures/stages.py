@@ -19,7 +19,7 @@ from llm_locust.figures.late_client import Scale
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
     RATE_COLUMNS,
-    StageFigures,
+    PartFigures,
     having_figures,
     part_of_all,
     rate_cells,
@@ -163,7 +163,7 @@ class Stage(SummaryPart, frozen=True):
         StageUntil | None, key("what ends it, with `--until`; null without, and where nothing was measured")
     ]
     figures: Annotated[
-        StageFigures | None,
+        PartFigures | None,
         key(
             "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput`, `goodput` and, of a run over "
             "trajectories, `agents` as in the summary; null without a measured part",

@@ -11,7 +11,7 @@ from llm_locust.figures.figure import Run
 from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.gates import Unrecorded, gates_of, judged
 from llm_locust.figures.latency import LiveEnd
-from llm_locust.figures.parts import StageFigures, part_of_all
+from llm_locust.figures.parts import PartFigures, part_of_all
 from llm_locust.figures.summary import FIGURES, SUMMARY_SCHEMA, Summary
 from llm_locust.figures.user_time import UserTime
 from llm_locust.metrics.answers import Answers
@@ -89,7 +89,7 @@ def _with_arms(summary: Summary, run: Run, missing: Unrecorded) -> Summary:
     """With ``arms``, and each gate on each of them."""
     manifest, question = run.manifest, run.question
 
-    def gates(part: StageFigures, m: Measured, times: UserTime | None) -> list[GateOutcome]:
+    def gates(part: PartFigures, m: Measured, times: UserTime | None) -> list[GateOutcome]:
         asked_for = question.gates_of(manifest)
         return judged(asked_for, part, m, question.places, missing.of_arm(), times)
 

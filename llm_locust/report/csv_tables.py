@@ -16,7 +16,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.figures.course import TimeAxis, percentiles_in
 from llm_locust.figures.curve import METRIC, STATISTIC, Usl, UslFigures
-from llm_locust.figures.parts import StageFigures
+from llm_locust.figures.parts import PartFigures
 from llm_locust.figures.stages import Repeats, Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.metrics.catalogue import FORMULAS, View, shown_in
@@ -101,7 +101,7 @@ def curve_csv(summary: Summary) -> str | None:
     return csv_text(rows)
 
 
-def _figures(part: StageFigures | None, law: Callable[[float | None], float | None]) -> Cells:
+def _figures(part: PartFigures | None, law: Callable[[float | None], float | None]) -> Cells:
     assert part is not None
     latency, rates, goodput = part.latency_ms[METRIC], part.throughput, part.goodput
     in_flight = rates.concurrency_mean
@@ -194,7 +194,7 @@ def _stages_csv_row(stage: Stage) -> Cells:
     return found | ({} if stage.figures is None else _stages_csv_figures(stage.figures))
 
 
-def _stages_csv_figures(part: StageFigures) -> Cells:
+def _stages_csv_figures(part: PartFigures) -> Cells:
     found: Cells = {
         "requests": part.requests.scheduled,
         "ok": part.requests.ok,

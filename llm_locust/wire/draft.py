@@ -96,28 +96,28 @@ class Pieces(list[str]):
         return False
 
 
-# --- Runs of events that differ in nothing but their text: most of what a client ever reads
+# --- Events that differ in nothing but their text: most of what a client ever reads
 #
 # Once typed decoding has read one event of a stream, the bytes before and after its text are known. A later
 # event that has the same bytes around a text without quotes, escapes or control characters says the same but
-# for that text: no JSON need be decoded for it, and all events of a run are read at once.
+# for that text: no JSON need be decoded for it, and all such events in a row are read at once.
 
 
 #: No string of JSON has these.
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _CONTROLS = re.compile(rb"[\x00-\x09\x0b-\x1f]")  # in texts that are joined by line feeds
 
-#: Bytes of an event that may begin a run: they are kept.
+#: Bytes of an event that may be a template: they are kept.
 _MOST_BYTES = 4096
 
-#: Events of one run at most: what is read of one that is refused at its end is bounded.
+#: Events that are read at once at most: what is read of those that are refused at their end is bounded.
 _MOST_EVENTS = 64
 
 _PROBE = "\u00b7probe\u00b7"
 
 
-class EventRun:
-    """Events of a stream that have the same bytes around their text.
+class EventTemplate:
+    """The bytes around the text of one event, which the next ones may have too.
 
     Args:
         reader: the reader of events that has read the first one.
@@ -137,7 +137,7 @@ class EventRun:
         return data.startswith(self._lead[6:]) and data.endswith(self._tail[:-2])
 
     def read(self, data: bytes, begin: int, most: int) -> tuple[list[bytes], list[int]]:
-        """Read the first whole events from ``begin`` on, as far as they are a run: their texts and ends.
+        """Read the first whole events from ``begin`` on, as far as they are alike: their texts and ends.
 
         Args:
             most: no more events.
@@ -170,10 +170,10 @@ class EventRun:
         return texts, ends
 
 
-def run_of(
+def template_of(
     reader: Callable[..., Any], data: bytes, text: str, texts: Pieces, read: Callable[[bytes], str | None]
-) -> EventRun | None:
-    """The run that an event with this text may begin; None where its text is not found for sure.
+) -> EventTemplate | None:
+    """The template that an event with this text gives; None where its text is not found for sure.
 
     Args:
         read: typed decoding of an event's data: its text.
@@ -188,7 +188,7 @@ def run_of(
         # stands between two names may be spelled so too, as a comma, and is no JSON then.
         with suppress(*DECODE_ERRORS):
             if place >= 0 and read(before + _PROBE.encode() + after) == _PROBE:
-                return EventRun(reader, texts, before, after)
+                return EventTemplate(reader, texts, before, after)
     return None
 
 
@@ -374,7 +374,7 @@ class Draft:
     decided_end: int | None = None  # of the event that ended the reading
     late_events: int = 0  # after it, that were read for their usage
     beside: str = ""  # the start of the first object of the server's own
-    run: EventRun | None = None  # that the next events may be of
+    template: EventTemplate | None = None  # that the next events may have
 
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)

@@ -1,4 +1,4 @@
-"""Events that are read in runs are read as each for itself: whatever a server sends, however it is cut."""
+"""Like events read at once are read as each for itself: whatever a server sends, however it is cut."""
 
 import json
 from collections.abc import Sequence
@@ -123,12 +123,12 @@ def streams(dialect: Dialect) -> st.SearchStrategy[list[bytes]]:
 
 
 def read(
-    dialect: Dialect, slices: Sequence[bytes], *, runs: bool
+    dialect: Dialect, slices: Sequence[bytes], *, at_once: bool
 ) -> tuple[Reply, bytes, str | None, bool, int]:
     exchange = Exchange()
     exchange.status = 200
     decoder = BodyDecoder(exchange, dialect, streamed=True)
-    decoder._misses = 0 if runs else decoder_module._MOST_MISSES
+    decoder._misses = 0 if at_once else decoder_module._MOST_MISSES
     assert exchange.on_slice is not None
     for each in slices:
         exchange.on_slice(each)
@@ -142,18 +142,18 @@ def test_runs_are_read_as_their_events(dialect: Dialect, data: st.DataObject) ->
     body = b"".join(events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=3)))
     slices = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
-    assert read(dialect, slices, runs=True) == read(dialect, slices, runs=False)
+    assert read(dialect, slices, at_once=True) == read(dialect, slices, at_once=False)
 
 
 @pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS], ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("last", [" tok", "m", "length", "é"])
 def test_what_breaks_a_run_is_read_as_ever(dialect: Dialect, last: str) -> None:
-    """Between two runs, each twice."""
+    """Between rows of like events, each twice."""
     run = b"".join(b"data: " + chunk(dialect, text) + b"\n\n" for text in [last] * 6)
     for event in odd_events(dialect):
         slices = [run, run + event + run + event + run]
-        assert read(dialect, slices, runs=True) == read(dialect, slices, runs=False), event
-        assert read(dialect, [b"".join(slices)], runs=True) == read(dialect, slices, runs=True), event
+        assert read(dialect, slices, at_once=True) == read(dialect, slices, at_once=False), event
+        assert read(dialect, [b"".join(slices)], at_once=True) == read(dialect, slices, at_once=True), event
 
 
 def test_a_run_needs_no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_run_needs_no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplyReader, "feed", counted)
     texts = [f" tok{n}é" for n in range(300)]
     body = b"".join(b"data: " + chunk(CHAT, text) + b"\n\n" for text in texts) + b"data: [DONE]\n\n"
-    reply, *_ = read(CHAT, [body], runs=True)
+    reply, *_ = read(CHAT, [body], at_once=True)
     assert reply.text == "".join(texts)
     assert len(reply.token_ends) == 300
     assert sum(decoded) < 10
@@ -179,7 +179,7 @@ def test_a_stream_of_too_many_events_is_refused_at_the_same_one(
 ) -> None:
     monkeypatch.setattr(decoder_module, "MAX_ARRIVALS", most)
     body = b"".join(b"data: " + chunk(CHAT, f" t{n}") + b"\n\n" for n in range(9))
-    found = [read(CHAT, [body], runs=runs) for runs in (True, False)]
+    found = [read(CHAT, [body], at_once=at_once) for at_once in (True, False)]
     assert [len(reply.token_ends) for reply, *_ in found] == [min(most, 9)] * 2
     assert [fault for _, _, fault, *_ in found] == [
         None if most > 9 else f"the stream has more than {most:,} events"
@@ -196,7 +196,7 @@ def test_events_of_a_dialect_of_its_own_are_all_its_own() -> None:
 
     own = replace(CHAT, name="own", read_events=read_events)
     body = b"".join(b"data: " + chunk(CHAT, f" t{n}") + b"\n\n" for n in range(50))
-    reply, *_ = read(own, [body], runs=True)
+    reply, *_ = read(own, [body], at_once=True)
     assert len(seen) == len(reply.token_ends) == 50
 
 
@@ -206,6 +206,6 @@ def test_a_text_that_is_spelled_like_what_stands_around_it_breaks_no_answer(
     dialect: Dialect, text: str
 ) -> None:
     slices = [b"data: " + chunk(dialect, each) + b"\n\n" for each in (text, text, " tok", text, text)]
-    reply, _, fault, _, events = read(dialect, slices, runs=True)
+    reply, _, fault, _, events = read(dialect, slices, at_once=True)
     assert reply.invalid is None
     assert (reply.text, fault, events) == (f"{text}{text} tok{text}{text}", None, 5)

@@ -9,7 +9,7 @@ from strategies import complete_streams, cuts, streams
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect, ReplyReader
-from llm_locust.wire.draft import EventRun, Pieces, run_of
+from llm_locust.wire.draft import EventTemplate, Pieces, template_of
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # --- The event stream decoder: every trap of the wire, at any split
@@ -307,7 +307,7 @@ def test_no_more_than_one_long_document_makes_an_event(stream: bytes, what: str,
 # --- Runs of events: what belongs to one, and where it ends
 
 
-RUN = EventRun(CHAT.read_events, Pieces(), b'{"t":"', b'"}')
+TEMPLATE = EventTemplate(CHAT.read_events, Pieces(), b'{"t":"', b'"}')
 
 
 def event(text: str, dialect: Dialect = CHAT, field: str = "content", **more: object) -> bytes:
@@ -342,7 +342,7 @@ def after(*events: bytes, dialect: Dialect = CHAT) -> tuple[ReplyReader, int]:
 )
 def test_a_run_has_whole_events_that_differ_in_plain_text_only(data: str, texts: list[str]) -> None:
     body = b"before" + data.encode()
-    found, ends = RUN.read(body, 6, 1000)
+    found, ends = TEMPLATE.read(body, 6, 1000)
     assert [text.decode() for text in found] == texts
     assert [body[:end].endswith(b'"}\n\n') for end in ends] == [True] * len(texts)
 
@@ -351,11 +351,11 @@ def test_a_text_that_is_no_utf_8_by_itself_ends_a_run() -> None:
     """Two halves of a character in two events are none, though they are one when joined."""
     halves = "é".encode()
     body = b"".join(b'data: {"t":"%b"}\n\n' % text for text in (b"a", halves[:1], halves[1:]))
-    assert RUN.read(body, 0, 1000)[0] == [b"a"]
+    assert TEMPLATE.read(body, 0, 1000)[0] == [b"a"]
 
 
 def test_no_more_events_are_read_than_are_asked_for() -> None:
-    assert RUN.read(b'data: {"t":"a"}\n\n' * 9, 0, 4)[0] == [b"a"] * 4
+    assert TEMPLATE.read(b'data: {"t":"a"}\n\n' * 9, 0, 4)[0] == [b"a"] * 4
 
 
 @pytest.mark.parametrize(
@@ -364,16 +364,16 @@ def test_no_more_events_are_read_than_are_asked_for() -> None:
     ids=["line feed", "carriage return", "long", "escaped"],
 )
 def test_an_event_whose_text_is_not_found_for_sure_begins_no_run(data: bytes) -> None:
-    assert run_of(CHAT.read_events, data, "a", Pieces(), lambda each: json.loads(each)["t"]) is None
+    assert template_of(CHAT.read_events, data, "a", Pieces(), lambda each: json.loads(each)["t"]) is None
 
 
 @pytest.mark.parametrize("data", [b'{"t":"a","u":"a"}', b'{"u":"a","t":"a"}'], ids=["first", "last"])
 def test_the_text_is_found_among_others_like_it(data: bytes) -> None:
-    run = run_of(CHAT.read_events, data, "a", Pieces(), lambda each: json.loads(each)["t"])
-    assert run is not None
+    template = template_of(CHAT.read_events, data, "a", Pieces(), lambda each: json.loads(each)["t"])
+    assert template is not None
     changed = data.replace(b'"t":"a"', b'"t":"b"')
-    assert run.fits(changed)
-    assert not run.fits(data.replace(b'"u":"a"', b'"u":"b"'))
+    assert template.fits(changed)
+    assert not template.fits(data.replace(b'"u":"a"', b'"u":"b"'))
 
 
 @pytest.mark.parametrize(
@@ -384,16 +384,16 @@ def test_a_reader_reads_runs_of_its_own_events(dialect: Dialect, field: str) -> 
     reader, start = after(event("a", dialect, field), event("b", dialect, field), dialect=dialect)
     body = event("c", dialect, field) + event("d", dialect, field) + event("e", dialect, field, usage=None)
     whole = len(event("c", dialect, field))
-    assert reader.read_run(b"x" + body, 1, start, 100) == (2, 2 * whole)
+    assert reader.read_alike(b"x" + body, 1, start, 100) == (2, 2 * whole)
     assert reader.last_event_end == start + 2 * whole == reader.token_ends[-1]
     reply = reader.finish()
     assert reply.text + reply.reasoning == "abcd"
-    assert reader.read_run(body, 0, start, 0) == (0, 0)
+    assert reader.read_alike(body, 0, start, 0) == (0, 0)
 
 
 def test_a_run_goes_on_after_an_event_between() -> None:
     reader, _ = after(event("a"), event("b"), event("c", created=2), event("d"), event("d"))
-    assert reader.read_run(event("e"), 0, 1000, 100)[0] == 1
+    assert reader.read_alike(event("e"), 0, 1000, 100)[0] == 1
 
 
 def test_events_with_counts_or_without_a_model_begin_no_run() -> None:
@@ -403,7 +403,7 @@ def test_events_with_counts_or_without_a_model_begin_no_run() -> None:
         [event("a")],
     ):
         reader, start = after(*events)
-        assert reader.read_run(events[-1], 0, start, 100) == (0, 0)
+        assert reader.read_alike(events[-1], 0, start, 100) == (0, 0)
 
 
 def test_what_is_skipped_moves_the_ends_of_later_events() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, model_and_stream
-from llm_locust.wire.draft import DeltaKind, Draft, Pieces, read_leniently, run_of
+from llm_locust.wire.draft import DeltaKind, Draft, Pieces, read_leniently, template_of
 from llm_locust.wire.ends import error_in, says_error, worse
 from llm_locust.wire.foreign_text import clean_name
 from llm_locust.wire.payload import (
@@ -466,9 +466,9 @@ def _note_run(
     read: Callable[[bytes], str | None],
 ) -> None:
     """Note what the next events may be like: the last one that had nothing but a piece of text."""
-    run = draft.run
-    if run is None or run.texts is not texts or not run.fits(event.data):
-        draft.run = run_of(reader, event.data, text, texts, read)
+    template = draft.template
+    if template is None or template.texts is not texts or not template.fits(event.data):
+        draft.template = template_of(reader, event.data, text, texts, read)
 
 
 def _content(data: bytes) -> str | None:

@@ -158,7 +158,7 @@ class ReplyReader:
         if draft.decided_end is not None:
             draft.find_late_usage([event for event in events if event.end > draft.decided_end])
 
-    def read_run(self, data: bytes, begin: int, start: int, most: int) -> tuple[int, int]:
+    def read_alike(self, data: bytes, begin: int, start: int, most: int) -> tuple[int, int]:
         """Read the first whole events from ``begin`` on that are like the last one but for their text.
 
         That decodes none of them.
@@ -170,13 +170,18 @@ class ReplyReader:
         Returns:
             How many there are, and their bytes.
         """
-        draft, run = self._draft, self._draft.run
-        if run is None or run.reader is not self._read or draft.scattered or draft.decided_end is not None:
+        draft, template = self._draft, self._draft.template
+        if (
+            template is None
+            or template.reader is not self._read
+            or draft.scattered
+            or draft.decided_end is not None
+        ):
             return 0, 0
-        texts, ends = run.read(data, begin, most)
+        texts, ends = template.read(data, begin, most)
         if not texts:
             return 0, 0
-        run.texts.append(b"".join(texts).decode())
+        template.texts.append(b"".join(texts).decode())
         moved = start - begin
         draft.token_ends.extend([end + moved for end in ends] if moved else ends)
         self._note_end(ends[-1] + moved)
