@@ -227,11 +227,11 @@ class StampTrial:
     lag_ns: int | None
 
 
-def try_stamps(reads: int, warm_up_s: float = 0.5) -> StampTrial:
+def try_stamps(reads: int) -> StampTrial:
     """Receive on loopback with the client's own socket option.
 
     The kernel starts to stamp some time after it is asked: reads before the first stamp are not counted,
-    within ``warm_up_s``. Raises OSError if loopback cannot be used.
+    within half a second. Raises OSError if loopback cannot be used.
     """
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         listener.settimeout(1.0)
@@ -242,7 +242,7 @@ def try_stamps(reads: int, warm_up_s: float = 0.5) -> StampTrial:
                 if ANCILLARY_BYTES:
                     receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                first_until_s = time.monotonic() + warm_up_s
+                first_until_s = time.monotonic() + 0.5
                 while _read_ns(sender, receiver)[0] is None and time.monotonic() < first_until_s:
                     pass
                 return _trial([_read_ns(sender, receiver) for _ in range(reads)])

@@ -417,10 +417,10 @@ def bottleneck(
         always_queued=split.always_queued,
         waiting_mean=_rounded(float(waiting[answers].mean())),
         new_connections=_rounded(float((~c.reused[answers]).mean())),
-        prefill_us_per_token=_slope(split.slope, 1e6),
+        prefill_us_per_token=_slope_us(split.slope),
         prefill_busy=None if busy is None else _rounded(busy),
-        tpot_us_per_request=_slope(_line(load, tpot_s), 1e6),
-        tpot_us_per_context_token=_slope(_line(_context(c, answers), tpot_s), 1e6),
+        tpot_us_per_request=_slope_us(_line(load, tpot_s)),
+        tpot_us_per_context_token=_slope_us(_line(_context(c, answers), tpot_s)),
         cause=fault.text if fault is not None else None,
     )
 
@@ -534,12 +534,13 @@ def _line(x: Floats, y: Floats) -> FittedLine | None:
     return theil_sen(x[chosen], y[chosen])
 
 
-def _slope(line: FittedLine | None, scale: float) -> SlopeFigures | None:
+def _slope_us(line: FittedLine | None) -> SlopeFigures | None:
+    """In microseconds."""
     if line is None:
         return None
     return SlopeFigures(
-        slope=_rounded(line.slope * scale),
-        ci95=(_rounded(line.low * scale), _rounded(line.high * scale)),
+        slope=_rounded(line.slope * 1e6),
+        ci95=(_rounded(line.low * 1e6), _rounded(line.high * 1e6)),
     )
 
 

@@ -16,6 +16,7 @@ from llm_locust.core.texts import quantity
 from llm_locust.figures.client_thresholds import (
     CALIBRATION,
     CLOCK_ERROR,
+    CLOCK_STEPS,
     LAG_FLOOR_MS,
     LAG_PROGRAM,
     PROGRAM_SHARE,
@@ -414,9 +415,9 @@ def _calibrated(found: CalibrationFacts | None) -> Iterator[Finding]:
 
 
 def _stepped(stepped: int, n: int) -> Iterator[Finding]:
-    if stepped:
+    if severity := CLOCK_STEPS.severity(stepped):
         yield (
-            "suspect",
+            severity,
             f"the wall clock was set during {stepped} of {n} requests: their durations are from the "
             "monotonic clock, read by the program, and their times in the run may be off by the step",
         )
@@ -452,15 +453,15 @@ def _clocks_set(manifest: Manifest) -> Iterator[Finding]:
     names = worker_names(manifest.workers)
     stepped = [w for w in manifest.workers if w.clock and w.clock.steps]
     steps = sum(w.clock.steps for w in stepped if w.clock)
-    if stepped:
+    if severity := CLOCK_STEPS.severity(steps):
         yield (
-            "suspect",
+            severity,
             f"{_clocks_of(stepped, names)} set {_times(steps)} during the run: the records are placed by the "
             "corrected clock, and no latency changed",
         )
-    if manifest.clock_steps:
+    if severity := CLOCK_STEPS.severity(manifest.clock_steps):
         yield (
-            "suspect",
+            severity,
             f"the master's clock was set {_times(manifest.clock_steps)} during the run: the run's time did "
             "not follow, so later times differ from the wall clock's; no latency changed",
         )

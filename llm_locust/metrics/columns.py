@@ -284,8 +284,8 @@ def filled(values: Floats, value: float) -> Floats:
     return np.where(np.isnan(values), value, values)
 
 
-def slices(c: Columns, size: int = 1 << 20) -> Iterator[Columns]:
-    """``c`` in parts of ``size`` rows, which share its memory: for what takes several arrays of each.
+def slices(c: Columns) -> Iterator[Columns]:
+    """``c`` in parts of a million rows, which share its memory: for what takes several arrays of each.
 
     There is one part at least.
     """
@@ -295,8 +295,8 @@ def slices(c: Columns, size: int = 1 << 20) -> Iterator[Columns]:
             return Labels(value.codes[rows], value.names)
         return value[rows] if isinstance(value, np.ndarray) else value
 
-    for first in range(0, max(1, len(c)), size):
-        rows = slice(first, first + size)
+    for first in range(0, max(1, len(c)), 1 << 20):
+        rows = slice(first, first + (1 << 20))
         yield Columns(**{field.name: cut(getattr(c, field.name), rows) for field in fields(Columns)})
 
 

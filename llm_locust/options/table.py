@@ -6,7 +6,7 @@ rows.
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -143,16 +143,12 @@ def _add_options(parser: "LocustArgumentParser") -> None:
 # --- How a scenario file gets into the options: after the command line and the environment, before defaults
 
 
-def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | None = None) -> None:
+def take_scenario(parser: "LocustArgumentParser") -> None:
     """Make what ``--scenario`` says the defaults of ``parser``, which has all options by now.
 
     On a worker nothing: its options are the master's.
-
-    Args:
-        arguments: of the command line; default: this process's own.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    path = _named(parser, given)
+    path = _named(parser, sys.argv[1:])
     if path is None:
         return
     try:

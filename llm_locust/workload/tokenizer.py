@@ -66,9 +66,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as e:
             raise ChatTemplateError(f"line {e.lineno} of the chat template: {_chat_template_line(e)}") from e
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Render the model's input for ``messages``, up to the start of its answer.
 
         Raises:
@@ -77,7 +75,7 @@ class ChatTemplate:
         try:
             return self._template.render(
                 messages=list(messages),
-                tools=list(tools) if tools else None,
+                tools=None,
                 documents=None,
                 add_generation_prompt=True,
                 **self._special_tokens,
@@ -125,7 +123,7 @@ class TokenizerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PromptTokenizer:
-    """A tokenizer with its chat templates. Make one with :func:`load_tokenizer`.
+    """A tokenizer with its chat template. Make one with :func:`load_tokenizer`.
 
     Counting releases the GIL, so that it does not block other threads.
     """
@@ -133,7 +131,6 @@ class PromptTokenizer:
     path: str
     tokenizer: Tokenizer = field(compare=False, repr=False)
     template: ChatTemplate | None = field(default=None, compare=False, repr=False)
-    tool_template: ChatTemplate | None = field(default=None, compare=False, repr=False)
 
     def count(self, text: str, *, special: bool = False) -> int:
         """Tokens of ``text``; with ``special`` including those added around a completion's prompt."""
@@ -149,9 +146,7 @@ class PromptTokenizer:
         """Whether there is a chat template, so that :meth:`count_chat` can count."""
         return self.template is not None
 
-    def count_chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> int:
+    def count_chat(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Tokens of the model's input for a conversation, including the start of its answer.
 
         Text parts of one message are put on separate lines, as servers do for templates that take text.
@@ -159,14 +154,13 @@ class PromptTokenizer:
         Raises:
             TokenizerError: no chat template, one that rejects the messages, or a part that is not text.
         """
-        template = self.tool_template if tools and self.tool_template else self.template
-        if template is None:
+        if self.template is None:
             raise TokenizerError(
                 f"{self.path!r} has no chat template: expected one in tokenizer_config.json, "
                 "or chat_template.jinja next to it"
             )
         try:
-            return self.count(template.render([_plain(message) for message in messages], tools))
+            return self.count(self.template.render([_plain(message) for message in messages]))
         except ChatTemplateError as e:
             raise TokenizerError(f"{self.path!r}: {e}") from e
 
@@ -207,10 +201,7 @@ def load_tokenizer(path: str | Path) -> PromptTokenizer:
         return PromptTokenizer(str(path), tokenizer)
     config = _read_object(folder / "tokenizer_config.json")
     tokens = _special_tokens({**_read_object(folder / "special_tokens_map.json"), **config})
-    plain, tools = _templates(folder, config)
-    return PromptTokenizer(
-        str(path), tokenizer, _template(folder, plain, tokens), _template(folder, tools, tokens)
-    )
+    return PromptTokenizer(str(path), tokenizer, _template(folder, _template_source(folder, config), tokens))
 
 
 def _read(file: Path) -> str | None:
@@ -244,25 +235,18 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Template for conversations, and the one for those with tools if it is different.
-
-    A template file takes precedence over the configuration.
-    """
+def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The template for conversations. A file takes precedence over the configuration."""
     own = _read(folder / "chat_template.jinja")
-    tools = _read(folder / "additional_chat_templates" / "tool_use.jinja")
     if own is not None:
-        return own, tools
+        return own
     value = config.get("chat_template")
     if value is None:
         value = _read_object(folder / "chat_template.json").get("chat_template")
-    named = value if isinstance(value, list) else [{"name": "default", "template": value}]
-    sources = {
-        str(item.get("name")): item["template"]
-        for item in named
-        if isinstance(item, dict) and isinstance(item.get("template"), str)
-    }
-    return sources.get("default"), tools or sources.get("tool_use")
+    for item in value if isinstance(value, list) else [{"name": "default", "template": value}]:
+        if isinstance(item, dict) and item.get("name") == "default" and isinstance(item.get("template"), str):
+            return str(item["template"])
+    return None
 
 
 def _template(folder: Path, source: str | None, tokens: Mapping[str, str]) -> ChatTemplate | None:

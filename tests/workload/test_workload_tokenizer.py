@@ -69,18 +69,17 @@ def test_the_template_is_found_wherever_a_folder_has_it(tmp_path: Path, place: s
     assert load_tokenizer(tmp_path).count_chat(QUESTION) == expected
 
 
-def test_a_template_of_its_own_for_tools_is_used_where_there_are_tools(tmp_path: Path) -> None:
+def test_of_several_templates_the_default_is_used(tmp_path: Path) -> None:
     write_folder(tmp_path, template=None)
     change(
         tmp_path,
         chat_template=[
-            {"name": "default", "template": "a"},
             {"name": "tool_use", "template": "{{ tools[0].name }}"},
+            {"name": "default", "template": "a"},
         ],
     )
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.count_chat(QUESTION) == tokenizer.count("a")
-    assert tokenizer.count_chat(QUESTION, [{"name": "the board"}]) == tokenizer.count("the board")
 
 
 def test_special_tokens_are_texts_or_objects_and_may_stand_in_the_older_file(tmp_path: Path) -> None:
