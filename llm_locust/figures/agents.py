@@ -387,8 +387,8 @@ def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> AgentC
     known = ok & ~np.isnan(walks.cached_tokens) & ~np.isnan(c.input_tokens)
     rows = np.flatnonzero(known)
     possible = PerTurn.of(facts.possible).at(walks.trajectory[rows], walks.turn[rows])
-    told = ~np.isnan(possible)
-    rows, possible = rows[told], possible[told]
+    has_value = ~np.isnan(possible)
+    rows, possible = rows[has_value], possible[has_value]
     inputs = c.input_tokens[rows]
     return AgentCache(
         turns=len(rows),
@@ -525,8 +525,6 @@ def _cache_remark(part: Agents) -> Iterator[Line]:
     if not cache.turns:
         yield Line("prefix-cache hits unknown: the server counts no cached tokens", Tone.FAINT)
         return
-    shown = (
-        f"prefix-cache hits {percent(cache.achieved)} of prompt tokens, {percent(cache.possible)} possible"
-    )
+    hits = f"prefix-cache hits {percent(cache.achieved)} of prompt tokens, {percent(cache.possible)} possible"
     few = "" if cache.turns == part.ok else f" ({count(cache.turns)} of {count(part.ok)} turns)"
-    yield Line(shown + few)
+    yield Line(hits + few)

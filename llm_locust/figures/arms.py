@@ -436,10 +436,10 @@ def arms(
     """
     stored = without_first_tries(requests).stored
     masks = _masks(stored, [arm.name for arm in manifest.arms])
-    shown = [arm for arm in manifest.arms if not of_selection or masks[arm.name].any()]
+    present = [arm for arm in manifest.arms if not of_selection or masks[arm.name].any()]
     plain = replace(question, window=window, where=None)
     measured, figures, judged = [], [], []
-    for arm in shown:
+    for arm in present:
         requests_of = Selected(stored, masks[arm.name])
         run, sessions = _measured(requests_of, manifest, plain)
         m = run.measured
@@ -448,11 +448,13 @@ def arms(
         times = None if manifest.open_loop else user_time(without_first_tries(requests_of), m, are_all=False)
         judged += [structs.replace(each, arm=arm.name) for each in gates(figures[-1], m, times)]
     of = sum(len(run.c) for run, _ in measured)
-    against: list[ArmDifferences | None] = [None] * len(shown)
-    if len(shown) > 1:
+    against: list[ArmDifferences | None] = [None] * len(present)
+    if len(present) > 1:
         compared, confidence = compare_arms(measured, open_loop=manifest.open_loop)
         against[1:] = [
-            ArmDifferences(arm=shown[0].name, confidence=confidence, rows=[_figures_row(row) for row in rows])
+            ArmDifferences(
+                arm=present[0].name, confidence=confidence, rows=[_figures_row(row) for row in rows]
+            )
             for rows in compared
         ]
     found = [
@@ -466,7 +468,7 @@ def arms(
             figures=part,
             against=beside,
         )
-        for arm, (run, _), part, beside in zip(shown, measured, figures, against, strict=True)
+        for arm, (run, _), part, beside in zip(present, measured, figures, against, strict=True)
     ]
     return found, judged
 
@@ -648,16 +650,16 @@ def _differences(arm: ArmSummary, against: ArmDifferences) -> Section:
 
 def _in_words(arm: ArmSummary, against: ArmDifferences) -> Iterator[Line]:
     """What became worse and what better."""
-    said = False
+    any_row = False
     for verdict in (Verdict.WORSE, Verdict.BETTER):
         rows = [row for row in against.rows if row.verdict == verdict]
         if rows:
-            said = True
+            any_row = True
             named = ", ".join(f"{_label(row)} {_signed(row)}" for row in rows)
             yield Line(f"{clean(arm.name)} is {verdict} than {clean(against.arm)}: {named}", _TONES[verdict])
     few = sum(row.verdict == Verdict.TOO_FEW for row in against.rows)
     left_open = sum(row.verdict == Verdict.UNDETERMINED for row in against.rows)
-    if not said:
+    if not any_row:
         tone = Tone.WARN if few + left_open else Tone.GOOD
         yield Line(
             f"{clean(arm.name)} and {clean(against.arm)}: no difference beyond noise in any figure", tone
@@ -674,8 +676,8 @@ def _difference_row(row: ArmRow) -> TableRow:
     return TableRow(
         (
             _label(row),
-            _shown(row, row.base),
-            _shown(row, row.new),
+            _value_text(row, row.base),
+            _value_text(row, row.new),
             _signed(row),
             _interval_text(row),
             UNDEFINED if row.change is None else f"{100 * row.change:+.1f} %",
@@ -689,7 +691,7 @@ def _label(row: ArmRow) -> str:
     return figure_label(METRICS[row.metric])
 
 
-def _shown(row: ArmRow, value: float | None) -> str:
+def _value_text(row: ArmRow, value: float | None) -> str:
     return percent(value) if row.unit == "share" else number(value)
 
 

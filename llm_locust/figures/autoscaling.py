@@ -365,9 +365,9 @@ def show(summary: "Summary") -> Section | None:
 
 
 def _changes(changes: list[ReplicasUp]) -> str:
-    shown = [f"{count(each.replicas)} from {seconds(each.at_s)}" for each in changes[:MOST_CHANGES]]
+    first = [f"{count(each.replicas)} from {seconds(each.at_s)}" for each in changes[:MOST_CHANGES]]
     more = len(changes) - MOST_CHANGES
-    return "replicas: " + ", ".join(shown) + (f" and {plural(more, 'change')} more" if more > 0 else "")
+    return "replicas: " + ", ".join(first) + (f" and {plural(more, 'change')} more" if more > 0 else "")
 
 
 def _autoscaling_row(step: ScaleUp) -> TableRow:

@@ -213,9 +213,9 @@ def _bracket(edge: float, probes: Sequence[Probe], required: float) -> tuple[flo
 
     A load that holds above one that breaks shows noise, not capacity: it is not planned with.
     """
-    shown = [(probe.load, probe.shows((required,))) for probe in probes if probe.counts]
-    held = [load for load, seen in shown if seen == Shown.HOLDS and load <= edge]
-    broken = [load for load, seen in shown if seen == Shown.BROKEN]
+    verdicts = [(probe.load, probe.shows((required,))) for probe in probes if probe.counts]
+    held = [load for load, seen in verdicts if seen == Shown.HOLDS and load <= edge]
+    broken = [load for load, seen in verdicts if seen == Shown.BROKEN]
     sure = max((load for load in held if load < min(broken, default=math.inf)), default=None)
     if sure is None and held:
         raise NoCapacityError(

@@ -556,8 +556,8 @@ class LoadPoint:
 
 def load_points(stages: Iterable[Stage], gpus: float | None) -> list[LoadPoint]:
     """The stages that are a result, by rising load; those without a success have a goodput of 0 alone."""
-    shown = (stage for stage in stages if stage.figures is not None and (stage.is_result or stage.all_failed))
-    found = [_point(stage, gpus) for stage in shown]
+    valid = (stage for stage in stages if stage.figures is not None and (stage.is_result or stage.all_failed))
+    found = [_point(stage, gpus) for stage in valid]
     return sorted(found, key=lambda point: (point.load, point.stage))
 
 

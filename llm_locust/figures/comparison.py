@@ -90,7 +90,7 @@ def models_differ(base: Compared, new: Compared) -> bool:
 def _models(a: Manifest, b: Manifest) -> Iterator[str]:
     if a.model != b.model:
         yield (
-            f"different models: {_shown(a.model)} and {_shown(b.model)}. Tokens of different tokenizers are "
+            f"different models: {_text(a.model)} and {_text(b.model)}. Tokens of different tokenizers are "
             "not comparable: use output characters/s instead of the figures per token (†)"
         )
 
@@ -106,15 +106,15 @@ def _load(a: Manifest, b: Manifest, not_load: frozenset[str]) -> Iterator[str]:
         kinds = ["open loop" if m.open_loop else "closed loop" for m in (a, b)]
         yield f"different load: {kinds[0]} and {kinds[1]}"
     if (a.scenario_document or a.scenario) != (b.scenario_document or b.scenario):
-        yield f"different scenarios: {_shown(a.scenario)} and {_shown(b.scenario)}"
+        yield f"different scenarios: {_text(a.scenario)} and {_text(b.scenario)}"
     for option in sorted((a.options.keys() | b.options.keys()) - not_load):
         if a.options.get(option) != b.options.get(option):
-            ours, theirs = (_shown(m.options.get(option)) for m in (a, b))
+            ours, theirs = (_text(m.options.get(option)) for m in (a, b))
             yield f"different --{option.replace('_', '-')}: {ours} and {theirs}"
     if a.class_slos != b.class_slos:
         yield "different limits of classes: each run's own are used"
     if a.slo != b.slo:
-        yield f"different SLOs: {_shown(a.slo)} and {_shown(b.slo)}; both are judged by one, see above"
+        yield f"different SLOs: {_text(a.slo)} and {_text(b.slo)}; both are judged by one, see above"
 
 
 def _windows(base: Compared, new: Compared) -> Iterator[str]:
@@ -172,7 +172,7 @@ def _differ(a: float, b: float) -> bool:
     return abs(a - b) > _ALIKE * max(a, b)
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     """An option's value; of the content of a file, such as a model's shape, the name that it gives itself."""
     if isinstance(value, dict) and value.get("name"):
         value = value["name"]

@@ -192,7 +192,7 @@ def vllm_good(m: Measured, ok: Rows) -> int | None:
         return None
     asked = m.judgement.limits
     known = Limits(
-        _compat_known(asked.slo), {label: _compat_known(slo) for label, slo in asked.of_class.items()}
+        _known_limits(asked.slo), {label: _known_limits(slo) for label, slo in asked.of_class.items()}
     )
     if not known:
         return None
@@ -216,7 +216,7 @@ def _else(values: Floats, others: Floats) -> Floats:
     return np.where(np.isnan(values), others, values)
 
 
-def _compat_known(slo: Slo) -> Slo:
+def _known_limits(slo: Slo) -> Slo:
     return Slo(**{f"{metric}_s": slo.limits.get(metric) for metric in ("ttft", "tpot", "e2el")})
 
 
@@ -335,7 +335,7 @@ def vllm_details(m: Measured, requests: Requests) -> VllmDetails:
         between = np.split(found.values_s, found.offsets[1:-1]) if len(rows) else []
         before = (part.first_event_s - part.first_chunk_s)[rows]
         after = (part.last_chunk_s - part.last_event_s)[rows]
-        gaps += [_known([before[i], *each.tolist(), after[i]]) for i, each in enumerate(between)]
+        gaps += [_without_nan([before[i], *each.tolist(), after[i]]) for i, each in enumerate(between)]
     outputs = np.where(c.ok[judged], np.nan_to_num(c.output_tokens[judged]), 0)
     texts = (*c.error.names, "")  # code -1 is the last one
     return VllmDetails(
@@ -351,7 +351,7 @@ def vllm_details(m: Measured, requests: Requests) -> VllmDetails:
     )
 
 
-def _known(values: list[float]) -> list[float]:
+def _without_nan(values: list[float]) -> list[float]:
     return [float(value) for value in values if not np.isnan(value)]
 
 

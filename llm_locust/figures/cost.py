@@ -243,18 +243,18 @@ def show(summary: "Summary") -> Section | None:
     if part is None:
         return None
     prices = part.prices
-    shown = [
+    bases = [
         (key, head) for key, head, names in _BASES if any(prices.figure(name) is not None for name in names)
     ]
     of_basis = {"gpu": part.gpu, "api": part.api}
-    figures = [(key, head) for key, head in shown if of_basis[key].total is not None]
+    figures = [(key, head) for key, head in bases if of_basis[key].total is not None]
     columns = (Column("For", left=True), *(Column(head) for _, head in figures))
     rows = tuple(_cost_rows([of_basis[key] for key, _ in figures]))
     return Section(
         "Cost",
         tuple(_lines(summary, part, prices)),
         Table(columns, rows) if rows else None,
-        tuple(_missing_remarks(part.missing, [key for key, _ in shown], bool(figures))),
+        tuple(_missing_remarks(part.missing, [key for key, _ in bases], bool(figures))),
     )
 
 

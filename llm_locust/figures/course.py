@@ -278,8 +278,8 @@ def server_curves(series: ServerSeries, axis: TimeAxis, c: Columns) -> ServerCur
     of_all["generation_tokens_per_s"] = increases(series, "generation_tokens") / axis.width_s
     client_s = _client_ttft(axis, c)
     return ServerCurves(
-        by_server={name: _few(curves) for name, curves in by_server.items() if _told(curves)},
-        of_all=_told(of_all),
+        by_server={name: _few(curves) for name, curves in by_server.items() if _known(curves)},
+        of_all=_known(of_all),
         ttft_s=_ttft(series, client_s),
         failed=_few_failed(_failed(series)),
         by_role=role_curves(series, client_s),
@@ -352,7 +352,7 @@ def _few_failed(failed: Curves) -> Curves:
 
 
 def _few(curves: Curves) -> Curves:
-    known = _told(curves)
+    known = _known(curves)
     if len(known) <= MOST_CURVES:
         return known
     table = np.stack(list(known.values()))
@@ -361,7 +361,3 @@ def _few(curves: Curves) -> Curves:
     for name, of in ((HIGHEST, np.nanmax), (MEDIAN, np.nanmedian), (LOWEST, np.nanmin)):
         few[name][some] = of(table[:, some], axis=0)
     return few
-
-
-def _told(curves: Curves) -> Curves:
-    return {label: curve for label, curve in curves.items() if not np.isnan(curve).all()}

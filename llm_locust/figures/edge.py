@@ -259,24 +259,24 @@ class SearchResult:
     is_resolved: bool = False
 
 
-def possible(objective: Objective, load: float) -> float:
+def round_load(objective: Objective, load: float) -> float:
     """The nearest load that can be asked for: whole users, or a rate of four digits."""
     return max(1.0, float(round(load))) if objective.axis == "concurrency" else float(f"{load:.4g}")
 
 
-def said(objective: Objective, load: float) -> str:
+def format_load(objective: Objective, load: float) -> str:
     """The load with its unit."""
     return f"{load:g} {UNITS[objective.axis]}"
 
 
 def _limited(probes: Sequence[Probe]) -> Probe | None:
     """A stage at the lowest load of which the client was the limit each time; None without one."""
-    shown = {probe.load for probe in probes if probe.counts}
-    limited = [probe for probe in probes if probe.client and probe.load not in shown]
+    counted = {probe.load for probe in probes if probe.counts}
+    limited = [probe for probe in probes if probe.client and probe.load not in counted]
     return min(limited, key=lambda probe: probe.load, default=None)
 
 
-def next_of(
+def next_load(
     objective: Objective,
     bounds: Bounds,
     probes: Sequence[Probe],
@@ -289,7 +289,7 @@ def next_of(
     what the stages show where the search ends for the reason given.
     """
     if not probes:
-        return NextStage(possible(objective, bounds.start), "the first load")
+        return NextStage(round_load(objective, bounds.start), "the first load")
     left = len(probes) < bounds.most_stages
     results = [i for i, probe in enumerate(probes) if not probe.no_result]
     silent = len(probes) - (results[-1] + 1 if results else 0)
@@ -306,7 +306,9 @@ def next_of(
     counted = any(probe.counts for probe in probes)
     beyond = limited is not None and isinstance(step, NextStage) and step.load >= limited.load
     if limited is not None and (beyond or (ends and not counted)):
-        return ended(f"the client is the limit from {said(objective, limited.load)} on: {limited.client}")
+        return ended(
+            f"the client is the limit from {format_load(objective, limited.load)} on: {limited.client}"
+        )
     return ended(f"{len(probes)} stages were allowed") if ends and isinstance(step, NextStage) else step
 
 
@@ -448,7 +450,7 @@ def next_of_maximum(
 ) -> NextStage | SearchResult:
     """What to do after ``probes``, in the order in which they ran."""
     search = _Maximum(objective, bounds, tuple(probes))
-    return next_of(objective, bounds, probes, search.wanted, search.ended)
+    return next_load(objective, bounds, probes, search.wanted, search.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,9 +474,9 @@ class _Maximum:
         peak = _Peak.of(curve, self.bounds.seed)
         if math.isinf(peak.high):
             if last >= self.bounds.most:
-                return self.ended(f"{said(self.objective, last)} is the most that may be tried")
-            load = possible(self.objective, min(GROWTH * last, self.bounds.most))
-            return NextStage(load, f"good requests/s may still grow at {said(self.objective, last)}")
+                return self.ended(f"{format_load(self.objective, last)} is the most that may be tried")
+            load = round_load(self.objective, min(GROWTH * last, self.bounds.most))
+            return NextStage(load, f"good requests/s may still grow at {format_load(self.objective, last)}")
         if not peak.low and not (self.objective.axis == "concurrency" and first <= 1):
             return self._lower(first, "good requests/s may be higher below")
         if (peak.high - peak.low) / 2 <= self.bounds.precision * curve.loads[peak.at]:
@@ -486,7 +488,7 @@ class _Maximum:
         best, most = None, self.bounds.precision / 2
         for low, high in zip(curve.loads[:-1].tolist(), curve.loads[1:].tolist(), strict=True):
             inside = (peak.spans[:, 0] <= low) & (peak.spans[:, 1] >= high)
-            load = possible(self.objective, math.sqrt(low * high))
+            load = round_load(self.objective, math.sqrt(low * high))
             likely = float(inside.mean()) * math.log(high / low)
             if low < load < high and likely > most:
                 best, most = load, likely
@@ -499,7 +501,9 @@ class _Maximum:
     def _lower(self, load: float, what: str) -> NextStage | SearchResult:
         if self.objective.axis == "concurrency" and load <= 1:
             return self.ended(f"{what} at a single user")
-        return NextStage(possible(self.objective, load / GROWTH), f"{what} at {said(self.objective, load)}")
+        return NextStage(
+            round_load(self.objective, load / GROWTH), f"{what} at {format_load(self.objective, load)}"
+        )
 
     def ended(self, why: str) -> SearchResult:
         """What the stages show where the search cannot go on."""

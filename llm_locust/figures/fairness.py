@@ -501,7 +501,7 @@ def fairness(
         headers=list(headers),
         better_header=better_header,
         dispersion=spread,
-        affinity=Affinities(**{key: _told(affinity) for key, affinity in affinities.items()}),
+        affinity=Affinities(**{key: _affinity_figures(affinity) for key, affinity in affinities.items()}),
         causes=causes(evidence),
     )
 
@@ -571,7 +571,7 @@ def _plain(tested: Significance | None) -> TestOfChance | None:
     return None if tested is None else TestOfChance(statistic=tested.statistic, p=tested.p)
 
 
-def _told(affinity: Affinity) -> AffinityFigures | None:
+def _affinity_figures(affinity: Affinity) -> AffinityFigures | None:
     return msgspec.convert(affinity, AffinityFigures, from_attributes=True) if affinity.pairs else None
 
 

@@ -201,7 +201,7 @@ def _edge(case: "_Case", search: "SearchFacts | None") -> GateOutcome:
     if value is None:
         return case.broken(f"cannot tell: the search has no lower end: {answer.why}")
     if is_bound and not case.holds(value):
-        bound = _shown(case.gate, value)
+        bound = _text(case.gate, value)
         return case.broken(f"cannot tell: the edge is only known to be at least {bound}", value)
     return case.compared(value)
 
@@ -277,7 +277,7 @@ class _Case:
         return bool(OPERATORS[self.gate.op](round(value, DIGITS), self.gate.limit))
 
     def is_not(self, value: float) -> str:
-        return f"{_shown(self.gate, value)} is not {self.gate.op} {_shown(self.gate, self.gate.limit)}"
+        return f"{_text(self.gate, value)} is not {self.gate.op} {_text(self.gate, self.gate.limit)}"
 
     def too_few(self, what: str, unit: str, n: int, fewest: int) -> str:
         """That there are fewer samples than are needed, and how long those would take."""
@@ -509,7 +509,7 @@ def _of_failures(case: _Case, value: float) -> GateOutcome:
     if share <= MOST_BOUNDED and longest is not None:
         bound = (1 - share) * value + share * longest
         if case.holds(bound):
-            note = f"{text}: {_shown(gate, bound)} if each had been as slow as the slowest"
+            note = f"{text}: {_text(gate, bound)} if each had been as slow as the slowest"
             return case.held(value, note=note)
     return case.unknown(f"cannot tell: {text}, and a mean cannot include them; limit a percentile", value)
 
@@ -591,10 +591,10 @@ def _of_rate(case: _Case) -> GateOutcome | None:
     if abs(law.rate - value) <= RATES_DIFFER * max(law.rate, value):
         return None
     low, high = (law.rate + sign * _OF_99 * law.error for sign in (-1, 1))
-    by_law = f"{_shown(gate, value)} was counted, {_shown(gate, law.rate)} is in flight / time"
+    by_law = f"{_text(gate, value)} was counted, {_text(gate, law.rate)} is in flight / time"
     if case.holds(low) != case.holds(high):
         return case.unknown(f"cannot tell: {short} ({by_law}): run for longer", value)
-    note = f"by requests in flight / time; {_shown(gate, value)} was counted"
+    note = f"by requests in flight / time; {_text(gate, value)} was counted"
     if case.holds(low):
         return case.held(law.rate, note=note)
     return case.broken(f"{case.is_not(law.rate)}: {short} ({by_law})", law.rate, note=note)
@@ -678,8 +678,8 @@ def _latency_undetermined(case: _Case) -> GateOutcome:
         return case.broken(f"no samples: the run has no value for {gate.metric}")
     unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""
     cut = f"{stats.known.censored} requests were given up before they ended{unsent}"
-    least = f"at least {_shown(gate, bound)}"
-    limit = f"{gate.op} {_shown(gate, gate.limit)}"
+    least = f"at least {_text(gate, bound)}"
+    limit = f"{gate.op} {_text(gate, gate.limit)}"
     # The figure may be the bound itself: only what that breaks, too, is decided.
     holds = case.holds(bound)
     if gate.op in (">", ">="):
@@ -695,11 +695,11 @@ def _on_a_failure(case: _Case) -> str:
     """What a percentile of all requests that falls on a failed one says."""
     _, latency, statistic = case.gate.path
     of_others = case.part.latency_ms[latency].figure(statistic)
-    beside = "" if of_others is None else f"; of the others it is {_shown(case.gate, of_others)}"
+    beside = "" if of_others is None else f"; of the others it is {_text(case.gate, of_others)}"
     return f"{_failed(case)}: the {statistic} of all requests falls on a failed one{beside}"
 
 
-def _shown(gate: Gate, value: float) -> str:
+def _text(gate: Gate, value: float) -> str:
     if gate.kind is MetricKind.SHARE:
         return f"{_apart(value * 100, gate.limit * 100)}%"
     text = _apart(value, gate.limit)

@@ -380,11 +380,11 @@ def _reason(live: LiveEnd, of_records: int) -> str | None:
 
 def _compared(live: LiveEnd, m: Measured, requests: Requests) -> Iterator[tuple[str, LivePercentiles]]:
     for metric in METRICS:
-        told = live.latency_ms.get(metric)
+        of_live = live.latency_ms.get(metric)
         exact = _exact(metric, m, requests)
-        if told is not None and told.n == len(exact):
+        if of_live is not None and of_live.n == len(exact):
             pairs = {
-                place: (getattr(told, place), percentile(exact, percent) * 1e3) if len(exact) else None
+                place: (getattr(of_live, place), percentile(exact, percent) * 1e3) if len(exact) else None
                 for place, percent in PLACES.items()
             }
             yield metric, LivePercentiles(n=len(exact), **pairs)
@@ -409,9 +409,9 @@ def _gaps(m: Measured, requests: Requests) -> Floats | Ascending:
 
 
 def _differences(compared: Mapping[str, LivePercentiles]) -> Iterator[FurthestOff]:
-    for metric, told in compared.items():
+    for metric, of_live in compared.items():
         for place in PLACES:
-            pair = getattr(told, place)
+            pair = getattr(of_live, place)
             if pair is None:
                 continue
             live_ms, exact_ms = pair

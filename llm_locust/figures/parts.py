@@ -303,15 +303,15 @@ def breakdown(
         dimension: one of :data:`DIMENSIONS`.
     """
     found = sorted(groups(_labels(requests, dimension)), key=lambda group: -len(group[1]))
-    told = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
-    populations = [m.population(rows) for _, rows in told]
-    stuck_s = [partial(m.stuck.bounds_s, rows) for _, rows in told]
+    largest = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
+    populations = [m.population(rows) for _, rows in largest]
+    stuck_s = [partial(m.stuck.bounds_s, rows) for _, rows in largest]
     latencies = latency_figures(m.c, populations, _SHOWN, places, stuck_s)
     figures = {
         label: _figures(m, rows, population, latency_ms)
-        for (label, rows), population, latency_ms in zip(told, populations, latencies, strict=True)
+        for (label, rows), population, latency_ms in zip(largest, populations, latencies, strict=True)
     }
-    return BreakdownPart(groups=figures, left_out=len(found) - len(told))
+    return BreakdownPart(groups=figures, left_out=len(found) - len(largest))
 
 
 @dataclass(frozen=True, slots=True)

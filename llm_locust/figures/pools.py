@@ -133,7 +133,8 @@ def transfers_of(series: ServerSeries, targets: Sequence[ServerFigures]) -> Tran
     return Transfers(
         done=sum(known) if known else None,
         failed=(failed[of_role] or max(failed[role] for role in ROLES)) + failed[None],
-        complete=all(_told(series, t) for t in counting) and not any(_is_missed(t, targets) for t in targets),
+        complete=all(_has_both(series, t) for t in counting)
+        and not any(_is_missed(t, targets) for t in targets),
     )
 
 
@@ -142,7 +143,7 @@ def _done(targets: Sequence[ServerFigures]) -> float | None:
     return sum(known) if known else None
 
 
-def _told(series: ServerSeries, target: ServerFigures) -> bool:
+def _has_both(series: ServerSeries, target: ServerFigures) -> bool:
     """Whether a server told both numbers; one without a role may have none of them (an exporter)."""
     has = {target.kv_transfer_ms is not None, target.kv_transfers_failed is not None}
     return has == {True} or (target.role is None and has == {False}) or is_sglang(series, target.target)
@@ -504,5 +505,5 @@ def _ttft_remark(part: TtftParts | None) -> Iterator[Line]:
 def _sources(targets: Sequence[ServerFigures]) -> Iterator[Line]:
     """Who says which role a server has."""
     found = Counter(target.role_source for target in targets if target.role and target.role_source)
-    said = [f"{clean(source)} ({plural(n, 'server')})" for source, n in found.items()]
-    yield Line(f"roles by {', '.join(said)}", Tone.FAINT, verbatim=True)
+    sources = [f"{clean(source)} ({plural(n, 'server')})" for source, n in found.items()]
+    yield Line(f"roles by {', '.join(sources)}", Tone.FAINT, verbatim=True)

@@ -91,11 +91,11 @@ def _section(field: inspect.Field) -> Iterator[Row]:
 def _rows(fields: list[inspect.Field], prefix: str) -> Iterator[Row]:
     """A row for neighbours of the same meaning, and the rows of what is below them."""
     described = [(field.encode_name, _unwrapped(field.type)[1], *_below(field.type)) for field in fields]
-    for (said, struct), alike in groupby(described, key=lambda each: each[1:3]):
+    for (words, struct), alike in groupby(described, key=lambda each: each[1:3]):
         names = [f"{name}{suffix}" for name, *_, suffix in alike]
         pattern = prefix + (names[0] if len(names) == 1 else f"{{{','.join(names)}}}")
-        if said is not None:
-            yield pattern, said["meaning"], said["of"]
+        if words is not None:
+            yield pattern, words["meaning"], words["of"]
         if struct is not None and struct.cls not in _REPEATED:
             yield from _rows(list(struct.fields), f"{pattern}.")
 
@@ -118,14 +118,14 @@ def _below(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, str] | None]:
     """Without what says its meaning, which comes with it, and without null."""
-    said = None
+    words = None
     while isinstance(kind, inspect.Metadata | inspect.UnionType):
         if isinstance(kind, inspect.Metadata):
-            said = kind.extra or said
+            words = kind.extra or words
             kind = kind.type
         else:
             kind = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
-    return kind, said
+    return kind, words
 
 
 def _of(struct: type[msgspec.Struct]) -> inspect.StructType:

@@ -24,10 +24,10 @@ from llm_locust.figures.edge import (
     NextStage,
     SearchResult,
     find_edge,
-    next_of,
+    format_load,
+    next_load,
     next_of_maximum,
-    possible,
-    said,
+    round_load,
 )
 from llm_locust.figures.figure import Run
 from llm_locust.figures.objective import UNITS, Axis, Objective, Probe, Shown, parse_objective, probes
@@ -148,7 +148,7 @@ def last_answer(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -
         return step
     ended = next_step(objective, replace(bounds, most_stages=len(probes)), probes)
     assert isinstance(ended, SearchResult)
-    wanted = said(objective, step.load)
+    wanted = format_load(objective, step.load)
     return replace(ended, why=f"the run ended before the search did, which would go on with {wanted}")
 
 
@@ -159,7 +159,7 @@ class _Search:
     probes: tuple[Probe, ...]
 
     def step(self) -> NextStage | SearchResult:
-        return next_of(self.objective, self.bounds, self.probes, self._wanted, self._ended)
+        return next_load(self.objective, self.bounds, self.probes, self._wanted, self._ended)
 
     def _wanted(self) -> NextStage | SearchResult:
         """What would be next if neither the client nor the number of stages were a limit."""
@@ -180,16 +180,17 @@ class _Search:
 
     def _higher(self, load: float) -> NextStage | SearchResult:
         if load >= self.bounds.most:
-            return self._ended(f"{self._said(load)} is the most that may be tried")
+            return self._ended(f"{self._format_load(load)} is the most that may be tried")
         return NextStage(
-            self._possible(min(GROWTH * load, self.bounds.most)), f"all limits hold at {self._said(load)}"
+            self._round_load(min(GROWTH * load, self.bounds.most)),
+            f"all limits hold at {self._format_load(load)}",
         )
 
     def _lower(self, load: float) -> NextStage | SearchResult:
         if self.objective.axis == "concurrency" and load <= 1:
             return self._ended("a single user breaks a limit")
         why = "a limit is broken" if self._counted else "the client was the limit"
-        return NextStage(self._possible(load / GROWTH), f"{why} at {self._said(load)}")
+        return NextStage(self._round_load(load / GROWTH), f"{why} at {self._format_load(load)}")
 
     def _near(self, edge: Edge) -> float:
         """A load near the edge, inside what is open: on the side that fewer requests have shown."""
@@ -199,25 +200,25 @@ class _Search:
             width = math.log(high / low)
             first, last = low * math.exp(_INSIDE * width), high * math.exp(-_INSIDE * width)
             middle = edge.load if 0 < edge.load < math.inf else math.sqrt(low * high)
-            return self._possible(min(max(middle, first), last))
+            return self._round_load(min(max(middle, first), last))
         if not 0 < edge.load < math.inf:
-            return self._possible(math.sqrt(low * high))
+            return self._round_load(math.sqrt(low * high))
         below = sum(1 for probe in self._counted if edge.load * (1 - 2 * precision) <= probe.load < edge.load)
         above = sum(
             1 for probe in self._counted if edge.load <= probe.load <= edge.load * (1 + 2 * precision)
         )
         side = -1 if below <= above else 1
         wanted = edge.load * (1 + side * precision / 2)
-        return self._possible(min(wanted, GROWTH * min(self._broken())))
+        return self._round_load(min(wanted, GROWTH * min(self._broken())))
 
     def _last_that_holds(self) -> float | None:
         """The number of users that is shown to hold where one more is shown to break; None if none is."""
-        shown = {probe.load: probe.shows(self._required) for probe in self._counted}
+        verdicts = {probe.load: probe.shows(self._required) for probe in self._counted}
         return next(
             (
                 load
-                for load, seen in shown.items()
-                if seen == Shown.HOLDS and shown.get(load + 1) == Shown.BROKEN
+                for load, seen in verdicts.items()
+                if seen == Shown.HOLDS and verdicts.get(load + 1) == Shown.BROKEN
             ),
             None,
         )
@@ -287,15 +288,15 @@ class _Search:
         """The highest load at which the intervals of all shares are as required; None without one."""
         return max((p.load for p in self._counted if p.shows(self._required) == "holds"), default=None)
 
-    def _possible(self, load: float) -> float:
-        return possible(self.objective, load)
+    def _round_load(self, load: float) -> float:
+        return round_load(self.objective, load)
 
     def _whole(self, load: float | None) -> float | None:
         """Whole users below an edge: the next one breaks it."""
         return float(math.floor(load)) if load is not None and self.objective.axis == "concurrency" else load
 
-    def _said(self, load: float) -> str:
-        return said(self.objective, load)
+    def _format_load(self, load: float) -> str:
+        return format_load(self.objective, load)
 
 
 # --- The search of a run: what it looked for, and what its stages show of it

@@ -208,8 +208,8 @@ def figures_of(series: ServerSeries, of: Targets, role: "Role | None" = None) ->
     length, rate = _speculation(series, of, counts)
     names: dict[str, Any] = {}
     if isinstance(of, str):
-        said = (None, None, None) if role is None else (role.name, role.source, role.doubt)
-        names = {"name": of, "role": said[0], "role_source": said[1], "role_doubt": said[2]}
+        of_role = (None, None, None) if role is None else (role.name, role.source, role.doubt)
+        names = {"name": of, "role": of_role[0], "role_source": of_role[1], "role_doubt": of_role[2]}
     up = series.named("up", of).values()
     scrapes = sum(float(each.counts.sum()) for each in up)
     covered = [each.covered_s / series.seconds for each in up] if series.seconds else []

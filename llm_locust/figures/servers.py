@@ -132,19 +132,19 @@ def _server_row(target: ServerFigures, name: str) -> TableRow:
         (
             name,
             target.role or "",
-            _known(target.running_mean),
-            _known(target.running_max),
-            _known(target.waiting_mean),
-            _known(target.waiting_max),
+            _cell(target.running_mean),
+            _cell(target.running_max),
+            _cell(target.waiting_mean),
+            _cell(target.waiting_max),
             _share(target.kv_cache_usage_max),
             _share(_hits(target)),
             count(target.preemptions) if target.preemptions else "",
-            _known(target.acceptance_length),
+            _cell(target.acceptance_length),
             _share(target.acceptance_rate),
             *_kv_transfers(target),
-            _known(target.ttft_ms.mean if target.ttft_ms else None),
+            _cell(target.ttft_ms.mean if target.ttft_ms else None),
             _share(target.gpu_utilisation_mean),
-            _known(target.power_w_mean),
+            _cell(target.power_w_mean),
             f"{count(target.failed)} of {count(target.scrapes)}" if target.failed else "",
         )
     )
@@ -155,7 +155,7 @@ def _kv_transfers(target: ServerFigures) -> tuple[str, str, str]:
     found = target.kv_transfer_ms
     each = target.kv_transfer_bytes / found.n if found and found.n and target.kv_transfer_bytes else None
     failed = count(target.kv_transfers_failed) if target.kv_transfers_failed else ""
-    return _known(found.mean if found else None), _known(each / _MIB if each else None), failed
+    return _cell(found.mean if found else None), _cell(each / _MIB if each else None), failed
 
 
 def _hits(target: ServerFigures) -> float | None:
@@ -163,7 +163,7 @@ def _hits(target: ServerFigures) -> float | None:
     return target.prefix_cache_hit_rate_mean if by_counts is None else by_counts
 
 
-def _known(value: float | None) -> str:
+def _cell(value: float | None) -> str:
     """Nothing for what a server does not tell: a column that none tells is left out."""
     return "" if value is None else number(value)
 

@@ -238,8 +238,8 @@ def _spike(run: _Run, found: _Found, why: str | None) -> Spike:
         recovering=_part(run, parts[1]),
         after=_part(run, parts[2]),
         missed=sum(part.n - part.hits for part in (_share(each, run.good, run.judged) for each in parts[:2])),
-        good=_told(of_good),
-        latency=_told(of_latency),
+        good=_recovery_figures(of_good),
+        latency=_recovery_figures(of_latency),
         latency_limit_ms=None if limit_s is None else limit_s * 1e3,
     )
 
@@ -277,7 +277,7 @@ def _part(run: _Run, rows: Rows) -> SpikePart:
     )
 
 
-def _told(found: Recovery) -> SpikeRecovery:
+def _recovery_figures(found: Recovery) -> SpikeRecovery:
     return SpikeRecovery(recovered_s=found.seconds, at_least_s=found.at_least_s, why=found.why)
 
 
@@ -323,8 +323,8 @@ def _spike_section(found: SpikeFacts, each: Spike, key: str) -> Section:
 
 
 def _spike_row(name: str, part: SpikePart) -> TableRow:
-    shown = (number(part.p50_ms), number(part.p99_ms))
-    return TableRow((name, count(part.requests), count(part.missed), percent(part.good), *shown))
+    latencies = (number(part.p50_ms), number(part.p99_ms))
+    return TableRow((name, count(part.requests), count(part.missed), percent(part.good), *latencies))
 
 
 def _spike_lines(found: SpikeFacts, each: Spike, name: str) -> Iterator[Line]:

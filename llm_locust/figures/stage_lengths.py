@@ -119,8 +119,8 @@ class LengthsSeen:
             return ""
         had = (
             f"other lengths than {self.asked}: {self.other:,} of {self.ok:,} ok requests were off by more "
-            f"than {TOLERANCE:.0%}; the median was {_shown(self.input_p50)} input and "
-            f"{_shown(self.output_p50)} output tokens"
+            f"than {TOLERANCE:.0%}; the median was {_tokens_text(self.input_p50)} input and "
+            f"{_tokens_text(self.output_p50)} output tokens"
         )
         hints = []
         if self.input_p50 is not None and is_off(self.input_p50, self.asked.input_tokens, LEAST_INPUT):
@@ -162,5 +162,5 @@ def _median(tokens: Floats) -> float | None:
     return percentile(ordered(known), 50.0) if len(known) else None
 
 
-def _shown(tokens: float | None) -> str:
+def _tokens_text(tokens: float | None) -> str:
     return "an unknown number of" if tokens is None else f"{tokens:,.0f}"

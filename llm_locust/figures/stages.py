@@ -733,7 +733,7 @@ def _repeats_row(repeated: Repeats) -> TableRow:
 def _cell(over: OverRepeats | None, name: str) -> str:
     if over is None or over.mean is None:
         return UNDEFINED if name not in _OF_SOME_RUNS else ""
-    shown = percent if name in _SHARES else number
+    text = percent if name in _SHARES else number
     if over.ci95 is None or over.ci95[1] is None:
-        return shown(over.mean)
-    return f"{shown(over.mean)} ± {shown(over.ci95[1] - over.mean)}"
+        return text(over.mean)
+    return f"{text(over.mean)} ± {text(over.ci95[1] - over.mean)}"

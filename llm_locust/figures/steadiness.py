@@ -139,15 +139,15 @@ class _Beginning:
 
     @property
     def text(self) -> str:
-        low, high = (self._shown(self.later.mean + sign * self.later.reach) for sign in (-1, 1))
+        low, high = (self._not_negative(self.later.mean + sign * self.later.reach) for sign in (-1, 1))
         return (
-            f"{self.name} {self._shown(self.was)}{self.unit} against "
-            f"{self._shown(self.later.mean)}{self.unit} in the last third "
+            f"{self.name} {self._not_negative(self.was)}{self.unit} against "
+            f"{self._not_negative(self.later.mean)}{self.unit} in the last third "
             f"(99 % of such parts: {low} .. {high})"
         )
 
     @staticmethod
-    def _shown(value: float) -> str:
+    def _not_negative(value: float) -> str:
         return quantity(max(0.0, value))
 
 
@@ -476,7 +476,7 @@ def drift(
         bin_s=window.seconds / bins,
         found=[m for m, trend in trends.items() if trend and trend.is_beyond_noise(_NAMED_FROM)],
         measures={
-            m: None if trend is None else _told(trend, window.seconds / _HOUR_S, series[m])
+            m: None if trend is None else _drift_line(trend, window.seconds / _HOUR_S, series[m])
             for m, trend in trends.items()
         },
         client_rss_mib=_memory(rss_mib or {}),
@@ -496,7 +496,7 @@ def _memory(rss_mib: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Memor
         trend = fit_trend((at_s - at_s[:1]) / _HOUR_S, mib)
         if trend is not None:
             hours = float(at_s[-1] - at_s[0]) / _HOUR_S
-            line = asdict(_told(trend, hours, mib))
+            line = asdict(_drift_line(trend, hours, mib))
             found[name] = MemoryLine(**line, beyond_noise=trend.is_beyond_noise(_NAMED_FROM))
     return found or None
 
@@ -512,7 +512,7 @@ def _why_not(window: Window, bins: int, requests: int) -> str | None:
     return None
 
 
-def _told(trend: Trend, hours: float, series: Floats) -> DriftLine:
+def _drift_line(trend: Trend, hours: float, series: Floats) -> DriftLine:
     return DriftLine(
         at_start=trend.level,
         at_end=trend.level + trend.slope * hours,
@@ -604,8 +604,8 @@ def show_drift(summary: "Summary") -> Section | None:
         for key, label in _MEASURES
         if (line := measures[key])
     ) + tuple(
-        _drift_row(f"memory of {names.get(node, clean(node))}, MiB", told, 1.0, told.beyond_noise)
-        for node, told in memory.items()
+        _drift_row(f"memory of {names.get(node, clean(node))}, MiB", series, 1.0, series.beyond_noise)
+        for node, series in memory.items()
     )
     return Section("Drift", (_headline(part),), Table(columns, rows), tuple(_how(summary, part)))
 

@@ -332,10 +332,10 @@ def explained_once(sections: list[Section]) -> list[Section]:
     return [replace(section, notes=tuple(_untold(section.notes, told))) for section in sections]
 
 
-def _untold(notes: tuple[Line, ...], told: set[bool]) -> Iterator[Line]:
+def _untold(notes: tuple[Line, ...], explained: set[bool]) -> Iterator[Line]:
     for note in notes:
         if note.text == MARK_MEANING:
-            if False in told or note.wide in told:
+            if False in explained or note.wide in explained:
                 continue
-            told.add(note.wide)
+            explained.add(note.wide)
         yield note

@@ -266,8 +266,8 @@ def _hidden(c: Columns, ok: Rows) -> HiddenTokens:
 
 def _opening(c: Columns, ok: Rows) -> float | None:
     """Tokens of the first event, of answers whose server counts in each event: mean."""
-    told = ok[~np.isnan(c.came_tokens[ok])]
-    return float(c.opening_tokens[told].sum()) / len(told) if len(told) else None
+    counted = ok[~np.isnan(c.came_tokens[ok])]
+    return float(c.opening_tokens[counted].sum()) / len(counted) if len(counted) else None
 
 
 def faults(c: Columns, ok: Rows) -> CountFaults:
