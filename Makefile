@@ -94,7 +94,7 @@ wheels: $(VENV)/.test  ## build/wheelhouse: the wheels to publish, by cibuildwhe
 	$(UV) tool run cibuildwheel --platform linux --output-dir build/wheelhouse
 
 docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario
-	$(BIN)/python -m llm_locust.options.reference docs/options.md
+	$(BIN)/python -m llm_locust.options.table docs/options.md
 	$(BIN)/python -m llm_locust.figures.reference docs
 
 frozen: $(VENV)/.test  ## the texts of tests/frozen anew from its runs: git shows which lines a change has changed

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
-from llm_locust.client.decoder import BodyDecoder, header_text
-from llm_locust.client.error_body import readable
+from llm_locust.client.decoder import BodyDecoder, header_text, readable
 from llm_locust.client.http.errors import (
     AnswerOverError,
     ClientError,

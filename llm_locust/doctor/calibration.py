@@ -19,7 +19,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.doctor.finding import Finding, OutOfTimeError, TimeLeft, fail, ok, skipped, warn
 from llm_locust.doctor.known_server import Logged
 from llm_locust.figures.client import FEWEST, calibration_text
-from llm_locust.figures.client_thresholds import LAG_FLOOR_MS
+from llm_locust.figures.client_rules import LAG_FLOOR_MS
 from llm_locust.figures.text import clean, count, number, percent, plural, short
 from llm_locust.host import MARGIN, descriptors_for, file_limits, raise_file_limit
 from llm_locust.metrics.stats.censoring import ordered, percentile

@@ -23,7 +23,7 @@ from llm_locust.deployment.discovery import (
     fetch,
 )
 from llm_locust.doctor.finding import Finding, OutOfTimeError, TimeLeft, fail, ok, skipped, warn, why
-from llm_locust.figures.client_thresholds import LAG_FLOOR_MS, STEAL_CAUSE, THROTTLED_CAUSE, Threshold
+from llm_locust.figures.client_rules import LAG_FLOOR_MS, STEAL_CAUSE, THROTTLED_CAUSE, Threshold
 from llm_locust.figures.text import clean, count, number, plural, short
 from llm_locust.host import (
     MARGIN,

@@ -1,7 +1,7 @@
 """Client's validity: whether the numbers can be trusted, as far as the client is concerned.
 
 ``suspect``: the client may have affected the load or part of the numbers. ``invalid``: the numbers depend
-largely on the client. The thresholds are those of :mod:`llm_locust.figures.client_thresholds`. Delays under
+largely on the client. The thresholds are those of :mod:`llm_locust.figures.client_rules`. Delays under
 1 ms never count against a client. With the kernel's timestamps, CPU that it used or lacked is the cause of
 a finding, and none itself: what was late shows in first tokens, ends and sends."""
 
@@ -13,18 +13,15 @@ import numpy as np
 
 from llm_locust.core.manifest import CalibrationFacts, Manifest, WorkerFacts, worker_names
 from llm_locust.core.texts import quantity
-from llm_locust.figures.client_thresholds import (
+from llm_locust.figures.client_rules import (
     CALIBRATION,
     CLOCK_ERROR,
     CLOCK_STEPS,
     LAG_FLOOR_MS,
     LAG_PROGRAM,
+    LOAD_LATE,
     PROGRAM_SHARE,
     RUN_QUEUE,
-)
-from llm_locust.figures.figure import Run
-from llm_locust.figures.late_client import (
-    LOAD_LATE,
     EndLags,
     Finding,
     Scale,
@@ -42,6 +39,7 @@ from llm_locust.figures.late_client import (
     waiting_findings,
     wide_findings,
 )
+from llm_locust.figures.figure import Run
 from llm_locust.figures.littles_law import LittlesLaw, compute as littles_law, law_text, remark
 from llm_locust.figures.text import Line, Section, Tone, clean, count, number, plural, sentence, short
 from llm_locust.metrics.catalogue import end_lag, schedule_delay

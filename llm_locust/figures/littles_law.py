@@ -16,7 +16,7 @@ from msgspec import structs
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import quantity
-from llm_locust.figures.client_thresholds import LITTLES_LAW
+from llm_locust.figures.client_rules import LITTLES_LAW
 from llm_locust.figures.figure import Run
 from llm_locust.figures.text import Line, Tone, number, percent, sentence
 from llm_locust.metrics.columns import Columns, Floats

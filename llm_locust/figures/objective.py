@@ -17,7 +17,7 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.stages import finished, of_lengths
 from llm_locust.core.texts import listed, nearest
 from llm_locust.figures.client import client_validity
-from llm_locust.figures.late_client import Scale
+from llm_locust.figures.client_rules import Scale
 from llm_locust.figures.parts import part_of_all
 from llm_locust.figures.stages import CLIENT_LIMITED, hung_users, stage_verdict, touching
 from llm_locust.figures.user_time import UserTime

@@ -11,7 +11,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.texts import quantity
 from llm_locust.figures.client import ClientFacts, client_validity
-from llm_locust.figures.late_client import Scale
+from llm_locust.figures.client_rules import Scale
 from llm_locust.figures.user_time import MOST_HUNG, user_time
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, View, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows

@@ -13,9 +13,9 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.texts import UNDEFINED, quantity
 from llm_locust.figures.agents import agents
 from llm_locust.figures.client import ClientFacts, ClientVerdict, client_validity
+from llm_locust.figures.client_rules import Scale
 from llm_locust.figures.figure import Run
 from llm_locust.figures.goodput import limits
-from llm_locust.figures.late_client import Scale
 from llm_locust.figures.parts import (
     LATENCY_COLUMNS,
     RATE_COLUMNS,

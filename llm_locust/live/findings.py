@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from llm_locust.core.manifest import HealthCell
 from llm_locust.core.texts import quantity
 from llm_locust.figures.client import ClientVerdict
-from llm_locust.figures.client_thresholds import LAG_PROGRAM, PROGRAM_SHARE
-from llm_locust.figures.fairness import slower
-from llm_locust.figures.late_client import (
+from llm_locust.figures.client_rules import (
+    LAG_PROGRAM,
+    PROGRAM_SHARE,
     Cause,
     EndLags,
     Finding,
@@ -25,6 +25,7 @@ from llm_locust.figures.late_client import (
     waiting_findings,
     wide_findings,
 )
+from llm_locust.figures.fairness import slower
 from llm_locust.figures.user_time import HungUsers
 from llm_locust.live.counts import Counts, LiveKey
 from llm_locust.live.figures import latency
@@ -100,7 +101,7 @@ def slow_replicas(by_replica: Mapping[str, Counts]) -> tuple[str, ...]:
 # --------------------
 # Client's verdict on the live numbers.
 #
-# These are the rules of :mod:`llm_locust.figures.late_client` that can be checked during a run: the
+# These are the rules of :mod:`llm_locust.figures.client_rules` that can be checked during a run: the
 # same findings, by the same thresholds, with the same cause.
 # --------------------
 

@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from llm_locust.figures.late_client import Cause
+from llm_locust.figures.client_rules import Cause
 from llm_locust.live.counts import Counts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import WorkerState

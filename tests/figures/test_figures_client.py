@@ -13,10 +13,9 @@ from summaries import typed
 
 from llm_locust.core.manifest import CalibrationFacts, ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.figures import client_thresholds
+from llm_locust.figures import client_rules
 from llm_locust.figures.client import calibration_text, client_validity as client_validity_of
-from llm_locust.figures.client_thresholds import Threshold
-from llm_locust.figures.late_client import Scale, WorstNodes, explain, standstill_findings
+from llm_locust.figures.client_rules import Scale, Threshold, WorstNodes, explain, standstill_findings
 from llm_locust.metrics.limits import parse_slo
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.question import Question
@@ -411,7 +410,7 @@ def limit(threshold: Threshold, value: float | None) -> str:
 
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "definitions.md").read_text()
-    thresholds = [each for each in vars(client_thresholds).values() if isinstance(each, Threshold)]
+    thresholds = [each for each in vars(client_rules).values() if isinstance(each, Threshold)]
     rows = [f"| {t.figure} | {limit(t, t.suspect)} | {limit(t, t.invalid)} | {t.why} |" for t in thresholds]
     assert "\n".join(["| figure | suspect above | invalid above | why |", "|---|---|---|---|", *rows]) in docs
 

@@ -9,8 +9,16 @@ import configargparse  # type: ignore[import-untyped]
 import pytest
 
 from llm_locust.options.option import Group
-from llm_locust.options.reference import reference
-from llm_locust.options.table import GRAMMAR, GROUPS, LOCUST_OPTIONS, NOT_LOAD, OPTION, OPTIONS, recorded
+from llm_locust.options.table import (
+    GRAMMAR,
+    GROUPS,
+    LOCUST_OPTIONS,
+    NOT_LOAD,
+    OPTION,
+    OPTIONS,
+    recorded,
+    reference,
+)
 from llm_locust.scenario.document import SHARED, parse_scenario
 from llm_locust.scenario.tree import ScenarioError
 

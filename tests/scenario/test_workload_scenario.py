@@ -11,9 +11,14 @@ import yaml
 from hypothesis import given, strategies as st
 
 from llm_locust.metrics.limits import Slo
-from llm_locust.options.reference import SCENARIO_KEYS, SCENARIO_TABLE, with_scenario_tables
 from llm_locust.options.run import LEAST_ENDED
-from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS
+from llm_locust.options.table import (
+    GRAMMAR,
+    LOCUST_OPTIONS,
+    SCENARIO_KEYS,
+    SCENARIO_TABLE,
+    with_scenario_tables,
+)
 from llm_locust.scenario.document import (
     CLASS_KEYS,
     PRESETS,
