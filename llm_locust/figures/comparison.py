@@ -179,6 +179,9 @@ def _text(value: Any) -> str:
     return "none" if value in (None, "", []) else str(value)
 
 
+# --- Which differences are beyond noise
+
+
 #: Of all intervals of a comparison together.
 CONFIDENCE = 0.95
 

@@ -409,7 +409,7 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             _note_more(draft, chunk, event)
             plain = None
     if plain is not None:
-        _note_run(draft, read_chat, *plain)
+        _note_template(draft, read_chat, *plain)
 
 
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
@@ -442,7 +442,7 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             _note_more(draft, chunk, event)
             plain = None
     if plain is not None:
-        _note_run(draft, read_completions, *plain)
+        _note_template(draft, read_completions, *plain)
 
 
 def _note_more(draft: Draft, chunk: _Chunk[Any], event: SseEvent) -> None:
@@ -457,7 +457,7 @@ def _note_more(draft: Draft, chunk: _Chunk[Any], event: SseEvent) -> None:
         draft.note_running(event.end, usage)
 
 
-def _note_run(
+def _note_template(
     draft: Draft,
     reader: Callable[..., None],
     event: SseEvent,
