@@ -164,7 +164,9 @@ def test_the_error_of_that_rate_is_the_spread_of_the_rates_of_many_runs() -> Non
     rng, rates, errors = np.random.default_rng(1), [], []
     for _ in range(150):
         shape = (10, 40)
-        found = law_of(users(rng.gamma(4.0, 0.25, shape), rng.integers(10, 100, shape)), 5.0, 15.0)
+        times, tokens = rng.gamma(4.0, 0.25, shape)[:, :26], rng.integers(10, 100, shape)[:, :26]
+        assert (times[:, :-1].sum(axis=1) > 15.0).all()  # the others begin after the window
+        found = law_of(users(times, tokens), 5.0, 15.0)
         assert found is not None
         rates.append(found.rate)
         errors.append(found.error)
