@@ -105,6 +105,9 @@ class UserTime(SummaryPart, frozen=True):
 #: A share is below a limit beyond chance if it is so by this many standard deviations: 0.5 % of chances are.
 _SIGMAS = 2.58
 
+#: Requests were given up in a row, or at once, by chance if it brings as many of these more often.
+_BY_CHANCE = 0.05
+
 #: Fewest users whose latest request tells of a moment: of a few the slow requests are the latest for longer.
 _FEWEST_USERS = 5
 
@@ -208,8 +211,8 @@ class _Walks:
         return nexts_s
 
     def hung(self, silences: Silences) -> Mask:
-        """Requests that were given up after they had got nothing for longer than is usual, or that crawled,
-        of users of whom that was the last request, or who had several such ones in a row."""
+        """Requests that were given up after they had got nothing for longer than is usual, to the end of the
+        window or so many in a row that it is not by chance; and those that crawled to the end."""
         c, signs_s = self.c, self.last_sign_s()
         ends_s = np.minimum(self.ends_s, self.window.end_s(c))
         silent = c.given_up[self.rows] & (ends_s - signs_s > LEAST_S)
@@ -218,10 +221,23 @@ class _Walks:
         rows = self.rows[found]
         waits = Waits(rows, c.events[rows].astype(np.int64), signs_s[found], self.ends_s[found])
         silent[found] = silences.usual.is_strange(waits, (ends_s - signs_s)[found])
-        before = np.append(False, silent[:-1])[: len(silent)] & ~self.is_first
-        after = np.append(silent[1:], False)[: len(silent)] & ~self.is_last
-        crawls = self.crawls(silences) & c.cancelled[self.rows]
-        return np.asarray(silent & (self.is_last | before | after) | crawls, dtype=np.bool_)
+        in_a_row, at_end = self._in_a_row(silent), silent & self.is_last & self._are_to_the_end
+        n, share = int(silent.sum()), max(float(silent.mean()), 1e-9)
+        lengths, of_row = np.unique(np.bincount(in_a_row, silent), return_inverse=True)
+        several = np.array(
+            [_is_more(int((lengths[of_row] >= k).sum()), n * share ** (k - 1)) for k in lengths.tolist()]
+        )
+        # As many are under way at any moment as timed out or left before, times how long those took.
+        at_once = float((ends_s - signs_s)[silent & ~at_end].sum()) / self.window.seconds
+        was_cut = c.cancelled[self.rows] & ~c.abandoned[self.rows]
+        at_end &= was_cut | _is_more(int(at_end.sum()), at_once)
+        hang = (silent & several[of_row][in_a_row]) | at_end
+        return np.asarray(hang | (self.crawls(silences) & c.cancelled[self.rows]), dtype=np.bool_)
+
+    def _in_a_row(self, some: Mask) -> Rows:
+        """Of each of these requests the number of those of its user, one after another, that it is among."""
+        before = np.append(False, some[:-1])[: len(some)] & ~self.is_first
+        return np.asarray(np.cumsum(some & ~before), dtype=np.int64)
 
     def crawls(self, silences: Silences) -> Mask:
         """The last requests of users whose tokens came to the end, and far more slowly than is usual."""
@@ -242,11 +258,11 @@ class _Walks:
         """Who hung, from the last sign of the first such request of each."""
         if not hung.any():
             return HungUsers(n=0, from_s=None, until_s=None, seconds=0.0)
-        begins = hung & ~(np.append(False, hung[:-1]) & ~self.is_first)
+        in_a_row = self._in_a_row(hung)
+        begins = hung & (np.diff(in_a_row, prepend=0) > 0)
         signs_s = self.last_sign_s()  # in the drain that of one that crawls
         since_s = np.where(begins & (signs_s < self.window.end_s(self.c)), signs_s, self.begins_s)
         seconds = self._inside(self._until_s) - self._inside(since_s)
-        in_a_row = np.cumsum(begins)  # the number of each row of them
         last = hung & np.isin(in_a_row, in_a_row[hung & self.is_last])
         to_the_end, start_s = bool(last.any()), self.window.start_s(self.c)
         return HungUsers(
@@ -310,6 +326,14 @@ class _Walks:
 
     def _inside(self, times_s: Floats) -> Floats:
         return _inside(self.c, self.window, times_s)
+
+
+def _is_more(n: int, expected: float) -> bool:
+    """Whether so many are beyond chance, where so many are ``expected``: by Poisson's distribution."""
+    if not n or not expected:
+        return n > 0
+    chances = (math.exp(i * math.log(expected) - expected - math.lgamma(i + 1)) for i in range(n))
+    return 1 - math.fsum(chances) < _BY_CHANCE
 
 
 def _share(seconds: Floats, good: Mask, bad: Mask, lost_s: float) -> float | None:

@@ -166,6 +166,9 @@ BAD = {
     "half of the users hang, and time out each time": Truth(
         hanging(8, 5), load=Load(120, timeout=30), gates="error_rate<5%", says="5 of 10 users hung from 8"
     ),
+    "half of the users hang, and time out twice": Truth(
+        hanging(10, 5), load=Load(60, timeout=30), gates="p95_ttft<1s", says="5 of 10 users hung from 10"
+    ),
     "half of the users hang, and leave each time": Truth(
         hanging(8, 5), load=Load(120, patience=30), gates="p95_ttft<1s", says="5 of 10 users hung from 8"
     ),
@@ -420,6 +423,9 @@ HEALTHY = {
         Load(300),
         slo="ttft=1s",
         gates="goodput>=99% error_rate<1%",
+    ),
+    "by chance one in twenty-five times out, sometimes twice in a row": Truth(
+        some(0.04, {}, {"ttft": FOR_EVER}), 12, Load(150, timeout=6, seed=10), gates="error_rate<5%"
     ),
     "failures in the warm-up": Truth(
         lambda asked: Course(status=503 if asked.at_s < 3 else 200), 8, Load(20), warmup_s=6.0, gates=""
