@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-# --------------------
-# Canary: a request before the load, like the load's own, that is read up to its first token.
-#
-# A wrong path, key, model or body field, or a prompt that is too long, so ends the start with one line, and
-# not the load with thousands of failures. Every kind of request is sent once to every target: those of a
-# scenario's classes, or of user classes with prompts. User classes that build their requests themselves, such
-# as ``OpenAIUser``, have none: nobody knows what they will send.
-# --------------------
-
-
 #: Bodies' fields that the options for them change, not --body.
 _OWN_FIELDS = frozenset({"model", "messages", "prompt", "input", "stream", "query", "documents"})
 

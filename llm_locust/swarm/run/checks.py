@@ -525,9 +525,6 @@ def check_metrics(settings: Settings) -> None:
 # --- The client's error on this machine, measured before the load of a run
 
 
-# --- The client's error on this machine, measured before the load of a run
-
-
 def calibrate_run(
     environment: "Environment", settings: Settings, *, at_once: bool
 ) -> CalibrationFacts | None:

@@ -261,9 +261,6 @@ def upload_so_far(run: Path, to: str) -> bool:
 # --- Whether the destination of an upload answers, before the load
 
 
-# --- The destination of an upload
-
-
 #: Time limit of the question whether an object store answers.
 REACH_WITHIN_S = 15.0
 
@@ -288,9 +285,6 @@ def reach_upload(to: str) -> str | None:
     except ElsewhereError as e:
         return f"the process that asks {e}"
     return (last_words(output) or f"the process that asked ended with {code}") if code else None
-
-
-# --- Exit code of the process that ran a load, by what only it knows beside the verdict on its records
 
 
 # --- Exit code of the process that ran a load, by what only it knows beside the verdict on its records

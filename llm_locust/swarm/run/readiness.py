@@ -48,13 +48,6 @@ from llm_locust.swarm.run.target_check import RefusedError, check_target, settin
 logger = logging.getLogger(__name__)
 
 
-# --------------------
-# Replicas: found by name or address, waited for, and checked for what a run needs.
-#
-# A run that starts with five of eight replicas would measure another deployment.
-# --------------------
-
-
 _QUESTION = "Are you there?"
 
 _CLOCK = Clock(sleep=gevent.sleep)

@@ -9,9 +9,6 @@ from llm_locust.swarm.channel.collector import Inbox
 from llm_locust.swarm.channel.messages import CountsMessage, place_key, worker_facts
 from llm_locust.swarm.users.open_loop import Scheduled
 
-# --- Workers of a run, as the process with its directory sees them
-
-
 #: A worker heard from within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-# --- The server and its models
-
-
 #: Time limit of all checks together, after which the server counts as unreachable.
 CHECK_TIMEOUT_S = 10.0
 
