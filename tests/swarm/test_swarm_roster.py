@@ -354,7 +354,7 @@ BROKEN = RunVerdict(1, "1 of 1 gates failed")
 ENDS: dict[str, tuple[dict[str, Any], int, str]] = {
     "refused": ({"is_refused": True, "has_run": False, "judged": None}, 2, "the run was refused"),
     "no web server": (
-        {"has_run": False, "was_to_run": False, "judged": None, "part_failed": True},
+        {"has_run": False, "was_to_run": False, "judged": None, "has_crashed": True},
         2,
         "no load was sent",
     ),

@@ -336,7 +336,7 @@ def exit_verdict(end: RunEnd) -> RunVerdict:
     found = end.judged
     if end.is_refused:
         return RunVerdict(EXIT_USAGE, "the run was refused: the log says why")
-    if not end.has_run and (end.was_to_run or end.part_failed):
+    if not end.has_run and (end.was_to_run or end.has_crashed):
         return RunVerdict(EXIT_USAGE, "no load was sent")
     if not end.has_run:
         found = RunVerdict(0)
