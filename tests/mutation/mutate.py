@@ -70,7 +70,12 @@ AREAS: dict[str, tuple[str, ...]] = {
     "figures/*": ("figures", "metrics", "report", "frozen", "test_golden.py"),
     "swarm/channel/shipping.py": ("swarm/delivery", "hostile/test_hostile_messages.py"),
     "swarm/channel/collector.py": ("swarm/delivery", "hostile/test_hostile_messages.py"),
-    "store/merge.py": ("store/test_store_merge.py", "store/test_store.py"),
+    "store/merge.py": (
+        "store/test_store_merge.py",
+        "store/test_store.py",
+        "report/test_report_parts.py",
+        "hostile/test_hostile_run_dirs.py",
+    ),
     "workload/arrival*": ("workload/test_arrivals_rates.py", "workload/test_arrivals_schedules.py"),
     "workload/draws.py": ("workload/test_workload_lengths.py",),
     "options/load.py": ("options", "workload/test_arrivals_rates.py", "swarm/run/test_swarm_load_checks.py"),

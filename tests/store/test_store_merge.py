@@ -42,6 +42,7 @@ from llm_locust.store import (
     write_requests,
 )
 from llm_locust.store.facts import by_knowledge
+from llm_locust.store.frame_log import Expired, ExpiredBatches, read_expired, write_expired
 from llm_locust.store.merge import NO_END, is_damaged, salvage
 
 RUN = "20261121-120000-abcdef"
@@ -658,16 +659,28 @@ def test_row_groups_that_cannot_be_read_are_left_out_named_and_missing(run: Path
     assert line.startswith(f"requests.parquet: row group 1 of {lost} records cannot be read (")
 
 
+def test_what_was_dropped_stays_dropped_and_is_not_missing_beside_what_cannot_be_read(
+    run: Path, tmp_path: Path
+) -> None:
+    newest = FrameHeader("run", "w1", 66, 5)
+    gone = Expired(
+        run="run", base=0, size=9, sha256="", to="there", first_ns=1, until_ns=2, totals=b"",
+        workers={"w1": ExpiredBatches(rows=5, seqs="65-66", newest=newest)},
+    )  # fmt: skip
+    write_expired(run, gone)
+    rows, lost = len(open_requests(run)), damage(run, 1)
+    manifest = salvage(run, tmp_path / "out")
+    assert [w.received for w in manifest.workers] == [rows - lost + 5]
+    assert read_expired(tmp_path / "out") == [gone]
+
+
 def test_a_report_skips_what_is_bad_only_where_it_is_asked_to(run: Path) -> None:
     rows = len(open_requests(run))
     lost = damage(run, 0)
     with open_source([run], skip_bad=True) as source:
         assert len(source.requests) == rows - lost
         assert source.manifest.records_lost == lost
-    with (
-        open_source([run]) as source,
-        pytest.raises(StoreError, match="cannot be read as requests"),
-    ):
+    with pytest.raises(StoreError, match="cannot be read as requests"), open_source([run]) as source:
         list(source.requests.parts())
 
 
