@@ -76,6 +76,7 @@ def test_a_row_asks_for_nothing_that_its_kind_has_not(metric: LatencyMetric) -> 
         assert not metric.views & one_a_request
     if metric.per is not None:
         assert not metric.views & {View.DISTRIBUTIONS, View.OVER_TIME}, "their axes are milliseconds"
+    assert (View.OVERVIEW in metric.views) <= (View.SHORT in metric.views) <= (View.REPORT in metric.views)
     assert (View.CURVES in metric.views) <= metric.is_limited
     assert (View.COMPARISON in metric.views) <= metric.is_gated
     assert metric.live is None or metric.live.buckets_s == tuple(sorted(metric.live.buckets_s))

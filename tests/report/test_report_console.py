@@ -151,7 +151,9 @@ def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> N
 
 def test_ttfo_is_shown_only_where_it_is_not_ttft() -> None:
     assert "\nTTFO" not in printed(summary())
-    assert "\nTTFO" in printed(summary(records(first_answer_ns=90_000_000)))
+    reasoned = summary(records(first_answer_ns=90_000_000))
+    assert "\nTTFO" in printed(reasoned)
+    assert "\nTTFO" in printed(reasoned, full=False)
 
 
 def test_responses_that_the_server_left_open_are_told_at_the_end() -> None:
