@@ -237,7 +237,7 @@ def _replica(record: RequestRecord, name: str) -> RequestRecord:
 CHECK = """
 import sys
 from locust.argument_parser import LocustArgumentParser
-from llm_locust.options.settings import add_arguments
+from llm_locust.options.table import add_arguments
 from llm_locust.swarm.run.target_check import check_target
 from llm_locust.options.settings import UsageError, parse_settings
 parser = LocustArgumentParser()

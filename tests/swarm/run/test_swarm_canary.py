@@ -29,7 +29,7 @@ KEY = "sk-canary-0123456789abcdef"
 ASK = """
 import json, sys
 from locust.argument_parser import LocustArgumentParser
-from llm_locust.options.settings import add_arguments
+from llm_locust.options.table import add_arguments
 from llm_locust.options.settings import UsageError, parse_settings
 from llm_locust.swarm.run.canary import canaries_of
 from llm_locust.swarm.run.readiness import wait_for_replicas
