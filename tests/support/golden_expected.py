@@ -274,6 +274,7 @@ def tokens(df: Frame) -> dict[str, Any]:
     sums = (df.n * df.share).groupby(df.counted_by).sum()
     sums = sums.reindex(["usage", "tokenizer", "events", "estimate"], fill_value=0.0)
     streamed = known[known.streamed & (known.events > 0)]
+    paced = streamed[~(streamed.begun > streamed.first_event)]
     spelled = known[known.chars.notna()]
     mended = ok.fault.isin(["reasoning_left_out", "other_total"])
     by_events = ok[(ok.source == "events") & ok.streamed & ok.chars.notna()]
@@ -283,7 +284,7 @@ def tokens(df: Frame) -> dict[str, Any]:
     return {
         "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
         "output": some(ok.n, *lengths),
-        "tokens_per_event": (streamed.event_tokens - streamed.opening + 1).sum() / streamed.events.sum(),
+        "tokens_per_event": (paced.event_tokens - paced.opening + 1).sum() / paced.events.sum(),
         "opening": ok[ok.told].opening.mean(),
         "source": {s: part / sums.sum() for s, part in sums.items()},
         "hidden": {

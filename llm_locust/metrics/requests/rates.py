@@ -339,7 +339,9 @@ def tokens_per_event(c: Columns, ok: Rows) -> float | None:
     """Output tokens that events brought / token events, over the streamed answers whose count is known.
 
     A first event that is known to bring several counts as one with one: they say nothing of the others.
+    Answers whose pace begins after their first event are left out: the events of a summary bring no token.
     """
     rows = ok[c.streamed[ok] & (c.events[ok] > 0) & ~np.isnan(c.output_tokens[ok])]
+    rows = rows[~(c.paced_from_s[rows] > c.first_event_s[rows])]
     events = int(c.events[rows].sum())
     return float((c.event_tokens - c.opening_tokens + 1)[rows].sum()) / events if events else None

@@ -179,6 +179,12 @@ def test_a_first_event_of_many_tokens_counts_as_one_with_one() -> None:
     assert (result["tokens_per_event"], result["opening"]) == (1.0, 20)
 
 
+def test_events_of_a_summary_are_none_that_bring_its_tokens() -> None:
+    summary = request(output_tokens=502, hidden_tokens=500, first_answer_ns=70_000_000)
+    assert of(summary, request())["tokens_per_event"] == of(request())["tokens_per_event"] == 1.0
+    assert of(summary)["tokens_per_event"] is None
+
+
 def length_error(*given: Any, **more: Any) -> Any:
     found: Any = plain(length_error_of(*given, **more))
     return found
