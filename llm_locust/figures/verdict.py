@@ -15,6 +15,9 @@ from llm_locust.figures.user_time import MOST_HUNG
 from llm_locust.metrics.limits import STANDSTILL, parse_gates
 from llm_locust.metrics.standstill import MOST_STILL
 
+#: Requests of an open loop that were due and not sent: with more of all, the load was not the one asked for.
+MOST_UNSENT = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
@@ -38,9 +41,9 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
     invalid. 1: a gate broke. 3: no gate broke, and no request succeeded. 1: the server stood still for much
     of the window, and no gate says how long it may. 1: users or requests hung, and no gate is on goodput. 1:
-    requests failed, and no gate limits that. 3: a gate cannot be judged. A gate on a part of the records, or
-    on numbers that are the client's own, says nothing
-    about the server: therefore 4 and 3 come before 1.
+    requests failed, and no gate limits that. 3: many requests were never sent, and no gate is on goodput, or
+    a gate cannot be judged. A gate on a part of the records, or on numbers that are the client's own, says
+    nothing about the server: therefore 4 and 3 come before 1.
     """
     part = summary.completeness
     broken_for_good = [gate for gate in summary.gates if gate.for_good]
@@ -70,6 +73,8 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
         of = f"{summary.requests.failed} of {summary.requests.population} requests failed"
         why = f"{of}, and no gate limits that: add error_rate<1% or goodput>=95%"
         return RunVerdict(EXIT_GATE, why, is_of_failures=True)
+    if not of_users and (why := _never_sent(summary)):
+        return RunVerdict(EXIT_INVALID, why)
     if undecided := [gate for gate in summary.gates if gate.undecided]:
         return RunVerdict(EXIT_INVALID, _undecided(undecided, len(summary.gates)), is_undecided=True)
     return RunVerdict(0)
@@ -127,6 +132,21 @@ def hung_requests(summary: Summary) -> str:
     """How many requests of an open loop hung until they were given up."""
     n, of = summary.reliability.hung, summary.requests.scheduled
     return f"{n:,} of {of:,} requests hung: nothing more came of them until they were given up"
+
+
+def _never_sent(summary: Summary) -> str:
+    """That more than :data:`MOST_UNSENT` of an open loop's requests were never sent; else empty.
+
+    All gates but one on goodput are on those that were sent.
+    """
+    unsent = summary.requests.unsent or 0
+    of = summary.requests.scheduled + unsent
+    if unsent <= MOST_UNSENT * of or summary.is_sweep or _is_selection(summary):
+        return ""
+    return (
+        f"{unsent:,} of {of:,} requests were never sent, which only a gate on goodput judges: add one, or "
+        "lower the rate"
+    )
 
 
 def nothing_measured(summary: Summary, why: str | None = None) -> str:

@@ -212,6 +212,27 @@ def test_without_gates_it_is_for_the_process_that_ran_the_load_to_fail_a_standst
     assert not stood_still(typed(summarise(batch(*hung_from(9.5)), run)))
 
 
+@pytest.mark.parametrize(
+    ("unsent", "gates", "expected"),
+    [
+        (8, "error_rate<100%", 3),
+        (8, "error_rate<100% goodput>=50%", 0),
+        (8, "error_rate<100% goodput>=95%", 1),
+        (8, "rps>99", 1),
+        (1, "error_rate<100%", 0),
+    ],
+)
+def test_a_load_of_which_much_was_never_sent_is_not_the_one_asked_for(
+    unsent: int, gates: str, expected: int
+) -> None:
+    sent = [request(k * 0.1, (0.11, 0.12)) for k in range(10)]
+    workers = [WorkerFacts(id="w1", index=0, announced=10, received=10, unsent=unsent)]
+    found = judged(sent, manifest(workers=workers, open_loop=True, gates=gates, slo="e2el=1s"))
+    assert found is not None
+    assert found.code == expected, found
+    assert ("8 of 18 requests were never sent" in found.reason) is (expected == 3)
+
+
 SLOW = {"kind": "slow", "text": "replica-2 is 4.5 times slower than the others", "replica": "replica-2"}
 
 
