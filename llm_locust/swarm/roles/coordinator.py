@@ -113,6 +113,9 @@ class RunCoordinator:
             gevent.GreenletExit: the run cannot be started. The reason is logged. The greenlet that was about
                 to spawn users ends, so that no worker starts.
         """
+        before = self.run
+        if before is not None:  # a start from the web UI may come while the run before it still ends
+            wait_until(lambda: before.state >= State.FINISHING, self.end_patience_s(before))
         self._join_finishing()
         self.run, self._refused, self._options.llm_run = None, False, None
         run_time_s = self._run_time.give_back()

@@ -98,8 +98,8 @@ class LocalRole:
     # -- events of Locust ----------------------------------------------------------------------
 
     def _on_test_start(self, **_: object) -> None:
-        self._stopping.begin()
         run = self._runs.begin([self._users.worker])
+        self._stopping.begin()
         self._shipper.begin(run.info["id"], None, run.info["manifest"])
         try:
             self._users.begin(run.info)
