@@ -198,6 +198,7 @@ class LiveStore:
         observation: the latest one.
         stages: those of a run, which need not be the current one.
         is_watched: a web UI shows the numbers.
+        is_draining: whether the load has ended, and its last requests may not have.
     """
 
     def __init__(self, clock_s: Callable[[], float], settle_s: float = 4.0) -> None:
@@ -205,6 +206,7 @@ class LiveStore:
         self._settle_s = settle_s
         self.stages: LiveStages | None = None
         self.is_watched = False
+        self.is_draining: Callable[[], bool] = lambda: False
         self.begin(LiveRun(id=""))
 
     def begin(self, run: LiveRun) -> None:

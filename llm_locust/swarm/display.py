@@ -182,7 +182,7 @@ def _extend(environment: Environment, store: LiveStore) -> None:
     if environment.web_ui is not None:
         _check_port(environment.web_ui)
         Pages(environment.web_ui, store, reports, drift)
-        _protect(environment, environment.web_ui)
+        _protect(environment, environment.web_ui, store)
     port = getattr(options, "metrics_port", None)
     if port is not None:
         try:
@@ -232,9 +232,9 @@ def _check_port(web_ui: WebUI) -> None:
         leave(UsageError(f"--web-port: {where} {why}; give another --web-port, or --headless"))
 
 
-def _protect(environment: Environment, web_ui: WebUI) -> None:
+def _protect(environment: Environment, web_ui: WebUI, store: LiveStore) -> None:
     """Let only its own pages, and programs, use the web UI; let forms set only the allowed fields."""
-    Forms(web_ui, environment)
+    Forms(web_ui, environment, lambda: store.is_draining())
     app = web_ui.app
     assert app is not None
     names = getattr(environment.parsed_options, "web_name", None) or ()

@@ -64,6 +64,7 @@ class Watch:
         ahead_s = time.time() - time.monotonic()
         # Seconds since the Unix epoch that start at the wall clock and are free of its steps.
         store = LiveStore(lambda: time.monotonic() + ahead_s, settle_s)
+        store.is_draining = lambda: stopped_ago_s() is not None
         self.store = vars(environment)[_ATTRIBUTE] = store
         self._environment = environment
         self._workers = workers

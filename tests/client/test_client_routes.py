@@ -236,7 +236,7 @@ def test_a_target_that_refuses_keeps_its_turns_and_has_its_errors(
     assert [r.outcome for r in records] == [Outcome.OK, Outcome.CONNECT_ERROR, Outcome.OK] * 2
     refused = records[1]
     assert (refused.peer, refused.local_port, refused.sent_ns, refused.retries) == (None, None, None, 0)
-    assert refused.error == f"cannot connect to {dead}: Connection refused ({dead})"
+    assert refused.error == f"cannot connect to {dead}: Connection refused"
 
 
 def test_the_failures_of_a_target_go_by_the_name_that_its_answers_had() -> None:

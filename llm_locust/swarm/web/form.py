@@ -56,10 +56,16 @@ class Forms:
 
     The settings that the process was started with are read when the first form arrives: no request has
     changed anything by then, and every locustfile has been loaded.
+
+    Args:
+        is_draining: whether the load of the run has ended, and its last requests may not have.
     """
 
-    def __init__(self, web_ui: WebUI, environment: Environment) -> None:
+    def __init__(
+        self, web_ui: WebUI, environment: Environment, is_draining: Callable[[], bool] = lambda: False
+    ) -> None:
         self._environment = environment
+        self._is_draining = is_draining
         self._web_ui = web_ui
         self._start: dict[str, Any] | None = None
         self._actions: dict[str, argparse.Action] = {}
@@ -116,6 +122,10 @@ class Forms:
             for value in request.form.getlist(name):
                 self._check_field(name, value)
         if self._running:
+            if self._is_draining():  # Locust would change the load of a run that has none any more
+                raise FormError(
+                    "requests of the last run are under way: start the next one when they have ended"
+                )
             self._keep_choices()
 
     def _keep_choices(self) -> None:

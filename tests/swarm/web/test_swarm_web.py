@@ -1,6 +1,7 @@
 """Runs that are started and stopped in the web UI; its class picker while one goes on."""
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -247,6 +248,33 @@ def reaches(url: str, users: int, state: str) -> bool:
     except OSError:
         return False
     return bool(told["state"] == state and told["user_count"] == users)
+
+
+def test_a_start_while_the_last_requests_of_a_run_are_under_way_is_refused(tmp_path: Path) -> None:
+    port = str(free_port())
+    options = ["--web-host", "127.0.0.1", "--web-port", port, "--out", "run", "--output-tokens", "30"]
+    with (
+        simulation(tmp_path / "sim", "--step-base", "100ms") as sim,
+        locust(tmp_path, *options, "-H", sim.url) as process,
+    ):
+        ui = Ui(f"http://127.0.0.1:{port}", process)
+        ui.wait_ready(0)
+        ui.start()
+        under_way = re.compile(r"^llm_locust_concurrency [1-9]", re.M)
+        wait_until(lambda: under_way.search(ui.get("/metrics")) is not None, "a request")
+        with ThreadPoolExecutor(1) as beside:
+            stopping = beside.submit(ui.stop)
+            process.wait_for("draining")
+            answer = ui.post("/swarm", user_count="6", spawn_rate="100")
+            stopping.result()
+        wait_until(lambda: ui.state == "stopped", "the end of the run")
+        ui.start()
+        process.signal(signal.SIGTERM)
+        assert process.exit_code() == 0
+    assert not answer["success"]
+    assert "start the next one when they have ended" in answer["message"]
+    assert Result.read(tmp_path / "run").manifest.complete
+    assert Result.read(tmp_path / "run-2").manifest.complete
 
 
 def test_editing_a_running_test_keeps_the_classes_and_the_shape_that_were_picked(tmp_path: Path) -> None:
