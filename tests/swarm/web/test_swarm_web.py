@@ -269,6 +269,8 @@ def test_a_start_while_the_last_requests_of_a_run_are_under_way_is_refused(tmp_p
             stopping.result()
         wait_until(lambda: ui.state == "stopped", "the end of the run")
         ui.start()
+        wait_until((tmp_path / "run-2" / "manifest.json").exists, "the next run")
+        wait_until(lambda: under_way.search(ui.get("/metrics")) is not None, "a request of it")
         process.signal(signal.SIGTERM)
         assert process.exit_code() == 0
     assert not answer["success"]
