@@ -659,13 +659,13 @@ def _in_words(arm: ArmSummary, against: ArmDifferences) -> Iterator[Line]:
             yield Line(f"{clean(arm.name)} is {verdict} than {clean(against.arm)}: {named}", _TONES[verdict])
     few = sum(row.verdict == Verdict.TOO_FEW for row in against.rows)
     left_open = sum(row.verdict == Verdict.UNDETERMINED for row in against.rows)
-    if not any_row:
-        tone = Tone.WARN if few + left_open else Tone.GOOD
-        yield Line(
-            f"{clean(arm.name)} and {clean(against.arm)}: no difference beyond noise in any figure", tone
-        )
+    n, decided = len(against.rows), len(against.rows) - few - left_open
+    if decided and not any_row:
+        of = "any figure" if decided == n else f"{decided} of {n} figures"
+        tone = Tone.GOOD if decided == n else Tone.WARN
+        yield Line(f"{clean(arm.name)} and {clean(against.arm)}: no difference beyond noise in {of}", tone)
     rest = [
-        f"{few} of {len(against.rows)} figures with too few samples" if few else "",
+        f"{few} of {n} figures with too few samples" if few else "",
         f"{left_open} undetermined" if left_open else "",
     ]
     if any(rest):

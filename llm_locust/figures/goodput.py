@@ -75,11 +75,13 @@ def _unsteady(summary: "Summary") -> Iterator[Line]:
     share, time_s = law.edges_share, law.time_s
     if share is None or time_s is None or share <= _EDGES_OF_A_STEADY_LOAD:
         return
-    why = (
-        f"a request takes {seconds(time_s)} and the window only {seconds(window_s)}: measure longer"
-        if time_s > _EDGES_OF_A_STEADY_LOAD * window_s
-        else "the load, or how long requests take, changed in the window"
-    )
+    times = summary.user_time
+    if summary.reliability.hung or (times is not None and times.hung.n):
+        why = "requests hung"
+    elif time_s > _EDGES_OF_A_STEADY_LOAD * window_s:
+        why = f"a request takes {seconds(time_s)} and the window only {seconds(window_s)}: measure longer"
+    else:
+        why = "the load, or how long requests take, changed in the window"
     crossing = f"{percent(share)} of the time in flight crosses the window's edges"
     yield Line(f"not the rates of a steady load: {crossing}; {why}", Tone.WARN)
 

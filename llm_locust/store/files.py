@@ -144,7 +144,9 @@ def existing_file(run: Path, name: str) -> Path:
         raise StoreError(f"{str(run)!r} is not a directory: name a run directory, such as runs/demo")
     path = run / name
     if not os.path.lexists(path):
-        raise StoreError(f"{str(run)!r} holds no {name}: is it a run directory whose run has ended?")
+        is_of_parts = any(run.glob(f"part-*/{name}"))
+        hint = "name its parts, as part-1" if is_of_parts else "is it a run directory whose run has ended?"
+        raise StoreError(f"{str(run)!r} holds no {name}: {hint}")
     return own_file(path)
 
 

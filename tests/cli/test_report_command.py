@@ -304,6 +304,8 @@ def test_a_directory_without_records_is_refused(tmp_path: Path, capsys: pytest.C
     (write_run(tmp_path / "run") / REQUESTS_FILE).unlink()
     assert "holds no requests.parquet" in refused(capsys, tmp_path / "run")
     assert "holds no manifest.json" in refused(capsys, tmp_path)
+    write_run(tmp_path / "part-1")
+    assert "name its parts" in refused(capsys, tmp_path)
     assert "nowhere' is not a directory" in refused(capsys, tmp_path / "nowhere")
 
 

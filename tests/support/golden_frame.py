@@ -140,6 +140,7 @@ def _share(sent: float, arrivals: Any, start: float, end: float) -> float:
 def _estimate(df: Frame) -> None:
     """Requests that were cut before they were counted have as many tokens per event as counted answers."""
     counted = df[df.ok & df.streamed & (df.events > 0) & (df.source != "events") & df.n.notna()]
+    counted = counted[~(counted.begun > counted.first_event)]  # the events of a summary bring no token
     brought = counted.event_tokens - counted.opening + 1
     cut = ~df.ok & (df.outcome != "rejected") & df.streamed & (df.events > 0) & (df.source == "events")
     df["counted_by"] = df.source.where(~cut, "estimate")
