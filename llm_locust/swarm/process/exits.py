@@ -404,9 +404,11 @@ class Signals:
         self._last_resort = gevent.get_hub().loop.timer(LAST_S)
         self._last_resort.start(self._give_up, reason)
         patience_s = self.cut(reason)
-        self._last_resort.stop()
-        self._last_resort = gevent.get_hub().loop.timer(LAST_S + patience_s)
-        self._last_resort.start(self._give_up, reason)
+        if patience_s > 0:
+            later = gevent.get_hub().loop.timer(LAST_S + patience_s)
+            later.start(self._give_up, reason)  # where it cannot, the first one is there
+            self._last_resort.stop()
+            self._last_resort = later
 
     def _give_up(self, reason: str) -> None:
         if self.has_begun():
