@@ -199,7 +199,7 @@ soak: $(VENV)/.test  ## memory and disk of master and workers over 30 minutes at
 	$(BIN)/python bench/soak.py --seconds $(SOAK_S)
 
 soak-short: $(VENV)/.test  ## the same in 2 minutes, with ten times the reports and short answers
-	$(BIN)/python bench/soak.py --seconds 120 --report-interval 0.3 --rate 30 --output-tokens uniform:10,30
+	$(BIN)/python bench/soak.py --seconds 120 --report-interval 0.3 --rate 50 --output-tokens uniform:10,30
 
 soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and time
 	$(BIN)/python bench/soak_ui.py

@@ -62,10 +62,19 @@ def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: 
 # -- the two ends over ZeroMQ -----------------------------------------------------------------
 
 
+def _served(port: int, guard: Guard) -> GuardedServer | None:
+    try:
+        return GuardedServer("127.0.0.1", port, guard)
+    except RPCError:
+        return None
+
+
 @contextmanager
 def master(keys: ChannelKeys | None = None, port: int = 0) -> Iterator[tuple[GuardedServer, Guard]]:
     guard = Guard(keys, custom={"llm_batch"})
-    server = GuardedServer("127.0.0.1", port, guard)
+    with gevent.Timeout(10):  # ZeroMQ may close the socket that had this port a little after the call
+        while (server := _served(port, guard)) is None:
+            gevent.sleep(0.01)
     try:
         yield server, guard
     finally:
