@@ -104,7 +104,7 @@ def test_whenever_a_server_closes_an_idle_connection_no_request_is_worked_on_twi
 ) -> None:
     """The close comes when the next request does, now a little earlier and now a little later.
 
-    A server that closes with the request in its hands, unread, resets: what it had read cannot be known.
+    A server that closes with the request unread resets, one that had read it closes: what it did cannot be known.
     """
     with caller(server.url) as ask:
         for round_ in range(60):
@@ -119,4 +119,4 @@ def test_whenever_a_server_closes_an_idle_connection_no_request_is_worked_on_twi
         for answer in ask.answers
         if answer.record.outcome not in (Outcome.OK, Outcome.RESENT)
     ]
-    assert all("reset" in error for error in errors)
+    assert not [error for error in errors if "reset" not in error and "closed by the peer" not in error]
