@@ -104,7 +104,8 @@ def test_whenever_a_server_closes_an_idle_connection_no_request_is_worked_on_twi
 ) -> None:
     """The close comes when the next request does, now a little earlier and now a little later.
 
-    A server that closes with the request unread resets, one that had read it closes: what it did cannot be known.
+    A server that closes with the request unread resets, one that had read it ends the stream: what it did
+    with it cannot be known.
     """
     with caller(server.url) as ask:
         for round_ in range(60):
