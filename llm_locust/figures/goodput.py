@@ -75,8 +75,7 @@ def _unsteady(summary: "Summary") -> Iterator[Line]:
     share, time_s = law.edges_share, law.time_s
     if share is None or time_s is None or share <= _EDGES_OF_A_STEADY_LOAD:
         return
-    times = summary.user_time
-    if summary.reliability.hung or (times is not None and times.hung.n):
+    if summary.has_hung:
         why = "requests hung"
     elif time_s > _EDGES_OF_A_STEADY_LOAD * window_s:
         why = f"a request takes {seconds(time_s)} and the window only {seconds(window_s)}: measure longer"

@@ -9,7 +9,6 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.texts import quantity
 from llm_locust.figures.client import ClientFacts, client_validity
 from llm_locust.figures.client_rules import Scale
 from llm_locust.figures.user_time import MOST_HUNG, user_time
@@ -21,7 +20,7 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.judgement import good_rates
 from llm_locust.metrics.requests.rates import Spans, inputs_per_s, rate_per_s
 from llm_locust.metrics.select import without_first_tries
-from llm_locust.metrics.standstill import MOST_STILL, Silences
+from llm_locust.metrics.standstill import Silences, too_still
 from llm_locust.metrics.stats.bootstrap import CELLS, order_cells, standard_error
 from llm_locust.metrics.stats.censoring import PERCENTILES, Ascending, Durations, ordered, percentile
 from llm_locust.metrics.stats.estimates import (
@@ -249,8 +248,8 @@ def _unserved(requests: Requests, m: Measured, manifest: Manifest) -> str:
     window_s, scheduled = m.window.seconds, len(m.population(np.arange(len(m.c))).all)
     silences = Silences.of(m.c, m.holes, m.window, m.judgement)
     still_s = float(silences.busy_s[silences.still].sum())
-    if scheduled and window_s >= 1 and still_s > MOST_STILL * window_s:
-        return f"the server stood still for {quantity(still_s)} s of {quantity(window_s)} s"
+    if scheduled and window_s >= 1 and (still := too_still(still_s, window_s)):
+        return still
     if manifest.open_loop:
         n = len(silences.hung())
         return f"{n:,} of {scheduled:,} requests hung" if n > MOST_HUNG * scheduled else ""

@@ -44,6 +44,7 @@ from llm_locust.figures import (
 from llm_locust.figures.figure import Figure
 from llm_locust.figures.parts import BreakdownPart, RequestPart
 from llm_locust.figures.routing import ReplicaFigures
+from llm_locust.metrics.limits import MOST_FAILED
 from llm_locust.metrics.requests.rates import Throughput
 from llm_locust.metrics.structs import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
 
@@ -159,6 +160,14 @@ class Summary(SummaryPart, frozen=True, omit_defaults=True):
     def is_without_output(self) -> bool:
         """Whether every answer was a list of results: no token was generated."""
         return self.inputs is not None and not self.tokens.output.n
+
+    @property
+    def has_hung(self) -> bool:
+        """Whether users hung, or more than a hundredth of an open loop's requests."""
+        if self.user_time is not None:
+            return bool(self.user_time.hung.n)
+        many = self.reliability.hung > MOST_FAILED * self.requests.scheduled
+        return self.is_open_loop and not self.is_sweep and many
 
     @property
     def is_open_loop(self) -> bool:

@@ -17,6 +17,7 @@ from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.latency import begun_s
 from llm_locust.metrics.standstill import LEAST_S, Silences, Waits
+from llm_locust.metrics.stats.proportions import chi_square_tail
 from llm_locust.metrics.structs import SummaryPart, key
 from llm_locust.metrics.window import Window
 
@@ -329,11 +330,9 @@ class _Walks:
 
 
 def _is_more(n: int, expected: float) -> bool:
-    """Whether so many are beyond chance, where so many are ``expected``: by Poisson's distribution."""
-    if not n or not expected:
-        return n > 0
-    chances = (math.exp(i * math.log(expected) - expected - math.lgamma(i + 1)) for i in range(n))
-    return 1 - math.fsum(chances) < _BY_CHANCE
+    """Whether so many are beyond chance, where so many are ``expected``: by Poisson's distribution, of which
+    P(fewer than n) = P(χ² ≥ 2 · expected) with 2 n degrees of freedom."""
+    return n > 0 and 1 - chi_square_tail(2 * expected, 2 * n) < _BY_CHANCE
 
 
 def _share(seconds: Floats, good: Mask, bad: Mask, lost_s: float) -> float | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from llm_locust.core import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.texts import quantity
 from llm_locust.figures.completeness import Completeness
 from llm_locust.figures.gate_rules import GateOutcome
 from llm_locust.figures.search import SearchAnswer
@@ -13,7 +12,7 @@ from llm_locust.figures.stages import Stage
 from llm_locust.figures.summary import Summary
 from llm_locust.figures.user_time import MOST_HUNG
 from llm_locust.metrics.limits import STANDSTILL, parse_gates
-from llm_locust.metrics.standstill import MOST_STILL
+from llm_locust.metrics.standstill import too_still
 
 #: Requests of an open loop that were due and not sent: with more of all, the load was not the one asked for.
 MOST_UNSENT = 0.1
@@ -101,20 +100,16 @@ def _is_selection(summary: Summary) -> bool:
 
 
 def stood_still(summary: Summary) -> str:
-    """That the server stood still for more than :data:`MOST_STILL` of the window; empty if it did not.
+    """What :func:`~llm_locust.metrics.standstill.too_still` says, and which gate would judge it; else empty.
 
     The loads of a sweep have a check of their own, and a standstill of selected requests may be none of the
     others.
     """
-    part, window_s = summary.reliability.standstill, summary.window.seconds
+    part = summary.reliability.standstill
     if part is None or summary.is_sweep or _is_selection(summary):
         return ""
-    if part.seconds <= MOST_STILL * window_s:
-        return ""
-    return (
-        f"the server stood still for {quantity(part.seconds)} s of {quantity(window_s)} s, and no --gate on "
-        f"{STANDSTILL} says how long it may"
-    )
+    still = too_still(part.seconds, summary.window.seconds)
+    return still and f"{still}, and no --gate on {STANDSTILL} says how long it may"
 
 
 def hung(summary: Summary) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from llm_locust.core.record import Outcome
+from llm_locust.core.texts import quantity
 from llm_locust.metrics.catalogue import LATENCIES, End
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Part, Rows, filled, lengths
 from llm_locust.metrics.requests.judgement import Judgement
@@ -76,6 +77,13 @@ _NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, 
 _OF_BEGINNING = frozenset(each.key for each in LATENCIES if each.is_limited and each.end is not None)
 _OF_END = frozenset(each.key for each in LATENCIES if each.is_limited and each.end is End.LAST_TOKEN)
 _OF_READING = frozenset(each.key for each in LATENCIES if each.is_limited) - _OF_END
+
+
+def too_still(seconds: float, window_s: float) -> str:
+    """That a server stood still for more than :data:`MOST_STILL` of the window; empty if it did not."""
+    if seconds <= MOST_STILL * window_s:
+        return ""
+    return f"the server stood still for {quantity(seconds)} s of {quantity(window_s)} s"
 
 
 class StreamHoles:

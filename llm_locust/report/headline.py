@@ -36,7 +36,7 @@ from llm_locust.figures.text import (
 )
 from llm_locust.figures.verdict import RunVerdict, hung, hung_requests, nothing_measured, stood_still
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.limits import MOST_FAILED, OPERATORS, Gate, MetricKind, parse_gates
+from llm_locust.metrics.limits import OPERATORS, Gate, MetricKind, parse_gates
 from llm_locust.metrics.requests.judgement import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 
 # --- What went wrong, or may have: one finding a cause, the worst first.
@@ -164,7 +164,7 @@ def _still(summary: Summary) -> Iterator[RunFinding]:
         yield RunFinding(
             "standstill", "Standstill", text, Tone.BAD, replace(still, lines=(*still.lines, *hung, when))
         )
-    elif stuck is not None and not _has_hung(summary):
+    elif stuck is not None and not summary.has_hung:
         n = summary.requests.stuck
         text = f"{plural(n, 'request')} from before the window hung in it and had to be given up"
         yield RunFinding("stuck", "Stuck requests", text, Tone.BAD, stuck)
@@ -174,7 +174,7 @@ def _hung(summary: Summary) -> Iterator[RunFinding]:
     """Users or requests that got nothing more: where nobody did, that is the standstill."""
     times = summary.user_time
     are_all = times is not None and times.hung.n == times.users
-    if not _has_hung(summary) or ((are_all or stood_still(summary)) and reliability.standstill(summary)):
+    if not summary.has_hung or ((are_all or stood_still(summary)) and reliability.standstill(summary)):
         return
     if times is None:
         text, title = hung_requests(summary), "Hung requests"
@@ -185,13 +185,6 @@ def _hung(summary: Summary) -> Iterator[RunFinding]:
         when = f"{_DO}look at the logs of server and gateway at {_at(summary, times.hung.from_s or 0.0)}"
         lines = [Line(f"HUNG: {text}", Tone.BAD), Line(lost), Line(when)]
     yield RunFinding("hung", title, text, Tone.BAD, Section(title, tuple(lines), alarm=True))
-
-
-def _has_hung(summary: Summary) -> bool:
-    if summary.user_time is not None:
-        return bool(summary.user_time.hung.n)
-    many = summary.reliability.hung > MOST_FAILED * summary.requests.scheduled
-    return summary.is_open_loop and not summary.is_sweep and many
 
 
 def _at(summary: Summary, after_s: float) -> str:

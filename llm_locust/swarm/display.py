@@ -234,7 +234,7 @@ def _check_port(web_ui: WebUI) -> None:
 
 def _protect(environment: Environment, web_ui: WebUI, store: LiveStore) -> None:
     """Let only its own pages, and programs, use the web UI; let forms set only the allowed fields."""
-    Forms(web_ui, environment, lambda: store.is_draining())
+    Forms(web_ui, environment, store.is_draining)
     app = web_ui.app
     assert app is not None
     names = getattr(environment.parsed_options, "web_name", None) or ()

@@ -64,7 +64,7 @@ class Watch:
         ahead_s = time.time() - time.monotonic()
         # Seconds since the Unix epoch that start at the wall clock and are free of its steps.
         store = LiveStore(lambda: time.monotonic() + ahead_s, settle_s)
-        store.is_draining = lambda: stopped_ago_s() is not None
+        store.is_draining = self._is_draining
         self.store = vars(environment)[_ATTRIBUTE] = store
         self._environment = environment
         self._workers = workers
@@ -107,10 +107,13 @@ class Watch:
         if not self.store.run.id or self.store.content.stopped_s is not None:
             return
         # The state changes before all listeners of test_stopping have returned: one of them drains.
-        if runner.state in _ENDING and self._stopped_ago_s() is None:
+        if runner.state in _ENDING and not self._is_draining():
             self.store.stop()
         else:
             self.store.observe(self._observation())
+
+    def _is_draining(self) -> bool:
+        return self._stopped_ago_s() is not None
 
     def _observation(self) -> Observation:
         runner: Any = self._environment.runner
@@ -127,7 +130,7 @@ class Watch:
             target=runner.target_user_count,
             rate=self._rate(runner.target_user_count),
             workers=tuple(self._listed.values()),
-            draining=self._stopped_ago_s() is not None,
+            draining=self._is_draining(),
         )
 
     def _rate(self, users: int) -> float | None:

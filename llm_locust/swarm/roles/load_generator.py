@@ -14,6 +14,7 @@ from llm_locust.client.http.reader import hub_reader, stamp_facts
 from llm_locust.client.http.target import TargetError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts
+from llm_locust.figures.text import plural
 from llm_locust.host import exhausted
 from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.swarm.channel.messages import (
@@ -289,12 +290,11 @@ class LoadGenerator:
             return
         under_way, bound_s = session.client.unanswered, session.settings.run.drain_s
         if under_way and bound_s and session.draining:
-            in_flight = f"{under_way} request{'s' * (under_way > 1)}"
-            logger.info("draining %s, at most %g s%s", in_flight, bound_s, self._host.drain_hint)
+            requests = plural(under_way, "request")
+            logger.info("draining %s, at most %g s%s", requests, bound_s, self._host.drain_hint)
         session.drain()
         if session.cut:
-            cut = f"{session.cut} request{'s' * (session.cut > 1)}"
-            logger.info("cut %s that had not ended within the drain", cut)
+            logger.info("cut %s that had not ended within the drain", plural(session.cut, "request"))
 
     def cut_short(self) -> bool:
         """End the current drain; return whether there was one."""

@@ -61,9 +61,7 @@ class Forms:
         is_draining: whether the load of the run has ended, and its last requests may not have.
     """
 
-    def __init__(
-        self, web_ui: WebUI, environment: Environment, is_draining: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, web_ui: WebUI, environment: Environment, is_draining: Callable[[], bool]) -> None:
         self._environment = environment
         self._is_draining = is_draining
         self._web_ui = web_ui
@@ -236,7 +234,7 @@ class Forms:
                 )
             case "tasks", list():
                 tasks: list[Any] = (self._environment.available_user_tasks or {}).get(cls.__name__, [])
-                names = [cls.__name__ for cls in tasks]
+                names = [each.__name__ for each in tasks]
                 if unknown := [task for task in value if task not in names]:
                     raise FormError(f"{cls.__name__} has no task {_shown(unknown[0])}")
             case _:
